@@ -1,0 +1,44 @@
+# One environment, .venv, serves every target. It needs Python 3.11 or later and nothing else:
+# `make PYTHON=python3.12 test` picks another interpreter, and `UV_TORCH_BACKEND=cpu make setup`
+# fetches the build of torch without CUDA, a far smaller download.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+# Idle OpenMP threads sleep instead of spinning, which would take the cores from the other processes.
+test bench: export OMP_WAIT_POLICY = passive
+
+.PHONY: help setup demo test lint bench clean
+.DEFAULT_GOAL := help
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
+
+setup: $(READY) ## install everything into .venv; costs nothing when pyproject.toml has not changed
+
+demo: $(READY) ## cluster 1,797 handwritten digits and compare with classic methods
+	$(BIN)/twincluster demo
+
+test: lint ## lint, types and tests: what a change must pass
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+
+lint: $(READY) ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY) ## measure speed on this machine
+	$(BIN)/twincluster bench
+
+clean: ## remove .venv, caches and built packages; runs and data stay
+	rm -rf .venv dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# uv is quick but does not read pip's settings: where it is not to be had or cannot reach its packages, pip does
+# the same work.
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or later is needed: make PYTHON=python3.12 ..." if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv .venv
+	{ $(BIN)/python -m pip install --quiet uv && $(BIN)/uv pip install --python $(BIN)/python -e '.[dev]'; } \
+	  || $(BIN)/python -m pip install -e '.[dev]'
+	@touch $@

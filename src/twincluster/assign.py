@@ -1,0 +1,226 @@
+"""Read-outs: from features to clusters, to how sure they are, and to nearest neighbours, all by cosine.
+
+Everything runs where the features are, in chunks of bounded memory; random draws come from a generator on the CPU,
+so a seed means the same on every device. Shapes: N rows, K clusters, D feature, R starts, T trials, M seeding pool.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from twincluster.errors import InputError
+
+CELLS = 2**24  # similarities held at once: 64 MiB in float32
+SEEDING_POOL = 16_384  # rows that starting centres are drawn from, at least; more rows do not make better starts
+STARTS_DRAWN = 4  # starts drawn for each one that is followed: drawing is cheap, and a blob missed now stays missed
+SAME = 1e-6  # rows closer than this (1 - cosine) count as one: float32 cannot tell them apart
+
+
+@dataclass(frozen=True, eq=False)
+class Clusters:
+    centres: Tensor  # (K,D) unit rows
+    labels: Tensor  # (N,) int64, the nearest centre of each row
+    similarity: Tensor  # (N,) cosine of each row to its centre
+    objective: float  # mean of the similarities: higher is better
+
+
+@torch.no_grad()
+def spherical_kmeans(
+    features: Tensor,
+    n_clusters: int,
+    *,
+    seed: int,
+    init: Tensor | None = None,
+    n_init: int = 3,
+    n_iter: int = 50,
+    tol: float = 1e-4,
+) -> Clusters:
+    """K-means by cosine: the best of `n_init` k-means++ starts and, where given, of the warm start `init` (K,D).
+
+    A start stops after `n_iter` rounds, or when a round lowers the mean of (1 - cosine) by less than the share `tol`.
+    """
+    if not 1 <= n_clusters <= len(features):
+        raise InputError(
+            f"{len(features)} rows cannot form {n_clusters} clusters: ask for 1 to {len(features)} clusters"
+        )
+    if n_init < 0 or (n_init == 0 and init is None):
+        raise ValueError("n_init must be at least 1, or 0 together with init")
+    if init is not None and init.shape != (n_clusters, features.shape[1]):
+        raise ValueError(f"init has shape {tuple(init.shape)}, not {(n_clusters, features.shape[1])}")
+    with torch.autocast(features.device.type, enabled=False):
+        features = _unit(features)
+        starts = [] if init is None else [_unit(init.to(features.device))]
+        if n_init > 0:
+            generator = torch.Generator().manual_seed(seed)
+            starts += list(_starting_centres(features, n_clusters, n_init, generator))
+        results = [_lloyd(features, start, n_iter, tol) for start in starts]
+    return max(results, key=lambda clusters: clusters.objective)  # the warm start wins a tie
+
+
+def match_labels(old: Tensor, new: Tensor, n_clusters: int) -> Tensor:
+    """The permutation p (K,) for which p[new] agrees with `old` on most rows; rows labelled -1 do not vote."""
+    both = (old >= 0) & (new >= 0)
+    pairs = new[both].long() * n_clusters + old[both].long()
+    counts = torch.bincount(pairs, minlength=n_clusters**2).view(n_clusters, n_clusters)  # (new, old)
+    _, columns = linear_sum_assignment(counts.cpu().numpy(), maximize=True)
+    return torch.as_tensor(columns, dtype=torch.int64, device=new.device)
+
+
+@torch.no_grad()
+def margins(features: Tensor, centres: Tensor) -> Tensor:
+    """(N,) cosine to the best centre minus cosine to the second best: near zero where a row sits between two."""
+    if len(centres) < 2:
+        raise ValueError("a margin needs at least two centres")
+    with torch.autocast(features.device.type, enabled=False):
+        centres = _unit(centres)
+        parts = torch.split(features, _rows(len(centres)))
+        top = torch.cat([(_unit(part) @ centres.T).topk(2, dim=1).values for part in parts])  # (N,2)
+    return top[:, 0] - top[:, 1]
+
+
+def confident(margin: Tensor, labels: Tensor, keep: float, per_cluster: bool = True) -> Tensor:
+    """Boolean mask (N,) of the share `keep` of rows with the largest margin; rows labelled -1 are never chosen.
+
+    Per cluster, each cluster keeps its own share and at least one row, so that an easy cluster does not take all.
+    """
+    if not 0 < keep <= 1:
+        raise ValueError(f"keep is {keep}: it is a share above 0 and at most 1")
+    group = labels.long() + 1 if per_cluster else (labels >= 0).long()  # group 0 holds the rows without a label
+    order = margin.argsort(descending=True, stable=True)
+    order = order[group[order].argsort(stable=True)]  # by group, and inside a group by falling margin
+    sizes = torch.bincount(group, minlength=1)  # (groups,)
+    rank = torch.arange(len(group), device=group.device) - (sizes.cumsum(0) - sizes)[group[order]]
+    quota = (sizes * keep + 0.5).floor().long().clamp(min=1)
+    quota[0] = 0
+    mask = torch.zeros(len(group), dtype=torch.bool, device=margin.device)
+    mask[order] = rank < quota[group[order]]
+    return mask
+
+
+@torch.no_grad()
+def nearest_neighbours(features: Tensor, k: int, *, chunk: int = 2048) -> Tensor:
+    """(N,k) indices of the k rows with the highest cosine to each row, best first, the row itself left out."""
+    n = len(features)
+    if not 1 <= k < n:
+        raise InputError(f"{n} rows have no {k} neighbours each: ask for 1 to {n - 1}")
+    found = []
+    with torch.autocast(features.device.type, enabled=False):
+        features = _unit(features)
+        for part in torch.split(torch.arange(n, device=features.device), min(chunk, _rows(n))):
+            similarity = features[part] @ features.T  # (chunk,N)
+            similarity.scatter_(1, part[:, None], -math.inf)
+            found.append(similarity.topk(k, dim=1).indices)
+    return torch.cat(found)
+
+
+def _unit(rows: Tensor) -> Tensor:
+    """Rows of length one in float32. A zero row has no direction: it gets the diagonal, so that it can be placed."""
+    rows = rows.float()
+    largest = torch.linalg.vector_norm(rows, ord=math.inf, dim=1, keepdim=True)
+    if not largest.isfinite().all():
+        raise InputError(
+            "the features hold NaN or infinite values: training diverged, lower the learning rate or train in float32"
+        )
+    rows = rows / largest.clamp(min=torch.finfo(torch.float32).tiny)  # so that squares neither overflow nor vanish
+    rows[largest[:, 0] == 0] = 1.0
+    return rows.div_(torch.linalg.vector_norm(rows, dim=1, keepdim=True))
+
+
+def _rows(n_columns: int) -> int:
+    """How many rows of similarities to `n_columns` others are held at once."""
+    return max(1, CELLS // n_columns)
+
+
+def _starting_centres(features: Tensor, n_clusters: int, n_starts: int, generator: torch.Generator) -> Tensor:
+    """The best (n_starts,K,D) of R starts by greedy k-means++, drawn side by side.
+
+    Each next centre is, of T rows drawn in proportion to their squared distance, the one that serves the pool best.
+    """
+    pool = features
+    size = max(SEEDING_POOL, 64 * n_clusters)
+    if len(features) > size:
+        pool = features[torch.randperm(len(features), generator=generator)[:size].to(features.device)]
+    n_drawn, trials = STARTS_DRAWN * n_starts, 2 + int(math.log(n_clusters))
+    start = torch.arange(n_drawn, device=pool.device)
+    gaps = torch.full((n_drawn, len(pool)), 2.0, device=pool.device)  # 1 - cosine to the nearest centre so far
+    chosen = []
+    for draw in torch.rand(n_clusters, n_drawn, trials, generator=generator).to(pool.device):
+        candidates = _draw(gaps, draw)  # (R,T)
+        closer = 1 - pool[candidates.flatten()] @ pool.T  # (R*T,M)
+        closer = torch.minimum(closer.view(n_drawn, trials, -1), gaps[:, None])
+        best = closer.sum(dim=2).argmin(dim=1)  # (R,)
+        gaps = closer[start, best]
+        gaps = gaps.masked_fill(gaps < SAME, 0.0)
+        chosen.append(candidates[start, best])
+    followed = gaps.sum(dim=1).topk(n_starts, largest=False).indices
+    return pool[torch.stack(chosen, dim=1)[followed]]
+
+
+def _draw(weights: Tensor, uniform: Tensor) -> Tensor:
+    """Indices (R,T) into M, in proportion to the weights (R,M); where all weights are zero, every index alike."""
+    weights = weights + (weights.sum(dim=1, keepdim=True) == 0)
+    steps = _wide(weights).cumsum(dim=1)  # (R,M)
+    return torch.searchsorted(steps, _wide(uniform) * steps[:, -1:], right=True).clamp(max=weights.shape[1] - 1)
+
+
+def _wide(values: Tensor) -> Tensor:
+    """For long sums: float64 wherever the device has it."""
+    return values if values.device.type == "mps" else values.double()
+
+
+@dataclass(frozen=True, eq=False)
+class _Round:
+    clusters: Clusters
+    sums: Tensor  # (K,D) of the members of each cluster
+    lost: Tensor  # (K,) bool, clusters that have no direction: no member, or members that cancel out
+
+
+def _lloyd(features: Tensor, centres: Tensor, n_iter: int, tol: float) -> Clusters:
+    now = _assign(features, centres)
+    for _ in range(n_iter):
+        after = _assign(features, _move(features, now))
+        gain = after.clusters.objective - now.clusters.objective
+        if gain <= 0 and not now.lost.any():
+            break
+        settled = gain <= tol * (1 - now.clusters.objective) and not after.lost.any()
+        now = after
+        if settled:
+            break
+    return now.clusters
+
+
+def _assign(features: Tensor, centres: Tensor) -> _Round:
+    sums = torch.zeros_like(centres)
+    labels, similarity = [], []
+    for part in torch.split(features, _rows(len(centres))):
+        value, label = (part @ centres.T).max(dim=1)
+        _add_rows(sums, label, part)
+        labels.append(label)
+        similarity.append(value)
+    label, value = torch.cat(labels), torch.cat(similarity)
+    clusters = Clusters(centres, label, value, objective=_wide(value).mean().item())
+    return _Round(clusters, sums, lost=torch.linalg.vector_norm(sums, dim=1) < SAME)
+
+
+def _add_rows(sums: Tensor, labels: Tensor, rows: Tensor) -> None:
+    """Add each row to the sum of its cluster, in an order that is the same every time."""
+    if not sums.is_cuda:
+        sums.index_add_(0, labels, rows)
+        return
+    # index_add_ on CUDA adds in whichever order threads arrive; a product does not
+    member = torch.zeros(len(rows), len(sums), device=rows.device).scatter_(1, labels[:, None], 1.0)
+    sums += member.T @ rows
+
+
+def _move(features: Tensor, now: _Round) -> Tensor:
+    """New centres: the direction of each sum; a lost cluster goes to the row that is served worst."""
+    centres: Tensor = now.sums / torch.linalg.vector_norm(now.sums, dim=1, keepdim=True).clamp(min=SAME)
+    similarity = now.clusters.similarity
+    for cluster in now.lost.nonzero()[:, 0].tolist():
+        worst = features[similarity.argmin()]
+        centres[cluster] = worst
+        similarity = torch.maximum(similarity, features @ worst)  # rows near it are served now: the next goes elsewhere
+    return centres

@@ -1,0 +1,44 @@
+"""The state of an interrupted run in one safetensors file: tensors in its body, progress as JSON in its header.
+
+One file can be replaced atomically, so a reader finds the old state or the new one, never half of each; and nothing in
+it is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from twincluster.errors import InputError
+
+FILE = "state.safetensors"
+
+
+def save(folder: Path, tensors: dict[str, Tensor], progress: dict[str, Any]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    target, partial = folder / FILE, folder / f"{FILE}.partial"
+    # cloned: safetensors refuses tensors that share memory, such as channels-last views of one buffer
+    body = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+    save_file(body, partial, metadata={"progress": json.dumps(progress)})
+    with partial.open("rb") as file:
+        os.fsync(file.fileno())
+    partial.replace(target)
+
+
+def load(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    target = folder / FILE
+    if not target.is_file():
+        raise InputError(f"nothing to resume: {target} does not exist; leave out --resume to start anew")
+    try:
+        with safe_open(target, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
+            progress: dict[str, Any] = json.loads(file.metadata()["progress"])
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{target} is not a checkpoint of twincluster ({error}); start anew without --resume") from error
+    return tensors, progress

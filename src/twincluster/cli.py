@@ -1,0 +1,268 @@
+"""The command line. Each command is a thin function; torch is imported only inside the ones that compute."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import App, CycloptsError, Parameter
+
+import twincluster
+from twincluster.config import Config, load_recipe, make_config, parse_overrides, recipe_names
+from twincluster.errors import InputError
+
+app = App(
+    name="twincluster",
+    help="Cluster images nobody has labelled. Start with: twincluster demo",
+    help_format="plaintext",
+    version=twincluster.__version__,
+)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit status: 0 done, 2 bad input (one line says what to do), 1 a fault of ours."""
+    try:
+        app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+    except (InputError, CycloptsError) as error:
+        print(f"twincluster: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("twincluster: interrupted; the same command with --resume goes on from the last checkpoint", file=sys.stderr)
+        return 130
+    except SystemExit as leaving:
+        return leaving.code if isinstance(leaving.code, int) else 0
+    except Exception:
+        traceback.print_exc()
+        print("twincluster: this is a fault of twincluster, not of your data; please report the lines above", file=sys.stderr)
+        return 1
+    return 0
+
+
+@app.command
+def fit(
+    source: str,
+    *,
+    clusters: Annotated[int | None, Parameter(name=("--clusters", "-k"))] = None,
+    out: Annotated[Path | None, Parameter(name=("--out", "-o"))] = None,
+    recipe: str = "default",
+    epochs: int | None = None,
+    minutes: float | None = None,
+    settings: Annotated[list[str] | None, Parameter(name="--set", negative=())] = None,
+    labels: str | None = None,
+    split: Literal["all", "train", "test"] = "all",
+    seed: int | None = None,
+    device: Literal["auto", "cpu", "cuda"] | None = None,
+    precision: Literal["auto", "float32", "bf16"] | None = None,
+    data_root: Path | None = None,
+    resume: Annotated[bool, Parameter(negative=())] = False,
+    tensorboard: Annotated[bool, Parameter(negative=())] = False,
+) -> None:
+    """Cluster a source and write a run folder.
+
+    Example: twincluster fit photos/ --clusters 12 --out runs/photos
+
+    Parameters
+    ----------
+    source
+        A folder (searched recursively), a .npy or .npz array, or a named set: digits, cifar10.
+    clusters
+        How many clusters to find. A recipe for a benchmark may know it.
+    out
+        The run folder to write; runs/NAME when left out.
+    recipe
+        A recipe by name (`twincluster recipes` lists them) or a TOML file.
+    epochs
+        Passes over the data, instead of the recipe's.
+    minutes
+        Train for this long instead; the learning-rate schedule ends when the time does.
+    settings
+        Change one setting, as in --set tcc.alpha=0.25. May be repeated.
+    labels
+        Score against labels after training: `folders`, or a file (.csv with path,label or .npy). Never trained on.
+        Named sets carry their own; `none` ignores them.
+    split
+        Train on one part of a set that has train and test parts, and score on the other.
+    seed
+        Every random draw follows from it; 0 unless the recipe says otherwise.
+    device
+        auto (the default) takes a GPU when there is one.
+    precision
+        auto (the default) runs the backbone in bf16 on a GPU; losses are always float32.
+    data_root
+        Where named data sets are kept; else $TWINCLUSTER_DATA.
+    resume
+        Continue an interrupted run in --out.
+    tensorboard
+        Also write the metrics for TensorBoard, into the run folder.
+    """
+    if epochs is not None and minutes is not None:
+        raise InputError("--epochs and --minutes both say how long to train: give one of them")
+    if epochs is not None:
+        minutes = 0.0
+    train = {"epochs": epochs, "minutes": minutes, "device": device, "precision": precision}
+    config = _configure(recipe, settings, {"n_clusters": clusters, "seed": seed, "train": train})
+    if config.n_clusters < 2:
+        raise InputError(f"the number of clusters is {config.n_clusters}: say how many with --clusters, at least 2")
+    out = out or _next_free(Path("runs") / Path(source).stem)
+
+    from twincluster import pipeline
+    from twincluster.images.sources import open_source
+    from twincluster.progress import Progress
+
+    listing = open_source(source, labels=labels, root=data_root)
+    others = f" ({listing.skipped:,} other files left alone)" if listing.skipped else ""
+    print(f"{len(listing.paths):,} inputs in {listing.name}{others}, {config.n_clusters} clusters")
+    with Progress(tensorboard=out / "tensorboard" if tensorboard else None) as progress:
+        fitted = pipeline.fit(
+            listing, config, out, location=_location(source), split=split, resume=resume, reporter=progress,
+            decoding=progress.decoding,
+        )  # fmt: skip
+    print(fitted.summary())
+
+
+@app.command
+def predict(
+    run: Path,
+    source: str,
+    *,
+    out: Annotated[Path, Parameter(name=("--out", "-o"))],
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    data_root: Path | None = None,
+) -> None:
+    """Assign new images to the clusters of a run.
+
+    Example: twincluster predict runs/photos new_photos/ --out new.csv
+
+    Parameters
+    ----------
+    run
+        A run folder made by `twincluster fit`.
+    source
+        A folder, a .npy or .npz array, or a named set.
+    out
+        A .csv or .parquet file with path, cluster, confidence and status of every input.
+    device
+        auto takes a GPU when there is one.
+    data_root
+        Where named data sets are kept; else $TWINCLUSTER_DATA.
+    """
+    if out.suffix not in (".csv", ".parquet"):
+        raise InputError(f"--out {out}: expected a name that ends in .csv or .parquet")
+
+    from twincluster import pipeline
+    from twincluster.images.sources import open_source
+    from twincluster.progress import Progress
+    from twincluster.results import Run
+
+    with Progress() as progress:
+        assignments = pipeline.predict(
+            Run.open(run), open_source(source, labels="none", root=data_root, at_least=1), device, progress.decoding
+        )
+    assignments.write(out)
+    unread = sum(status != "ok" for status in assignments.status)
+    print(f"{len(assignments.paths):,} rows in {out}" + (f", {unread:,} of them unreadable" if unread else ""))
+
+
+@app.command
+def evaluate(
+    run: Path, *, labels: str | None = None, data_root: Path | None = None,
+    json: Annotated[bool, Parameter(negative=())] = False,
+) -> None:  # fmt: skip
+    """Score a run against labels: ACC, NMI and ARI of one partition of the whole set, and the confusion matrix.
+
+    Example: twincluster evaluate runs/photos --labels folders
+
+    Parameters
+    ----------
+    run
+        A run folder made by `twincluster fit`.
+    labels
+        `folders`, or a file: .csv with path,label, or .npy with one integer per input. Left out, a run on a named set
+        takes the set's own labels; other runs are described without labels.
+    data_root
+        Where named data sets are kept; else $TWINCLUSTER_DATA.
+    json
+        Print JSON instead of a table.
+    """
+    from twincluster.findings import findings_of
+    from twincluster.results import Run
+
+    findings = findings_of(Run.open(run), labels, data_root)
+    print(findings.to_json() if json else findings.to_text())
+
+
+@app.command
+def demo(*, out: Path | None = None, seed: int = 0) -> None:
+    """Cluster 1,797 embedded images of digits in about a minute, beside k-means, Ward and spectral clustering.
+
+    Example: twincluster demo
+
+    Parameters
+    ----------
+    out
+        The run folder to write; runs/demo when left out.
+    seed
+        Every random draw follows from it.
+    """
+    from twincluster.demo import run_demo
+
+    run_demo(out or _next_free(Path("runs") / "demo"), seed)
+
+
+@app.command
+def recipes(name: str | None = None) -> None:
+    """List the recipes, or show one with its command and numbers.
+
+    Example: twincluster recipes paper-cifar10
+
+    Parameters
+    ----------
+    name
+        A recipe to show in full.
+    """
+    if name is None:
+        for known in recipe_names():
+            print(f"{known:22} {load_recipe(known).about}")
+        return
+    print(load_recipe(name).describe())
+
+
+@app.command
+def methods() -> None:
+    """List the clustering methods; a recipe or --set method=NAME selects one.
+
+    Example: twincluster methods
+    """
+    from twincluster.methods import METHODS
+
+    for name, method in METHODS.items():
+        print(f"{name:22} {(method.__doc__ or '').strip().splitlines()[0]}")
+
+
+def _configure(recipe: str, settings: list[str] | None, options: dict[str, object]) -> Config:
+    """Recipe, then --set, then the options that were given."""
+    config = make_config(load_recipe(recipe).settings)
+    config = make_config(parse_overrides(settings or ()), config)
+    return make_config(_given(options), config)
+
+
+def _given(options: dict[str, object]) -> dict[str, object]:
+    kept = {name: _given(value) if isinstance(value, dict) else value for name, value in options.items()}
+    return {name: value for name, value in kept.items() if value is not None}
+
+
+def _location(source: str) -> str:
+    """What opens the same source again from another working directory."""
+    path = Path(source).expanduser()
+    return str(path.absolute()) if path.exists() else source
+
+
+def _next_free(folder: Path) -> Path:
+    """`folder`, or `folder-2`, `folder-3`, ... when it is taken."""
+    number, candidate = 1, folder
+    while candidate.exists():
+        number += 1
+        candidate = folder.with_name(f"{folder.name}-{number}")
+    return candidate

@@ -1,0 +1,304 @@
+"""Settings of a run as frozen dataclasses, and the recipes (TOML files) that fill them.
+
+A value of 0 or "auto" means "derive it from the data": `resolve` replaces every such value before training, so that
+`config.json` in a run folder holds only concrete numbers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field, is_dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from twincluster.errors import InputError
+
+RECIPES = Path(__file__).parent / "recipes"
+
+
+@dataclass(frozen=True)
+class Augment:
+    """How one view of a sample is drawn. The defaults are the paper's (Sec. 4.2, after MoCo v1 and MiCE)."""
+
+    crop_area: tuple[float, float] = (0.2, 1.0)  # share of the area that the random crop keeps
+    crop_ratio: tuple[float, float] = (0.75, 4 / 3)  # width over height of the crop, drawn log-uniformly
+    grey: float = 0.2  # probability of grey
+    jitter: float = 1.0  # probability of colour jitter
+    brightness: float = 0.4
+    contrast: float = 0.4
+    saturation: float = 0.4
+    hue: float = 0.4  # in turns of the colour circle, at most .5
+    flip: float = 0.5  # probability of a horizontal flip
+    rotate: float = 0.0  # largest angle, in degrees
+    blur: float = 0.0  # probability of a Gaussian blur
+    blur_sigma: tuple[float, float] = (0.1, 2.0)
+    solarise: float = 0.0  # probability
+    noise: float = 0.2  # rows only: standard deviation of the noise added to standardised features
+    dropout: float = 0.1  # rows only: probability of dropping a feature
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    """Adam at a constant 3e-3 is the paper's."""
+
+    name: Literal["adam", "sgd"] = "adam"
+    learning_rate: float = 3e-3
+    momentum: float = 0.9  # SGD only, Nesterov
+    weight_decay: float = 0.0  # not applied to biases, batch-norm and prototypes
+    schedule: Literal["constant", "cosine"] = "constant"
+    warmup: float = 0.0  # share of the run in which the rate rises linearly
+
+
+@dataclass(frozen=True)
+class Train:
+    """Length and size of a run, and the machine it uses."""
+
+    epochs: int = 1000
+    minutes: float = 0.0  # 0: `epochs` decides; otherwise the schedule ends when the time does
+    batch_size: int = 0  # 0: 32 per cluster, as the paper, at most the number of samples
+    image_size: int = 0  # side of a training image in pixels; 0: the data's own, at most 96 for folders
+    backbone: str = "auto"  # resnet18, resnet34, resnet50, small (tiny images) or mlp (rows)
+    device: str = "auto"  # auto, cpu or cuda
+    precision: Literal["auto", "float32", "bf16"] = "auto"  # auto: bf16 backbone on CUDA; losses are always float32
+    compile: bool = True  # CUDA only: fuse kernels before the step is captured as a graph
+    checkpoint_minutes: float = 3.0  # how often the resume state is written
+
+
+@dataclass(frozen=True)
+class Tcc:
+    """Twin-contrast clustering as printed, Eqs. 1 to 9; the switches at the end settle what the text leaves open."""
+
+    alpha: float = 0.5  # weight of the cluster track, Eq. 9
+    temperature: float = 1.0  # tau of both contrastive losses
+    gumbel_temperature: float = 0.8  # lambda
+    instance_queue: int = 12_800  # J, rows of Q
+    cluster_queue: int = 0  # L, rows of P; 0: 100 per cluster
+    n_features: int = 128  # D
+    ema: float = 0.999  # weight of the old momentum parameters at each step
+    # the paper is silent or contradicts itself on:
+    unit_norm: bool = False  # f and mu unit-norm in Eq. 3 (Eq. 3 as printed has neither)
+    assignment_temperature: float = 1.0  # divides the logits of Eq. 3
+    entropy: Literal["sample", "batch"] = "sample"  # Eq. 8 maximises H(q) of each sample; batch: of the batch mean
+    prototypes: Literal["trained", "simplex"] = "trained"  # simplex: fixed, equally far apart
+    centred: bool = False  # batch-norm without scale and shift on f
+    shuffle_keys: bool = False  # key images cross batch-norm in two random halves, so that no statistics leak
+    # ablations of Table 3, and reductions of Sec. 3.4, are methods of their own: methods/tcc_ablations.py
+
+
+@dataclass(frozen=True)
+class Anchored:
+    """The default method: TCC's two tracks on prototypes that are anchored to the momentum features."""
+
+    instance: Literal["infonce", "byol"] = "infonce"  # the instance track
+    temperature: float = 0.2  # of InfoNCE
+    instance_queue: int = 16_384  # rows of Q; at most the number of samples
+    n_features: int = 256  # D, of the projection
+    hidden: int = 2048  # width of projector and predictor
+    ema: tuple[float, float] = (0.99, 0.9995)  # first and last momentum, by cosine
+    cluster_weight: float = 0.1  # of the cluster track: contrast of batch representations r_k
+    cluster_temperature: float = 0.5
+    cluster_start: float = 0.1  # share of the run after which the cluster track begins
+    anchor_weight: float = 1.0  # pull of each sample to its anchor (cross-entropy over the prototypes)
+    anchor_temperature: float = 0.1
+    anchor_start: float = 0.25
+    label_weight: float = 1.0  # self-labelling: the head learns the most confident assignments
+    label_start: float = 0.6
+    label_share: float = 0.7  # share of each cluster that counts as confident
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything a run depends on besides the data."""
+
+    method: str = "anchored"
+    n_clusters: int = 0
+    seed: int = 0
+    train: Train = field(default_factory=Train)
+    optimiser: Optimiser = field(default_factory=Optimiser)
+    augment: Augment = field(default_factory=Augment)
+    tcc: Tcc = field(default_factory=Tcc)
+    anchored: Anchored = field(default_factory=Anchored)
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A recipe file: who it is for, what it claims, and the settings it changes."""
+
+    name: str
+    about: str  # one line
+    command: str  # that reproduces the numbers
+    data: str  # which data it is meant for
+    published: Mapping[str, Any]  # the paper's numbers, where there are any
+    measured: tuple[Mapping[str, Any], ...]  # ours: scores, seeds, minutes, hardware
+    settings: Mapping[str, Any]  # nested, as in Config
+
+    def describe(self) -> str:
+        """The recipe as a page of text."""
+        lines = [f"{self.name}: {self.about}", f"  data       {self.data}", f"  command    {self.command}"]
+        lines += [f"  published  {_listed(self.published)}"] if self.published else []
+        lines += [f"  measured   {_listed(row)}" for row in self.measured] or ["  measured   nothing yet"]
+        return "\n".join([*lines, "  settings", *(f"    {name} = {v}" for name, v in _flatten(self.settings).items())])
+
+
+def recipe_names() -> list[str]:
+    return sorted(path.stem for path in RECIPES.glob("*.toml"))
+
+
+def load_recipe(name: str | Path) -> Recipe:
+    """A packaged recipe by name, or any TOML file by path."""
+    path = Path(name) if str(name).endswith(".toml") else RECIPES / f"{name}.toml"
+    if not path.is_file():
+        hint = _closest(str(name), recipe_names()) or "; `twincluster recipes` lists them"
+        raise InputError(f"no recipe {str(name)!r}{hint}")
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"recipe {path} is not valid TOML: {error}") from error
+    about = content.pop("recipe", {})
+    if not isinstance(about, dict) or not isinstance(about.get("measured", []), list):
+        raise InputError(f"recipe {path}: write [recipe] as a table and [[recipe.measured]] as a list of tables")
+    return Recipe(
+        name=path.stem,
+        about=about.get("about", ""),
+        command=about.get("command", ""),
+        data=about.get("data", ""),
+        published=about.get("published", {}),
+        measured=tuple(about.get("measured", ())),
+        settings=content,
+    )
+
+
+def make_config(settings: Mapping[str, Any], base: Config | None = None) -> Config:
+    """`base` with nested settings replaced; a wrong name, type or value raises InputError that names the field."""
+    config: Config = _replace(base or Config(), settings, prefix="")
+    _check(config)
+    return config
+
+
+def parse_overrides(pairs: typing.Iterable[str]) -> dict[str, Any]:
+    """`["tcc.alpha=0.25", "train.backbone=resnet18"]` as nested settings; values are read as TOML, else as text."""
+    nested: dict[str, Any] = {}
+    for pair in pairs:
+        name, separator, text = pair.partition("=")
+        if not separator:
+            raise InputError(f"--set {pair!r}: expected FIELD=VALUE, for example --set tcc.alpha=0.25")
+        *sections, leaf = name.strip().split(".")
+        target = nested
+        for section in sections:
+            target = target.setdefault(section, {})
+            if not isinstance(target, dict):
+                raise InputError(f"--set {pair!r}: {section} is set to {target!r} as well; give it one or the other")
+        target[leaf] = _read_value(text)
+    return nested
+
+
+def differences(first: Config, second: Config) -> list[str]:
+    """Dotted names of the fields in which two configurations differ."""
+    one, two = _flatten(first.to_dict()), _flatten(second.to_dict())
+    return [name for name in one if one[name] != two[name]]
+
+
+def _read_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        pass
+    try:
+        return float(text)  # .25 and 5. are numbers to everybody but TOML
+    except ValueError:
+        return text
+
+
+def _listed(row: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in row.items())
+
+
+def _flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in nested.items():
+        flat.update(_flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value})
+    return flat
+
+
+def _replace(section: Any, settings: Mapping[str, Any], prefix: str) -> Any:
+    types_of = typing.get_type_hints(type(section))
+    changes = {}
+    for name, value in settings.items():
+        if name not in types_of:
+            hint = _closest(name, types_of, prefix) or f": expected one of {', '.join(types_of)}"
+            raise InputError(f"no setting {prefix + name!r}{hint}")
+        current = getattr(section, name)
+        if is_dataclass(current):
+            if not isinstance(value, Mapping):
+                raise InputError(f"{prefix + name} is a group of settings: write {prefix + name}.FIELD=VALUE")
+            changes[name] = _replace(current, value, prefix=f"{prefix}{name}.")
+        else:
+            changes[name] = _coerce(value, types_of[name], prefix + name)
+    return dataclasses.replace(section, **changes)
+
+
+def _coerce(value: Any, wanted: Any, name: str) -> Any:
+    """`value` as the field's type; whole numbers pass for floats, lists for tuples, nothing else is converted."""
+    origin = typing.get_origin(wanted)
+    if origin is Literal:
+        if value not in typing.get_args(wanted):
+            raise InputError(f"{name} is {value!r}: expected one of {', '.join(map(repr, typing.get_args(wanted)))}")
+        return value
+    if origin is tuple:
+        parts = typing.get_args(wanted)
+        if not isinstance(value, list | tuple) or len(value) != len(parts):
+            raise InputError(f"{name} is {value!r}: expected {len(parts)} numbers, for example [0.2, 1.0]")
+        return tuple(_coerce(item, part, name) for item, part in zip(value, parts, strict=True))
+    assert not isinstance(wanted, types.UnionType), "settings have one type each"
+    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InputError(f"{name} is {value}: expected a finite number")
+    if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
+        raise InputError(f"{name} is {value!r}: expected {_ARTICLES[wanted]}")
+    return value
+
+
+_ARTICLES = {int: "a whole number", float: "a number", str: "a word", bool: "true or false"}
+
+_PROBABILITIES = ("augment.crop_area", "augment.grey", "augment.jitter", "augment.flip", "augment.blur",
+                  "augment.solarise", "augment.dropout", "tcc.alpha", "tcc.ema", "optimiser.warmup",
+                  "optimiser.momentum", "anchored.ema", "anchored.cluster_start", "anchored.anchor_start",
+                  "anchored.label_start", "anchored.label_share")  # fmt: skip
+_POSITIVE = ("augment.crop_area", "augment.crop_ratio", "augment.blur_sigma", "tcc.temperature",
+             "tcc.gumbel_temperature", "tcc.assignment_temperature", "anchored.temperature",
+             "anchored.cluster_temperature", "anchored.anchor_temperature", "optimiser.learning_rate",
+             "tcc.instance_queue", "tcc.n_features", "anchored.n_features", "anchored.hidden")  # fmt: skip
+
+
+def _check(config: Config) -> None:
+    values = _flatten(config.to_dict())
+    for name, value in values.items():
+        numbers = value if isinstance(value, tuple) else () if isinstance(value, str) else (value,)
+        expected = f"{name} is {value}: expected {'numbers' if isinstance(value, tuple) else 'a number'}"
+        if name in _PROBABILITIES and not all(0 <= number <= 1 for number in numbers):
+            raise InputError(f"{expected} from 0 to 1")
+        if name in _POSITIVE and not all(number > 0 for number in numbers):
+            raise InputError(f"{expected} above 0")
+        if name != "seed" and any(number < 0 for number in numbers):
+            raise InputError(f"{expected} of 0 or more")
+    for name in ("augment.crop_area", "augment.crop_ratio", "augment.blur_sigma"):
+        low, high = values[name]
+        if low > high:
+            raise InputError(f"{name} is [{low}, {high}]: write the smaller number first")
+    if config.augment.hue > 0.5:
+        raise InputError(f"augment.hue is {config.augment.hue}: the colour circle allows at most 0.5")
+
+
+def _closest(name: str, known: typing.Iterable[str], prefix: str = "") -> str:
+    match = difflib.get_close_matches(name, list(known), n=1)
+    return f", did you mean {prefix + match[0]!r}?" if match else ""

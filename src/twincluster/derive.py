@@ -1,0 +1,123 @@
+"""From settings that say "derive it" to concrete ones: what depends on the data is decided here, and only here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from twincluster.config import Config
+from twincluster.errors import InputError
+from twincluster.images.store import Images
+from twincluster.methods.base import DataShape
+
+LARGEST_SIDE = 96  # of a training image when the settings name none
+STATISTICS_SAMPLE = 10_000  # samples that mean and standard deviation are computed from
+
+
+def resolve(config: Config, images: Images) -> Config:
+    """The same settings with every 0 and "auto" replaced; InputError where they cannot fit the data."""
+    n_samples = len(images.usable)
+    _check_clusters(config.n_clusters, n_samples)
+    train = config.train
+    device = resolve_device(train.device)
+    side = 0 if images.is_rows else train.image_size or min(images.side, LARGEST_SIDE)
+    train = replace(
+        train,
+        device=device,
+        precision=_precision(train.precision, device),
+        image_size=side,
+        backbone=_backbone(train.backbone, config.method, side, device),
+        batch_size=_batch_size(config, n_samples),
+    )
+    tcc = replace(
+        config.tcc,
+        cluster_queue=_cluster_queue(config.tcc.cluster_queue, config.n_clusters),
+        instance_queue=_instance_queue(config.tcc.instance_queue, n_samples, train.batch_size),
+    )
+    anchored = replace(
+        config.anchored,
+        instance_queue=_instance_queue(config.anchored.instance_queue, n_samples, 2 * train.batch_size),
+    )
+    if tcc.prototypes == "simplex" and tcc.n_features < config.n_clusters - 1:
+        raise InputError(
+            f"tcc.prototypes=simplex needs tcc.n_features of at least {config.n_clusters - 1} for "
+            f"{config.n_clusters} clusters, it is {tcc.n_features}"
+        )
+    return replace(config, train=train, tcc=tcc, anchored=anchored)
+
+
+def data_shape(config: Config, images: Images) -> DataShape:
+    """Size and statistics of the usable data. `config` is resolved."""
+    rows = images.usable
+    if len(rows) > STATISTICS_SAMPLE:
+        rows = rows[:: len(rows) // STATISTICS_SAMPLE]
+    sample = np.asarray(images.pixels[rows], dtype=np.float32)
+    if images.is_rows:
+        mean, std = sample.mean(0), sample.std(0)
+    else:
+        mean, std = sample.mean((0, 1, 2)) / 255, sample.std((0, 1, 2)) / 255
+    std = np.where(std > 1e-6, std, 1.0)  # a constant channel or feature stays constant
+    return DataShape(
+        n_samples=len(images.usable),
+        side=config.train.image_size,
+        n_inputs=images.pixels.shape[-1],
+        mean=tuple(float(value) for value in mean),
+        std=tuple(float(value) for value in std),
+    )
+
+
+def resolve_device(name: str) -> str:
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name not in ("cpu", "cuda"):
+        raise InputError(f"device is {name!r}: expected auto, cpu or cuda")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise InputError("device is 'cuda' but torch sees no GPU: use --device auto or cpu")
+    return name
+
+
+def _check_clusters(n_clusters: int, n_samples: int) -> None:
+    if n_clusters < 2:
+        raise InputError(f"the number of clusters is {n_clusters}: give at least 2, for example --clusters 10")
+    if n_clusters > n_samples:
+        raise InputError(f"{n_clusters} clusters need at least as many readable samples; there are {n_samples}")
+
+
+def _precision(wanted: str, device: str) -> str:
+    if device == "cpu":
+        if wanted == "bf16":
+            raise InputError("precision bf16 needs a GPU: use --precision auto")
+        return "float32"  # bf16 products are not safe on every CPU that claims them
+    return "bf16" if wanted == "auto" else wanted
+
+
+def _backbone(wanted: str, method: str, side: int, device: str) -> str:
+    if wanted != "auto":
+        return wanted
+    if side == 0:
+        return "mlp"
+    if side <= 28 or (device == "cpu" and side <= 32):
+        return "small"
+    return "resnet34" if method.startswith("tcc") else "resnet18"
+
+
+def _batch_size(config: Config, n_samples: int) -> int:
+    wanted = config.train.batch_size or 32 * config.n_clusters  # Sec. 4.2: enough samples of every cluster in a step
+    if not config.train.batch_size and config.method == "anchored":
+        wanted = 512 if n_samples >= 20_000 else 128
+    return max(2, min(wanted, n_samples))
+
+
+def _cluster_queue(wanted: int, n_clusters: int) -> int:
+    if wanted % n_clusters:
+        raise InputError(f"tcc.cluster_queue is {wanted}: expected a multiple of the {n_clusters} clusters")
+    return wanted or 100 * n_clusters
+
+
+def _instance_queue(wanted: int, n_samples: int, batch: int) -> int:
+    """At most one row per sample, or an image would be its own negative; at least one batch."""
+    return max(batch, min(wanted, n_samples))
+
+

@@ -1,0 +1,46 @@
+"""Random numbers that depend on seed, epoch and sample alone, computed on the device without a generator.
+
+Neither the number of processes nor a resumed run changes a draw, and there is no state to save: each number is an
+integer hash of (seed, epoch, sample, stream, column). Shapes: N samples, C columns.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+_MASK = 0xFFFFFFFF
+
+
+def sample_keys(seed: int, epoch: Tensor, samples: Tensor) -> Tensor:
+    """One 32-bit key per sample, (N,) int64; `epoch` is a tensor so that a captured graph sees it change."""
+    run = _mix(torch.full_like(epoch, seed & _MASK))
+    return _mix((samples + _mix((epoch + run) & _MASK)) & _MASK)
+
+
+def uniform(keys: Tensor, stream: int, count: int) -> Tensor:
+    """(N,C) float32, strictly between 0 and 1. Different streams of one key are independent."""
+    columns = torch.arange(1, count + 1, device=keys.device) * 0x9E3779B9  # odd multiples spread over the 32 bits
+    rows = _mix((keys + (stream + 1) * 0x85EBCA6B) & _MASK)
+    bits = _mix((rows[:, None] + columns) & _MASK) >> 9
+    return (bits.to(torch.float32) + 0.5) * 2.0**-23
+
+
+def normal(keys: Tensor, stream: int, count: int) -> Tensor:
+    """(N,C) standard normal, by Box and Muller."""
+    both = uniform(keys, stream, 2 * count)
+    return (-2 * both[:, :count].log()).sqrt() * (2 * math.pi * both[:, count:]).cos()
+
+
+def gumbel(keys: Tensor, stream: int, count: int) -> Tensor:
+    """(N,C) Gumbel(0, 1)."""
+    return -(-uniform(keys, stream, count).log()).log()
+
+
+def _mix(values: Tensor) -> Tensor:
+    """A bijection of 32-bit integers in int64: two rounds of xor-shift and multiply; products wrap, low bits stay."""
+    values = ((values ^ (values >> 16)) * 0x7FEB352D) & _MASK
+    values = ((values ^ (values >> 15)) * 0x846CA68B) & _MASK
+    return values ^ (values >> 16)

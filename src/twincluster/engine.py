@@ -1,0 +1,226 @@
+"""The one training loop. It draws batches, descends a method's loss, keeps its memory, and records what happens.
+
+On a CPU a step runs eagerly in float32. On CUDA the same step is compiled and captured as one graph, which the host
+only replays: it waits for the device once per epoch. Read `Trainer.run`, then `Trainer.step`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from twincluster import checkpoint, draws
+from twincluster.config import Config
+from twincluster.derive import data_shape
+from twincluster.images.augment import N_DRAWS, augment_images, augment_rows
+from twincluster.images.feed import Feed
+from twincluster.images.store import Images
+from twincluster.methods import METHODS
+from twincluster.methods.base import Batch, Method
+from twincluster.record import Record, health_of
+from twincluster.results import Run
+from twincluster.schedule import Clock, learning_rate
+
+REHEARSALS = 3  # eager steps before a graph is captured: lazy buffers and autotuning must have happened
+SETTLED = 0.2  # share of the run before which unhealthy clusters are no cause for a warning
+NOISE = 20  # stream of the normal draws of rows, beside the uniform ones of each view
+
+
+class Reporter:
+    """Who is told how the run goes. This one keeps silent; the command line draws a bar."""
+
+    def step(self, progress: float, remaining: float | None) -> None:
+        """After each step: share done and seconds to go, once they can be estimated."""
+
+    def epoch(self, row: dict[str, Any]) -> None:
+        """After each epoch: the row that metrics.jsonl gets."""
+
+    def warn(self, message: str) -> None:
+        """When the clusters look unhealthy."""
+
+
+class Trainer:
+    """A run in progress. `config` is resolved (derive.py); `labels` are recorded against, never trained on."""
+
+    def __init__(
+        self, config: Config, images: Images, *, run: Run | None = None, labels: np.ndarray | None = None,
+        reporter: Reporter | None = None,
+    ) -> None:  # fmt: skip
+        self.config, self.run_folder, self.labels = config, run, labels
+        self.reporter = reporter or Reporter()
+        self.device = torch.device(config.train.device)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)  # for initial weights; every other draw is keyed, see draws.py
+            self.method = METHODS[config.method](config, data_shape(config, images))
+        self.method.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.optimiser = make_optimiser(config, self.method, self.device)
+        self.feed = Feed(images, config.train.batch_size, config.seed, self.device)
+        self.clock = Clock(config.train.epochs, config.train.minutes, self.feed.steps_per_epoch)
+        self.epoch = 0
+        self.epoch_on_device = torch.zeros((), dtype=torch.int64, device=self.device)
+        self.record = Record()
+        self.losses, self.view = self.method.losses, self._view  # on CUDA replaced by compiled ones
+
+    def run(self, resume: bool = False) -> Method:
+        """Train to the end of the schedule; `resume` continues from the run folder's checkpoint."""
+        step_in_epoch = self._restore() if resume else 0
+        take_step = self._capture() if self.device.type == "cuda" else self.step
+        last_saved = time.monotonic()
+        while not self.clock.finished:
+            self.epoch_on_device.fill_(self.epoch)
+            for _ in self.feed.epoch(self.epoch, step_in_epoch):
+                self._schedule()
+                take_step()
+                step_in_epoch += 1
+                self.clock.step += 1
+                if self.device.type == "cpu":
+                    self.clock.meet()
+                if time.monotonic() - last_saved > 60 * self.config.train.checkpoint_minutes:
+                    self._save(step_in_epoch)
+                    last_saved = time.monotonic()
+                self.reporter.step(self.clock.progress, self.clock.remaining)
+                if self.clock.finished:
+                    break
+            self._end_epoch(step_in_epoch)
+            step_in_epoch = 0
+        self._save(step_in_epoch)
+        return self.method.eval()
+
+    def step(self) -> None:
+        """One step on the samples in the feed's buffers. All of it runs on the device, nothing waits for the host."""
+        samples = self.feed.samples
+        keys = draws.sample_keys(self.config.seed, self.epoch_on_device, samples)
+        views = self.method.views(self._batch(samples, self.feed.images, keys))
+        outcome = self.losses(views, samples, keys)
+        self.optimiser.zero_grad(set_to_none=False)
+        outcome.loss.backward()  # type: ignore[no-untyped-call]
+        self.optimiser.step()
+        with torch.no_grad():
+            self.method.remember(outcome.memory)
+            self.record.add(outcome)
+
+    def _batch(self, samples: Tensor, images: Tensor, keys: Tensor) -> Batch:
+        prepare = self.method.online.prepare
+        return Batch(samples, keys, view=lambda i: self.view(images, keys, i), plain=lambda: prepare(images))
+
+    def _view(self, images: Tensor, keys: Tensor, stream: int) -> Tensor:
+        """The augmentation of a batch, drawn from one stream of random numbers."""
+        network, settings = self.method.online, self.config.augment
+        if not network.side:
+            rows = network.prepare(images)
+            normal = draws.normal(keys, NOISE + stream, rows.shape[1])
+            return augment_rows(rows, normal, draws.uniform(keys, stream, rows.shape[1]), settings)
+        uniform = draws.uniform(keys, stream, N_DRAWS)
+        view = augment_images(images, uniform, settings, network.side, network.mean, network.std)
+        return view.contiguous(memory_format=torch.channels_last)
+
+    def _schedule(self) -> None:
+        progress = self.clock.progress
+        rate = learning_rate(self.config.optimiser, progress)
+        for group in self.optimiser.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)  # in place: a captured graph reads this very tensor
+            else:
+                group["lr"] = rate
+        self.method.schedule(self.epoch, progress)
+
+    def _end_epoch(self, steps: int) -> None:
+        """Let the method look back, write the epoch's row, warn when the clusters look unhealthy."""
+        noted = self.method.after_epoch(self.epoch, self._all_batches(), self.optimiser)
+        row = {"epoch": self.epoch, "steps": steps, **self.record.read(steps), **noted}
+        self.clock.meet()
+        if self.labels is not None:
+            row["on_batch_acc"] = self.record.on_batch_accuracy(self.labels[self.feed.samples.cpu().numpy()])
+        row |= {"progress": self.clock.progress, "seconds": self.clock.seconds}
+        if self.run_folder:
+            self.run_folder.append_metrics(row)
+        self.reporter.epoch(row)
+        warning = health_of(row).warning()
+        if warning and self.clock.progress > SETTLED:
+            self.reporter.warn(warning)
+        self.epoch += 1
+
+    def _all_batches(self) -> Iterator[Batch]:
+        """The data once more in this epoch's order, for methods that look at all of it between epochs."""
+        for _ in self.feed.epoch(self.epoch):
+            samples, images = self.feed.samples.clone(), self.feed.images.clone()
+            yield self._batch(samples, images, draws.sample_keys(self.config.seed, self.epoch_on_device, samples))
+
+    def _capture(self) -> Callable[[], None]:
+        """The step as one CUDA graph. Rehearsing and capturing must leave no trace, so all state is put back."""
+        before = {name: tensor.clone() for name, tensor in self._state().items()}
+        torch.backends.cudnn.benchmark = True
+        if self.config.train.compile:
+            self.losses, self.view = torch.compile(self.method.losses), torch.compile(self._view)
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(REHEARSALS):
+                next(self.feed.epoch(self.epoch))
+                self.step()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self.step()
+        self._put_back(before)
+        return graph.replay
+
+    def _state(self) -> dict[str, Tensor]:
+        """Every tensor that changes while training, by name."""
+        state = {f"method.{name}": tensor for name, tensor in self.method.state_dict().items()}
+        for number, slots in self.optimiser.state_dict()["state"].items():
+            state |= {f"optimiser.{number}.{name}": slot for name, slot in slots.items() if isinstance(slot, Tensor)}
+        return state | {f"record.{name}": total for name, total in self.record.totals.items()}
+
+    @torch.no_grad()
+    def _put_back(self, saved: dict[str, Tensor]) -> None:
+        for name, tensor in self._state().items():
+            if name in saved:
+                tensor.copy_(saved[name])
+            else:
+                tensor.zero_()  # sums that did not exist yet
+
+    def _save(self, step_in_epoch: int) -> None:
+        if self.run_folder:
+            self.clock.meet()
+            progress = {"epoch": self.epoch, "step_in_epoch": step_in_epoch, "step": self.clock.step}
+            checkpoint.save(self.run_folder.checkpoint, self._state(), progress | {"seconds": self.clock.seconds})
+
+    def _restore(self) -> int:
+        """Take up the checkpoint; returns the step within the epoch at which to go on."""
+        assert self.run_folder is not None, "a run without a folder has no checkpoint"
+        saved, progress = checkpoint.load(self.run_folder.checkpoint)
+        sums = {name.removeprefix("record."): saved[name] for name in saved if name.startswith("record.")}
+        self.record.totals = {name: total.to(self.device) for name, total in sums.items()}
+        self._put_back(saved)
+        self.epoch = progress["epoch"]
+        self.clock.resume(progress["step"], progress["seconds"])
+        self.run_folder.truncate_metrics(self.epoch)
+        return int(progress["step_in_epoch"])
+
+
+def make_optimiser(config: Config, method: Method, device: torch.device) -> torch.optim.Optimizer:
+    """The optimiser with all its state in place. Decay spares biases, batch-norm and prototypes."""
+    settings, cuda = config.optimiser, device.type == "cuda"
+    trained = [(name, weight) for name, weight in method.named_parameters() if weight.requires_grad]
+    spared = [weight for name, weight in trained if weight.dim() < 2 or name.endswith("prototypes")]
+    decayed = [weight for name, weight in trained if weight.dim() >= 2 and not name.endswith("prototypes")]
+    groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": spared, "weight_decay": 0.0}]
+    rate = torch.zeros((), device=device) if cuda else 0.0
+    optimiser: torch.optim.Optimizer
+    if settings.name == "adam":
+        optimiser = torch.optim.Adam(groups, lr=rate, fused=cuda, capturable=cuda)
+    else:
+        optimiser = torch.optim.SGD(groups, lr=rate, momentum=settings.momentum, nesterov=True, fused=cuda)
+    for _, weight in trained:
+        weight.grad = torch.zeros_like(weight)
+    optimiser.step()  # at rate 0: creates momentum and moments now, so that checkpoints and graphs find them
+    for slots in optimiser.state.values():
+        for slot in slots.values():
+            slot.zero_()
+    return optimiser

@@ -1,0 +1,237 @@
+"""Augmentation of a whole batch, with its own parameters for every image: pure functions of pixels and uniform draws.
+Nothing here draws, waits for the device or branches on data, so a step can be compiled or captured in a CUDA graph."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from twincluster.config import Augment
+
+# Shapes: N batch, H and W of the stored images, S side of a view, d features of a row.
+# Pixels are float32 in [0, 1] and laid out (N,3,S,S) from the crop to the standardisation. Every operation between owns
+# the pixels it is given and may overwrite them: fresh memory for each would cost a CPU half as much time again.
+
+N_DRAWS = 15  # uniform numbers that one view of an image consumes, one column per random choice
+_SHARPEST = 1e-3  # a Gaussian this narrow has underflowed to zero at the next pixel: the blur that changes nothing
+
+
+def augment_images(
+    images: Tensor, draws: Tensor, settings: Augment, side: int, mean: Tensor, std: Tensor
+) -> Tensor:  # images uint8 (N,H,W,3), draws (N,N_DRAWS) in [0,1), mean and std (3,) on the scale [0,1] -> (N,3,S,S)
+    """One augmented, standardised view per image, in the paper's order: crop, grey, jitter, flip, standardise."""
+    choice = parameters(draws, settings, images.shape[1], images.shape[2])
+    # The flip is part of the crop's sampling: every later step treats left and right alike.
+    if _crops(settings) or settings.rotate:
+        pixels = crop(images, choice.box, choice.flip, choice.angle if settings.rotate else None, side)
+    else:
+        pixels = resize(images, side)
+        if settings.flip:
+            pixels = torch.where(_per_image(choice.flip), pixels.flip(-1), pixels)
+    if settings.grey:
+        pixels = to_grey(pixels, choice.grey)
+    if settings.jitter:
+        pixels = _jitter(pixels, choice, settings)
+    if settings.blur:
+        radius = min(math.ceil(3 * settings.blur_sigma[1]), side - 1)
+        pixels = blur(pixels, choice.sigma, radius)
+    if settings.solarise:
+        pixels = solarise(pixels, choice.threshold)
+    return standardise(pixels, mean, std)
+
+
+def plain_images(images: Tensor, side: int, mean: Tensor, std: Tensor) -> Tensor:  # uint8 (N,H,W,3) -> (N,3,S,S)
+    """The images as they are, resized to a square and standardised: what inference sees."""
+    return standardise(resize(images, side), mean, std)
+
+
+def augment_rows(rows: Tensor, normal: Tensor, draws: Tensor, settings: Augment) -> Tensor:  # all (N,d)
+    """Rows of standardised features with noise added, then some features set to zero, which is their mean."""
+    if settings.noise:
+        rows = torch.add(rows, normal, alpha=settings.noise)
+    if settings.dropout:
+        rows = rows * (draws >= settings.dropout)  # not rescaled: no network layer follows that would expect it
+    return rows
+
+
+class Parameters(NamedTuple):
+    """What one batch of draws means, one entry per image; a step that is off has entries nobody reads."""
+
+    box: Tensor  # (N,4) top, left, height, width in pixels, not rounded
+    flip: Tensor  # (N,) bool
+    angle: Tensor  # (N,) degrees, counter-clockwise
+    grey: Tensor  # (N,) bool
+    brightness: Tensor  # (N,) factors; 1 changes nothing
+    contrast: Tensor
+    saturation: Tensor
+    hue: Tensor  # (N,) turns of the colour circle; 0 changes nothing
+    sigma: Tensor  # (N,) pixels of the view
+    threshold: Tensor  # (N,) above 1 changes nothing
+
+
+def parameters(draws: Tensor, settings: Augment, height: int, width: int) -> Parameters:  # draws (N,N_DRAWS)
+    """Map uniform numbers to what they decide; the only place that knows which column is which."""
+    area, ratio, top, left, flip, angle, grey, jitter, light, contrast, colour, hue, blurs, sigma, sun = draws.unbind(1)
+    jitters = jitter < settings.jitter
+    return Parameters(
+        box=_box(torch.stack([area, ratio, top, left], 1), settings, height, width),
+        flip=flip < settings.flip,
+        angle=_between(angle, -settings.rotate, settings.rotate),
+        grey=grey < settings.grey,
+        brightness=torch.where(jitters, _factor(light, settings.brightness), 1.0),
+        contrast=torch.where(jitters, _factor(contrast, settings.contrast), 1.0),
+        saturation=torch.where(jitters, _factor(colour, settings.saturation), 1.0),
+        hue=torch.where(jitters, _between(hue, -settings.hue, settings.hue), 0.0),
+        sigma=torch.where(blurs < settings.blur, _between(sigma, *settings.blur_sigma), _SHARPEST),
+        threshold=torch.where(sun < settings.solarise, 0.5, 2.0),
+    )
+
+
+def _between(draws: Tensor, low: float, high: float) -> Tensor:
+    return low + (high - low) * draws
+
+
+def _factor(draws: Tensor, amount: float) -> Tensor:
+    return _between(draws, max(0.0, 1 - amount), 1 + amount)
+
+
+def _crops(settings: Augment) -> bool:
+    return tuple(settings.crop_area) != (1, 1) or tuple(settings.crop_ratio) != (1, 1)
+
+
+def _box(draws: Tensor, settings: Augment, height: int, width: int) -> Tensor:  # draws (N,4) -> (N,4)
+    """Top, left, height and width of a crop with uniform area and log-uniform aspect ratio."""
+    # differs from torchvision: sides that do not fit are clamped, where it draws again up to ten times, and boxes are
+    # not rounded to whole pixels, which on small images would leave few different ones.
+    area, ratio, top, left = draws.unbind(1)
+    if _crops(settings):
+        pixels = height * width * _between(area, *settings.crop_area)
+        low, high = settings.crop_ratio
+        aspect = torch.exp(_between(ratio, math.log(low), math.log(high)))  # width over height
+        tall = torch.sqrt(pixels / aspect).clamp(1, height)
+        wide = torch.sqrt(pixels * aspect).clamp(1, width)
+    else:
+        tall, wide = torch.full_like(area, height), torch.full_like(area, width)
+    return torch.stack([top * (height - tall), left * (width - wide), tall, wide], 1)
+
+
+def crop(images: Tensor, box: Tensor, flip: Tensor, angle: Tensor | None, side: int) -> Tensor:
+    """Sample the box of each uint8 image (N,H,W,3) bilinearly, turned about the middle of the box and then mirrored."""
+    _, height, width, _ = images.shape
+    top, left, tall, wide = (column[:, None] for column in box.unbind(1))  # (N,1)
+    steps = (torch.arange(side, device=box.device) + 0.5) / side - 0.5  # (S,) from the middle of the box
+    across = torch.where(flip[:, None], -steps, steps) * wide  # (N,S)
+    down = steps * tall
+    middle_x, middle_y = left + (wide - 1) / 2, top + (tall - 1) / 2  # pixel centres count from 0
+    if angle is None:
+        # Clamped to the box, a crop never shows what lies beyond its edge.
+        x = (middle_x + across).clamp(left, left + wide - 1)[:, None, :]  # (N,1,S)
+        y = (middle_y + down).clamp(top, top + tall - 1)[:, :, None]  # (N,S,1)
+    else:
+        radians = torch.deg2rad(angle)[:, None, None]
+        cos, sin = torch.cos(radians), torch.sin(radians)
+        x = middle_x[:, :, None] + cos * across[:, None, :] - sin * down[:, :, None]  # (N,S,S)
+        y = middle_y[:, :, None] + sin * across[:, None, :] + cos * down[:, :, None]
+    x, y = (2 * x + 1) / width - 1, (2 * y + 1) / height - 1  # the sampler's coordinates: the image spans [-1, 1]
+    grid = torch.stack([x.expand(-1, side, side), y.expand(-1, side, side)], -1)
+    planes = images.permute(0, 3, 1, 2).float()  # keeps the interleaved layout, which the sampler reads as it is
+    corners = "border" if angle is None else "reflection"  # only a turned box reaches outside the image
+    sampled = F.grid_sample(planes, grid, padding_mode=corners, align_corners=False)
+    return sampled.mul_(1 / 255)
+
+
+def resize(images: Tensor, side: int) -> Tensor:  # uint8 (N,H,W,3) -> (N,3,S,S)
+    """The whole image as a square, bilinear, antialiased when it shrinks."""
+    planes = images.permute(0, 3, 1, 2).float().mul_(1 / 255)
+    if planes.shape[2:] == (side, side):
+        return planes
+    return F.interpolate(planes, (side, side), mode="bilinear", align_corners=False, antialias=True)
+
+
+def to_grey(images: Tensor, grey: Tensor) -> Tensor:  # grey (N,) bool
+    """Replace the colours of the chosen images by their luminance."""
+    return images.lerp_(luminance(images), _per_image(grey).to(images.dtype))
+
+
+def luminance(images: Tensor) -> Tensor:  # (N,3,S,S) -> (N,1,S,S)
+    """ITU-R 601 luma with torchvision's rounded weights."""
+    red, green, blue = images.chunk(3, dim=1)
+    return (red * 0.2989).add_(green, alpha=0.587).add_(blue, alpha=0.114)
+
+
+def _jitter(pixels: Tensor, choice: Parameters, settings: Augment) -> Tensor:
+    # differs from torchvision: always in this order, where it draws an order for each call.
+    if settings.brightness:
+        pixels = adjust_brightness(pixels, choice.brightness)
+    if settings.contrast:
+        pixels = adjust_contrast(pixels, choice.contrast)
+    if settings.saturation:
+        pixels = adjust_saturation(pixels, choice.saturation)
+    if settings.hue:
+        pixels = adjust_hue(pixels, choice.hue)
+    return pixels
+
+
+def adjust_brightness(images: Tensor, factor: Tensor) -> Tensor:  # factor (N,)
+    """Blend with black."""
+    return images.mul_(_per_image(factor)).clamp_(0, 1)
+
+
+def adjust_contrast(images: Tensor, factor: Tensor) -> Tensor:  # factor (N,)
+    """Blend with the mean luminance of the image."""
+    factor = _per_image(factor)
+    middle = luminance(images.mean((2, 3), keepdim=True))  # luminance is linear, so the mean may come first
+    return images.mul_(factor).add_(middle * (1 - factor)).clamp_(0, 1)
+
+
+def adjust_saturation(images: Tensor, factor: Tensor) -> Tensor:  # factor (N,)
+    """Blend with the luminance of each pixel."""
+    return images.lerp_(luminance(images), 1 - _per_image(factor)).clamp_(0, 1)
+
+
+def adjust_hue(images: Tensor, shift: Tensor) -> Tensor:  # shift (N,) in turns
+    """Turn the hue in HSV space, keeping value and saturation."""
+    red, green, blue = images.chunk(3, dim=1)  # (N,1,S,S)
+    value = torch.maximum(torch.maximum(red, green), blue)
+    chroma = value - torch.minimum(torch.minimum(red, green), blue)
+    # How far the hue lies from red along the hexagon, in sixths of a turn, times the chroma: one formula for all six
+    # sectors. Green above blue is one way round, blue above green the other; grey pixels come out as 0 / 1e-12.
+    hue = (green + blue).sub_(red).sub_(value).add_(chroma, alpha=2)
+    hue = hue.copysign_(green - blue).div_(chroma.clamp(min=1e-12)).add_(6 * _per_image(shift))
+    # A channel is darkest where the hue lies opposite: red at 3, green at 5, blue at 7, which is 1 a turn later.
+    opposite = torch.arange(3, 9, 2, device=images.device, dtype=images.dtype).view(1, 3, 1, 1)
+    away = images.copy_(hue).sub_(opposite)
+    away = away.sub_((away / 6).round_(), alpha=6).abs_()  # round the circle, in [0, 3]
+    darkness = away.neg_().add_(2).clamp_(0, 1)
+    return darkness.mul_(chroma).neg_().add_(value)
+
+
+def blur(images: Tensor, sigma: Tensor, radius: int) -> Tensor:  # sigma (N,), radius below the side
+    """Gaussian blur cut off at radius pixels, with mirrored borders."""
+    n, channels, height, width = images.shape
+    steps = torch.arange(-radius, radius + 1, device=images.device, dtype=images.dtype)  # (T,)
+    kernel = torch.softmax(-0.5 * (steps / sigma[:, None]) ** 2, dim=1)  # (N,T)
+    kernel = kernel.repeat_interleave(channels, 0)[:, None]  # (3N,1,T)
+    planes = F.pad(images, [radius] * 4, mode="reflect").flatten(0, 1)[None]  # (1,3N,...): one group per plane
+    planes = F.conv2d(planes, kernel[:, :, None, :], groups=n * channels)
+    planes = F.conv2d(planes, kernel[:, :, :, None], groups=n * channels)
+    return planes.view(n, channels, height, width)
+
+
+def solarise(images: Tensor, threshold: Tensor) -> Tensor:  # threshold (N,)
+    """Invert the values at or above the threshold."""
+    return torch.where(images >= _per_image(threshold), 1 - images, images)
+
+
+def standardise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:  # mean, std (3,)
+    """Subtract the mean and divide by the standard deviation of each channel."""
+    return images.sub_(mean.view(3, 1, 1)).div_(std.view(3, 1, 1))
+
+
+def _per_image(values: Tensor) -> Tensor:  # (N,) -> (N,1,1,1)
+    return values.view(-1, 1, 1, 1)

@@ -1,0 +1,92 @@
+"""Labels for a list of inputs, from the folders they lie in or from a file.
+
+They are there to score against, never to train on.
+"""
+
+import csv
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from twincluster.errors import InputError
+from twincluster.images.folders import printable
+
+Labels = tuple[np.ndarray, tuple[str, ...] | None]  # int64 (n,), -1 where unknown, and what the codes are called
+
+_SPLIT_FOLDERS = frozenset(("train", "training", "test", "testing", "val", "valid", "validation"))
+
+
+def read_labels(source: str, name: str, paths: Sequence[str], *, are_files: bool) -> Labels:
+    """Labels of the inputs called paths: "folders", a .csv with the columns path,label, or a .npy of integers."""
+    if source == "folders":
+        if not are_files:
+            raise InputError(f"{name} has no folders to take labels from: name a .csv or .npy file instead")
+        return _folders(name, paths)
+    file = Path(os.path.expanduser(source))
+    shown = printable(source)
+    if file.suffix.lower() not in (".csv", ".npy"):
+        raise InputError(f"labels {shown}: expected none, folders, or a .csv or .npy file")
+    if not os.path.exists(file):
+        raise InputError(f"labels {shown}: no such file")
+    if file.suffix.lower() == ".csv":
+        return _csv(file, shown, paths)
+    try:
+        values = np.load(file, allow_pickle=False)
+    except Exception:  # whatever numpy makes of a damaged file
+        raise InputError(f"labels {shown}: not a readable array of integers; save it again with numpy.save") from None
+    return as_labels(values, len(paths), f"labels {shown}")
+
+
+def as_labels(values: np.ndarray, count: int, name: str) -> Labels:
+    """One integer or one name per input; negative and empty are unknown."""
+    values = np.asarray(values)
+    if values.shape != (count,):
+        raise InputError(f"{name}: {count} labels are needed, one per input, but their shape is {values.shape}")
+    if values.dtype.kind in "US":
+        return _coded([printable(os.fsdecode(value)) for value in values.tolist()])
+    if values.dtype.kind not in "iub":
+        raise InputError(f"{name}: labels must be integers or names, not {values.dtype}")
+    return np.maximum(values.astype(np.int64), -1), None
+
+
+def _folders(name: str, paths: Sequence[str]) -> Labels:
+    parents = [PurePosixPath(path).parent.parts for path in paths]
+    # photos/train/cat and photos/test/cat hold the same animals.
+    if all(parts and parts[0].lower() in _SPLIT_FOLDERS for parts in parents) and any(parts[1:] for parts in parents):
+        parents = [parts[1:] for parts in parents]
+    if not any(parents):
+        raise InputError(f"{name} has no folders to take labels from: sort the images into one folder per class")
+    return _coded(["/".join(parts) for parts in parents], numbers=False)
+
+
+def _csv(file: Path, shown: str, paths: Sequence[str]) -> Labels:
+    try:
+        with open(file, encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
+            table = csv.DictReader(lines)
+            if not {"path", "label"} <= set(table.fieldnames or ()):
+                raise InputError(f"labels {shown}: the first line must name the columns path and label")
+            read = [(row["path"] or "", printable((row["label"] or "").strip())) for row in table]
+    except (OSError, csv.Error) as error:
+        raise InputError(f"labels {shown} cannot be read ({error}): save it again as plain .csv") from None
+    given: dict[str, str] = {}
+    for path, label in read:
+        if given.setdefault(path.removeprefix("./"), label) != label:
+            raise InputError(f"labels {shown} has two labels for {printable(path)}: keep one")
+    # A path may be written as in assignments.csv, with escapes, or as it is.
+    written = {printable(path): label for path, label in given.items()} | given
+    labels = [written.get(path.removeprefix("./"), "") for path in paths]
+    if not any(labels):
+        raise InputError(f"labels {shown} names none of the inputs: write paths as in {printable(paths[0])!r}")
+    return _coded(labels)
+
+
+def _coded(labels: Sequence[str], *, numbers: bool = True) -> Labels:
+    """Codes for names in sorted order; where all are integers, and numbers is true, they stand for themselves."""
+    if numbers and all(re.fullmatch(r"-?[0-9]{1,18}", label) for label in labels if label):
+        return np.array([max(int(label), -1) if label else -1 for label in labels], np.int64), None
+    names = tuple(sorted({label for label in labels if label}))
+    code = {label: number for number, label in enumerate(names)}
+    return np.array([code.get(label, -1) for label in labels], np.int64), names

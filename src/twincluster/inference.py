@@ -1,0 +1,37 @@
+"""Applying a network to data: in chunks, without augmentation, without gradients. Shapes: n samples, K clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from twincluster.methods.base import Network
+
+CHUNK_PIXELS = 2048 * 32 * 32  # how much goes through the network at once
+
+
+def predict(network: Network, pixels: np.ndarray, rows: np.ndarray) -> Tensor:
+    """q(k|x) of the given rows of `pixels`, (n,K) float32 on the CPU."""
+    return _apply(network, network.log_assign, pixels, rows).exp()
+
+
+def embed(network: Network, pixels: np.ndarray, rows: np.ndarray) -> Tensor:
+    """Features of the given rows of `pixels`, (n,D) float32 on the CPU."""
+    return _apply(network, network.embed, pixels, rows)
+
+
+@torch.no_grad()
+def _apply(network: Network, function: Callable[[Tensor], Tensor], pixels: np.ndarray, rows: np.ndarray) -> Tensor:
+    device = network.mean.device
+    chunk = max(1, CHUNK_PIXELS // max(1, network.side) ** 2)
+    was_training = network.training
+    network.eval()
+    results = []
+    for start in range(0, len(rows), chunk):
+        raw = torch.from_numpy(np.ascontiguousarray(pixels[rows[start : start + chunk]])).to(device)
+        results.append(function(network.prepare(raw)).cpu())
+    network.train(was_training)
+    return torch.cat(results)

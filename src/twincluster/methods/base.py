@@ -1,0 +1,111 @@
+"""The contract between the engine and a method.
+
+The engine owns the loop, the optimiser and the data; a method owns its networks, its losses and its memory. One step is
+`views` -> `losses` -> backward -> `remember`; between epochs comes `after_epoch`. Shapes: N batch, K clusters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from twincluster.backbones import build_backbone
+from twincluster.config import Config
+from twincluster.images.augment import plain_images
+
+
+@dataclass(frozen=True)
+class DataShape:
+    """What a network must know of the data: size, kind and the statistics that standardise it."""
+
+    n_samples: int
+    side: int  # of a training image in pixels; 0 for rows
+    n_inputs: int  # channels of an image, features of a row
+    mean: tuple[float, ...]  # per channel or feature, on the scale of 0 to 1 for images
+    std: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The samples of one step. Nothing is drawn until a method asks for it."""
+
+    samples: Tensor  # (N,) int64, positions in the data
+    keys: Tensor  # (N,) int64, seeds of this epoch's random numbers (draws.py)
+    view: Callable[[int], Tensor]  # the i-th random augmentation
+    plain: Callable[[], Tensor]  # without augmentation
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a step yields: the loss to descend, what to remember once the optimiser has moved, what to record."""
+
+    loss: Tensor
+    assignment: Tensor  # (N,K) q of the first view, for the health record
+    key_assignment: Tensor  # (N,K) q of the other view by the momentum network
+    memory: dict[str, Tensor]
+    metrics: dict[str, Tensor]  # numbers, averaged over the epoch
+
+
+class Network(nn.Module):
+    """A backbone with whatever a method puts on top; there is an online one and a momentum copy.
+
+    The backbone may run in bf16; what it returns, and everything after it, is float32.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, config: Config, shape: DataShape) -> None:
+        super().__init__()
+        self.side = shape.side
+        self.backbone = build_backbone(config.train.backbone, side=shape.side, n_inputs=shape.n_inputs)
+        self.bf16 = config.train.precision == "bf16"
+        self.register_buffer("mean", torch.tensor(shape.mean))
+        self.register_buffer("std", torch.tensor(shape.std))
+
+    def prepare(self, raw: Tensor) -> Tensor:
+        """Standardised input without augmentation, from uint8 images (N,H,W,3) or float rows (N,d)."""
+        if not self.side:
+            return (raw - self.mean) / self.std
+        return plain_images(raw, self.side, self.mean, self.std)
+
+    def backbone_features(self, images: Tensor) -> Tensor:
+        """(N, n_features) float32, before any head."""
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=self.bf16):
+            features: Tensor = self.backbone(images)
+        return features.float()
+
+    def embed(self, images: Tensor) -> Tensor:
+        """The features a user gets from `transform`, (N,D)."""
+        raise NotImplementedError
+
+    def log_assign(self, images: Tensor) -> Tensor:
+        """log q(k|x), (N,K)."""
+        raise NotImplementedError
+
+
+class Method(nn.Module):
+    """Base of all methods. `online` is what is optimised and, at the end, what predicts."""
+
+    network_type: type[Network]
+    online: Network
+
+    def schedule(self, epoch: int, progress: float) -> None:
+        """Called before every step with the share of the run that is done; sets weights that are held as buffers."""
+
+    def views(self, batch: Batch) -> tuple[Tensor, ...]:
+        """The augmented images a step needs: two views unless a method says otherwise."""
+        return batch.view(0), batch.view(1)
+
+    def losses(self, views: tuple[Tensor, ...], samples: Tensor, keys: Tensor) -> Outcome:
+        raise NotImplementedError
+
+    def remember(self, memory: dict[str, Tensor]) -> None:
+        """After the optimiser's step, without gradient: momentum copies, queues, banks."""
+
+    def after_epoch(self, epoch: int, batches: Iterator[Batch], optimiser: torch.optim.Optimizer) -> dict[str, float]:
+        """Between epochs; returns metrics. `batches` walks the whole data once, lazily, for methods that want it."""
+        return {}

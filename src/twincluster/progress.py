@@ -1,0 +1,103 @@
+"""Telling a person how a run goes: a bar on a terminal, a line now and then everywhere else."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TextIO
+
+from twincluster.engine import Reporter
+from twincluster.errors import InputError
+
+LINE_SECONDS = 10.0  # between two plain lines
+
+
+class Progress(Reporter):
+    """Use as a context manager around training."""
+
+    def __init__(self, stream: TextIO | None = None, tensorboard: Path | None = None) -> None:
+        self.stream = stream or sys.stderr
+        self._board = _board(tensorboard) if tensorboard else None
+        self._bar: Any = None
+        self._task: Any = None
+        self._last_line = 0.0
+        self._warned: set[str] = set()
+
+    def __enter__(self) -> Progress:
+        if self.stream.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress as Bar, TextColumn
+
+            columns = (TextColumn("{task.description}"), BarColumn(None), TextColumn("{task.fields[note]}"))
+            self._bar = Bar(*columns, console=Console(file=self.stream), transient=True, refresh_per_second=4)
+            self._task = self._bar.add_task("training", total=1.0, note="")
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar:
+            self._bar.stop()
+        if self._board:
+            self._board.close()
+
+    def decoding(self, done: int, total: int) -> None:
+        """Reading the source for the first time."""
+        self._show("decoding", done / max(1, total), f"{done:,} of {total:,} images", last=done == total)
+
+    def step(self, progress: float, remaining: float | None) -> None:
+        note = f"{progress:4.0%}" + (f", {duration(remaining)} left" if remaining is not None else "")
+        self._show("training", progress, note)
+
+    def epoch(self, row: dict[str, Any]) -> None:
+        if self._board:
+            for name, value in row.items():
+                if isinstance(value, float):
+                    self._board.add_scalar(name, value, row["epoch"])
+        if self._bar:
+            return
+        now = time.monotonic()
+        if now - self._last_line >= LINE_SECONDS or row["progress"] >= 1:
+            self._last_line = now
+            self._print(
+                f"epoch {row['epoch'] + 1}: {row['progress']:.0%} done, loss {row['loss']:.3f}, confidence "
+                f"{row['confidence']:.2f}, views agree {row['agreement']:.2f}, {duration(row['seconds'])}"
+            )
+
+    def warn(self, message: str) -> None:
+        if message not in self._warned:
+            self._warned.add(message)
+            self._print(f"warning: {message}")
+
+    def _show(self, what: str, share: float, note: str, last: bool = False) -> None:
+        if self._bar:
+            self._bar.update(self._task, description=what, completed=share, note=note)
+        elif what == "decoding" and (last or time.monotonic() - self._last_line >= LINE_SECONDS):
+            self._last_line = time.monotonic()
+            self._print(f"{what}: {note}")
+
+    def _print(self, line: str) -> None:
+        if self._bar:
+            self._bar.console.print(line, markup=False, highlight=False)
+        else:
+            print(line, file=self.stream, flush=True)
+
+
+def _board(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise InputError("--tensorboard needs a package: pip install 'twincluster[tensorboard]'") from None
+    return SummaryWriter(folder)  # type: ignore[no-untyped-call]
+
+
+def duration(seconds: float) -> str:
+    """90 -> "1 min 30 s"."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -1,0 +1,67 @@
+"""What an epoch leaves behind: sums kept on the device while it runs, read by the host once at its end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from twincluster.evaluate import Health, score
+from twincluster.methods.base import Outcome
+
+
+class Record:
+    """Sums over the steps of an epoch. Shapes: N batch, K clusters."""
+
+    def __init__(self) -> None:
+        self.totals: dict[str, Tensor] = {}
+        self.last: Tensor | None = None  # (N,) clusters of the newest batch
+
+    def add(self, outcome: Outcome) -> None:
+        q, other = outcome.assignment, outcome.key_assignment
+        clusters = q.argmax(1)
+        numbers = {
+            "loss": outcome.loss,
+            **outcome.metrics,
+            "confidence": q.amax(1).mean(),
+            "agreement": (clusters == other.argmax(1)).float().mean(),
+            "mean_assignment": q.mean(0),
+            "histogram": F.one_hot(clusters, q.shape[1]).sum(0).float(),
+        }
+        if self.last is None:  # the first step of all; a captured graph needs buffers that stay where they are
+            self.last = torch.zeros_like(clusters)
+        self.last.copy_(clusters)
+        for name, value in numbers.items():
+            if name not in self.totals:
+                self.totals[name] = torch.zeros_like(value, dtype=torch.float32)
+            self.totals[name] += value.detach()
+
+    def read(self, steps: int) -> dict[str, Any]:
+        """Averages as Python numbers, the histogram as counts; the sums start again."""
+        flat = torch.cat([total.flatten() for total in self.totals.values()]).cpu()
+        row: dict[str, Any] = {}
+        for name, total in self.totals.items():
+            values, flat = flat[: total.numel()], flat[total.numel() :]
+            if name == "histogram":
+                row[name] = [int(count) for count in values]
+            else:
+                row[name] = [float(value) / steps for value in values] if total.dim() else float(values) / steps
+            total.zero_()
+        return row
+
+    def on_batch_accuracy(self, labels: np.ndarray) -> float:
+        """ACC of the newest batch alone, as augmented for training: what Fig. 5 of the paper plots, not a result."""
+        assert self.last is not None, "no step was taken"
+        return score(labels, self.last.cpu().numpy()).acc
+
+
+def health_of(row: dict[str, Any]) -> Health:
+    """The label-free health that an epoch's row describes."""
+    mean = np.asarray(row["mean_assignment"])
+    entropy = -float((mean * np.log(np.clip(mean, 1e-12, None))).sum()) / float(np.log(len(mean)))
+    return Health(
+        sizes=row["histogram"], confidence=row["confidence"], marginal_entropy=entropy, agreement=row["agreement"]
+    )

@@ -1,0 +1,69 @@
+"""How far a run is, how long it will take, and the learning rate that goes with it."""
+
+from __future__ import annotations
+
+import math
+import time
+
+from twincluster.config import Optimiser
+
+
+class Clock:
+    """Share of the run that is done, by steps (`epochs`) or by the wall (`minutes`).
+
+    A GPU runs behind the host, so wall time is read only where the two meet (`meet`); between two such moments the
+    clock counts steps at the pace measured so far.
+    """
+
+    def __init__(self, epochs: int, minutes: float, steps_per_epoch: int) -> None:
+        self.total_steps = epochs * steps_per_epoch
+        self.budget = 60 * minutes  # seconds; 0: steps decide
+        self.step = 0
+        self.seconds = 0.0  # at the last meeting, over all resumed parts of the run
+        self._met_step = 0
+        self._pace = 0.0  # seconds per step
+        self._started = time.monotonic()
+
+    def resume(self, step: int, seconds: float) -> None:
+        self.step = self._met_step = step
+        self.seconds = seconds
+        self._started = time.monotonic() - seconds
+
+    def meet(self) -> None:
+        """Device and host are at the same step now."""
+        seconds = time.monotonic() - self._started
+        steps = self.step - self._met_step
+        if steps:
+            pace = (seconds - self.seconds) / steps
+            # the first steps include compilation and caches, so the newest measurement weighs as much as all before
+            self._pace = pace if not self._pace else (self._pace + pace) / 2
+        self.seconds, self._met_step = seconds, self.step
+
+    @property
+    def progress(self) -> float:
+        """From 0 to 1."""
+        if self.budget:
+            since = (self.step - self._met_step) * self._pace
+            return min(1.0, (self.seconds + since) / self.budget)
+        return min(1.0, self.step / self.total_steps) if self.total_steps else 1.0
+
+    @property
+    def finished(self) -> bool:
+        return self.progress >= 1
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds to go, None before anything was measured."""
+        if self.budget:
+            return max(0.0, self.budget * (1 - self.progress))
+        return (self.total_steps - self.step) * self._pace if self._pace else None
+
+
+def learning_rate(settings: Optimiser, progress: float) -> float:
+    """Linear warm-up over the first share of the run, then constant or half a cosine down to 0."""
+    if progress < settings.warmup:
+        return settings.learning_rate * progress / settings.warmup
+    if settings.schedule == "constant":
+        return settings.learning_rate
+    done = (progress - settings.warmup) / max(1e-9, 1 - settings.warmup)
+    return settings.learning_rate * (1 + math.cos(math.pi * done)) / 2

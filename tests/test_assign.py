@@ -1,0 +1,281 @@
+"""Read-outs: k-means against scikit-learn, matching against brute force, and the rest against slow loops."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.cluster import KMeans
+from sklearn.datasets import load_digits
+from torch import Tensor
+
+from twincluster import assign
+from twincluster.assign import Clusters, confident, margins, match_labels, nearest_neighbours, spherical_kmeans
+from twincluster.errors import InputError
+
+
+def blobs(n: int, n_clusters: int, d: int, spread: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Rows around random directions, with lengths that a cosine must not see, and where they came from."""
+    generator = torch.Generator().manual_seed(seed)
+    middle = F.normalize(torch.randn(n_clusters, d, generator=generator), dim=1)
+    origin = torch.arange(n) % n_clusters
+    rows = F.normalize(middle[origin] + spread * torch.randn(n, d, generator=generator) / d**0.5, dim=1)
+    return rows * (0.1 + 5 * torch.rand(n, 1, generator=generator)), origin
+
+
+def objective_of(features: Tensor, labels: Tensor) -> float:
+    """Mean cosine to the mean direction of one's cluster, one cluster after the other."""
+    unit, total = F.normalize(features.double(), dim=1), 0.0
+    for label in labels.unique():
+        members = unit[labels == label]
+        total += float((members @ F.normalize(members.sum(0), dim=0)).sum())
+    return total / len(features)
+
+
+def check_consistent(features: Tensor, result: Clusters, n_clusters: int) -> None:
+    unit = F.normalize(features.float(), dim=1)
+    assert result.centres.shape == (n_clusters, features.shape[1])
+    assert result.labels.dtype == torch.int64
+    torch.testing.assert_close(result.centres.norm(dim=1), torch.ones(n_clusters))
+    similarity = unit @ result.centres.T
+    own = similarity.gather(1, result.labels[:, None])[:, 0]
+    torch.testing.assert_close(own, similarity.max(dim=1).values, rtol=0, atol=1e-5)  # the nearest centre, up to ties
+    torch.testing.assert_close(result.similarity, own, rtol=0, atol=1e-5)
+    assert result.objective == pytest.approx(own.mean().item(), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("n", "n_clusters", "d", "spread"), [(300, 3, 8, 0.5), (2000, 10, 32, 0.8), (1000, 40, 16, 0.6), (1500, 7, 64, 2.0)]
+)
+def test_as_good_as_scikit_learn_on_unit_vectors(n: int, n_clusters: int, d: int, spread: float) -> None:
+    ours, theirs = [], []
+    for seed in range(4):
+        features, _ = blobs(n, n_clusters, d, spread, seed)
+        reference = KMeans(n_clusters, n_init=3, random_state=seed).fit(F.normalize(features, dim=1).numpy())
+        theirs.append(1 - objective_of(features, torch.as_tensor(reference.labels_)))
+        result = spherical_kmeans(features, n_clusters, seed=seed)
+        check_consistent(features, result, n_clusters)
+        ours.append(1 - result.objective)
+    assert np.mean(ours) <= 1.02 * np.mean(theirs)
+
+
+def test_as_good_as_scikit_learn_on_digits() -> None:
+    features = torch.as_tensor(load_digits().data)
+    reference = KMeans(10, n_init=10, random_state=0).fit(F.normalize(features, dim=1).numpy())
+    expected = objective_of(features, torch.as_tensor(reference.labels_))
+    assert 1 - spherical_kmeans(features, 10, seed=0).objective <= 1.01 * (1 - expected)
+
+
+def test_finds_separated_blobs_and_ignores_lengths() -> None:
+    features, origin = blobs(400, 8, 16, 0.2, seed=3)
+    labels = spherical_kmeans(features, 8, seed=0).labels
+    assert len(set(zip(labels.tolist(), origin.tolist(), strict=True))) == 8
+    assert torch.equal(labels, spherical_kmeans(features * 1e-30, 8, seed=0).labels)
+    assert torch.equal(labels, spherical_kmeans(features.double() * 1e30, 8, seed=0).labels)
+
+
+def test_the_same_seed_gives_the_same_clusters_and_leaves_global_draws_alone() -> None:
+    features, _ = blobs(500, 12, 16, 1.5, seed=0)
+    state = torch.get_rng_state()
+    first, second = (spherical_kmeans(features, 12, seed=5) for _ in range(2))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(first.labels, second.labels)
+    assert torch.equal(first.centres, second.centres)
+    starts = {spherical_kmeans(features, 12, seed=seed, n_init=1, n_iter=0).objective for seed in range(5)}
+    assert len(starts) == 5
+
+
+@pytest.mark.parametrize("cells", [1, 40, 1000])
+def test_small_chunks_give_the_same_answer(monkeypatch: pytest.MonkeyPatch, cells: int) -> None:
+    features, _ = blobs(120, 6, 8, 1.0, seed=1)
+    whole = spherical_kmeans(features, 6, seed=0)
+    margin, neighbours = margins(features, whole.centres), nearest_neighbours(features, 3)
+    monkeypatch.setattr(assign, "CELLS", cells)
+    chunked = spherical_kmeans(features, 6, seed=0)
+    assert torch.equal(chunked.labels, whole.labels)
+    torch.testing.assert_close(chunked.centres, whole.centres)
+    torch.testing.assert_close(margins(features, whole.centres), margin, rtol=0, atol=1e-6)
+    assert torch.equal(nearest_neighbours(features, 3), neighbours)
+
+
+def test_starts_from_a_sample_of_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assign, "SEEDING_POOL", 100)
+    features, origin = blobs(3000, 5, 16, 0.3, seed=2)
+    result = spherical_kmeans(features, 5, seed=0)
+    check_consistent(features, result, 5)
+    assert len(set(zip(result.labels.tolist(), origin.tolist(), strict=True))) == 5
+
+
+def test_a_warm_start_is_one_more_start() -> None:
+    features, _ = blobs(600, 15, 8, 1.5, seed=4)
+    best = spherical_kmeans(features, 15, seed=0, n_init=20)
+    fresh = spherical_kmeans(features, 15, seed=1, n_init=1)
+    assert best.objective > fresh.objective
+    warm = spherical_kmeans(features, 15, seed=1, n_init=1, init=best.centres * 3)
+    assert warm.objective >= best.objective - 1e-6
+    only = spherical_kmeans(features, 15, seed=1, n_init=0, init=best.centres)
+    assert match_labels(best.labels, only.labels, 15).tolist() == list(range(15))  # numbers stay where they were
+    poor = features[:1].expand(15, -1)  # fifteen times the same place
+    assert spherical_kmeans(features, 15, seed=1, n_init=1, init=poor).objective >= fresh.objective
+
+
+def test_lost_clusters_return_to_rows_that_are_served_worst() -> None:
+    features, origin = blobs(200, 4, 8, 0.2, seed=6)
+    same_place = features[:1].expand(4, -1)  # three clusters get no row in the first round
+    result = spherical_kmeans(features, 4, seed=0, n_init=0, init=same_place)
+    assert torch.bincount(result.labels, minlength=4).tolist() == [50] * 4
+    assert len(set(zip(result.labels.tolist(), origin.tolist(), strict=True))) == 4
+
+
+def test_members_that_cancel_out_still_leave_unit_centres() -> None:
+    features = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+    for n_clusters in range(1, 5):
+        check_consistent(features, spherical_kmeans(features, n_clusters, seed=0), n_clusters)
+
+
+@pytest.mark.parametrize("n", [1, 2, 30])
+def test_as_many_clusters_as_rows(n: int) -> None:
+    features = torch.randn(n, 6, generator=torch.Generator().manual_seed(n))
+    result = spherical_kmeans(features, n, seed=0)
+    assert sorted(result.labels.tolist()) == list(range(n))
+    assert result.objective == pytest.approx(1.0)
+
+
+def test_duplicates_and_zero_rows_are_no_obstacle() -> None:
+    features = torch.tensor([[1.0, 2.0]] * 5 + [[2.0, -1.0]] * 5 + [[0.0, 0.0]] * 2)
+    result = spherical_kmeans(features, 4, seed=0)
+    assert result.objective == pytest.approx(1.0, abs=1e-6)
+    assert len(set(result.labels[:5].tolist())) == len(set(result.labels[5:10].tolist())) == 1
+    assert result.labels[0] != result.labels[5]
+    torch.testing.assert_close(result.centres.norm(dim=1), torch.ones(4))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 6), st.integers(0, 10**6), st.data())
+def test_every_result_is_consistent_and_no_cluster_is_empty(n: int, d: int, seed: int, data: st.DataObject) -> None:
+    n_clusters = data.draw(st.integers(1, n if d > 1 else min(n, 2)))  # on a line there are two directions
+    features = torch.randn(n, d, generator=torch.Generator().manual_seed(seed))
+    result = spherical_kmeans(features, n_clusters, seed=seed, n_init=2, n_iter=100)
+    check_consistent(features, result, n_clusters)
+    if d > 2:
+        assert len(result.labels.unique()) == n_clusters
+
+
+def test_half_precision_and_autocast_do_not_blunt_the_clusters() -> None:
+    features, _ = blobs(200, 4, 8, 0.2, seed=6)
+    assert spherical_kmeans(features.bfloat16(), 4, seed=0).centres.dtype == torch.float32
+    expected = spherical_kmeans(features, 4, seed=0)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        actual = spherical_kmeans(features, 4, seed=0)
+        margin = margins(features, expected.centres)
+    assert torch.equal(actual.centres, expected.centres)
+    assert torch.equal(margin, margins(features, expected.centres))
+
+
+def test_no_gradient_is_kept() -> None:
+    features = torch.randn(20, 4, requires_grad=True)
+    assert not spherical_kmeans(features, 2, seed=0).centres.requires_grad
+
+
+@pytest.mark.parametrize("n_clusters", [0, 6])
+def test_impossible_numbers_of_clusters_are_refused(n_clusters: int) -> None:
+    with pytest.raises(InputError, match=f"5 rows cannot form {n_clusters} clusters: ask for 1 to 5"):
+        spherical_kmeans(torch.randn(5, 3), n_clusters, seed=0)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_features_that_are_not_numbers_are_refused(value: float) -> None:
+    features = torch.randn(5, 3)
+    features[2, 1] = value
+    with pytest.raises(InputError, match="lower the learning rate"):
+        spherical_kmeans(features, 2, seed=0)
+
+
+def test_a_start_is_required_and_must_fit() -> None:
+    with pytest.raises(ValueError, match="n_init"):
+        spherical_kmeans(torch.randn(5, 3), 2, seed=0, n_init=0)
+    with pytest.raises(ValueError, match="shape"):
+        spherical_kmeans(torch.randn(5, 3), 2, seed=0, init=torch.randn(3, 3))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 5), st.data())
+def test_matching_equals_brute_force(n_clusters: int, data: st.DataObject) -> None:
+    label = st.integers(-1, n_clusters - 1)
+    pairs = data.draw(st.lists(st.tuples(label, label), min_size=1, max_size=30))
+    old, new = torch.tensor(pairs).T
+    permutation = match_labels(old, new, n_clusters)
+    assert sorted(permutation.tolist()) == list(range(n_clusters))
+
+    def agreement(p: tuple[int, ...]) -> int:
+        return sum(a == p[b] for a, b in pairs if a >= 0 and b >= 0)
+
+    best = max(agreement(p) for p in itertools.permutations(range(n_clusters)))
+    assert agreement(tuple(permutation.tolist())) == best
+
+
+def test_matching_undoes_a_renumbering() -> None:
+    old = torch.arange(50) % 10
+    shuffle = torch.randperm(10, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(match_labels(old, shuffle[old], 10)[shuffle[old]], old)
+
+
+def test_margins_equal_a_slow_loop() -> None:
+    features, centres = torch.randn(30, 5), torch.randn(4, 5)
+    expected = []
+    for row in features:
+        cosines = sorted(float(F.cosine_similarity(row, centre, dim=0)) for centre in centres)
+        expected.append(cosines[-1] - cosines[-2])
+    torch.testing.assert_close(margins(features, centres), torch.tensor(expected), rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="two centres"):
+        margins(features, centres[:1])
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.tuples(st.integers(-1, 4), st.integers(-20, 20)), max_size=40), st.floats(0.01, 1.0))
+def test_confident_rows_are_the_top_share_of_each_cluster(rows: list[tuple[int, int]], keep: float) -> None:
+    labels = torch.tensor([label for label, _ in rows], dtype=torch.int64)
+    margin = torch.tensor([value / 10 for _, value in rows])
+    mask = confident(margin, labels, keep)
+    assert mask.dtype == torch.bool
+    assert mask.shape == labels.shape
+    assert not mask[labels < 0].any()
+    for label in range(5):
+        own = labels == label
+        n, kept = int(own.sum()), int((mask & own).sum())
+        if n > 0:
+            assert kept >= 1
+            assert kept == 1 or abs(kept - keep * n) <= 0.5 + 1e-4
+            left = margin[own & ~mask]
+            assert len(left) == 0 or margin[own & mask].min() >= left.max()
+
+
+def test_confident_per_cluster_and_over_all() -> None:
+    labels = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1, 2, -1])
+    margin = torch.tensor([0.9, 0.8, 0.7, 0.6, 0.4, 0.3, 0.2, 0.1, 0.0, 1.0])
+    assert confident(margin, labels, 0.5).nonzero()[:, 0].tolist() == [0, 1, 4, 5, 8]
+    assert confident(margin, labels, 0.5, per_cluster=False).nonzero()[:, 0].tolist() == [0, 1, 2, 3, 4]
+    assert confident(margin, labels, 1.0).tolist() == [True] * 9 + [False]
+    assert confident(torch.zeros(4), torch.zeros(4, dtype=torch.int64), 0.5).tolist() == [True, True, False, False]
+    with pytest.raises(ValueError, match="keep"):
+        confident(margin, labels, 0.0)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 2048])
+def test_neighbours_equal_a_full_sort_without_oneself(chunk: int) -> None:
+    features = torch.randn(50, 6, generator=torch.Generator().manual_seed(0)) * torch.arange(1, 51)[:, None]
+    unit = F.normalize(features.double(), dim=1).numpy()
+    order = np.argsort(-(unit @ unit.T), axis=1)
+    expected = np.array([[j for j in row if j != i][:4] for i, row in enumerate(order)])
+    assert np.array_equal(nearest_neighbours(features, 4, chunk=chunk).numpy(), expected)
+
+
+def test_neighbours_of_duplicates_leave_out_the_row_and_not_its_twin() -> None:
+    features = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.1, 1.0]])
+    assert nearest_neighbours(features, 1)[:, 0].tolist() == [1, 0, 3, 2]
+    assert sorted(nearest_neighbours(features, 3)[0].tolist()) == [1, 2, 3]
+    with pytest.raises(InputError, match="ask for 1 to 3"):
+        nearest_neighbours(features, 4)
