@@ -117,7 +117,9 @@ def test_knn_equals_scikit_learn(monkeypatch: pytest.MonkeyPatch, neighbours: in
     expected = reference.score(images[is_test], labels[is_test])
     assert expected > 0.95
     features = torch.as_tensor(images)
-    assert knn_accuracy(features, labels, is_test, neighbours, temperature) == pytest.approx(expected)
+    assert knn_accuracy(features, labels, is_test.astype(np.uint8), neighbours, temperature) == pytest.approx(expected)
+    if torch.cuda.is_available():
+        assert knn_accuracy(features.cuda(), labels, is_test, neighbours, temperature) == pytest.approx(expected)
     monkeypatch.setattr(evaluate, "CELLS", 5000)  # a few rows at a time
     assert knn_accuracy(features, labels, is_test, neighbours, temperature) == pytest.approx(expected)
 
@@ -201,7 +203,7 @@ def test_health_measures_what_it_says() -> None:
 
 def test_health_of_extremes() -> None:
     one_cluster = health(peaked(torch.zeros(50, dtype=torch.int64), 4, 1.0))
-    assert one_cluster.marginal_entropy == 0.0
+    assert str(one_cluster.marginal_entropy) == "0.0"
     assert one_cluster.confidence == 1.0
     assert health(peaked(balanced(4), 4, 1.0)).marginal_entropy == pytest.approx(1.0)
     assert health(peaked(balanced(4), 4, 0.9).bfloat16()).confidence == pytest.approx(0.9, abs=0.01)

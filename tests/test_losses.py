@@ -30,10 +30,8 @@ def test_info_nce(n: int, j: int, d: int, temperature: float, dtype: torch.dtype
         everyone = each[0]
         for allowed, rows in ((each, each), (everyone, np.tile(everyone, (n, 1)))):
             wanted = [slow.info_nce(query[i], key[i], list(negatives[rows[i]]), temperature) for i in range(n)]
-            found = losses.info_nce(
-                *(tensor(a, dtype) for a in (query, key, negatives)), torch.tensor(allowed), temperature
-            )
-            close(found, wanted, dtype)
+            inputs = [tensor(a, dtype) for a in (query, key, negatives)]
+            close(losses.info_nce(*inputs, torch.tensor(allowed), temperature), wanted, dtype)
 
 
 @pytest.mark.parametrize("temperature", [0.1, 1.0])
@@ -126,9 +124,7 @@ def test_cluster_loss(k: int, d: int, blocks: int, temperature: float, dtype: to
 
 @pytest.mark.parametrize("k,d,blocks", CLUSTER_SIZES)
 @pytest.mark.parametrize("turns", [0.5, 1.0, 1.5, 3.0])
-def test_cluster_loss_masks_its_own_past_however_often_the_queue_wrapped(
-    k: int, d: int, blocks: int, turns: float
-) -> None:
+def test_cluster_loss_masks_its_own_past_after_wraps(k: int, d: int, blocks: int, turns: float) -> None:
     size, temperature = k * blocks, 0.7
     pushes = max(1, round(turns * blocks))
     clusters, keys, history = units((k, d), (k, d), (pushes * k, d), seed=pushes)

@@ -36,7 +36,7 @@ class ListQueue:
 
 @st.composite
 def pushes(draw: st.DrawFn) -> tuple[int, int, list[int]]:
-    """Size, number of features, and the lengths of pushes: none, one, a part, or all of the queue, often enough to wrap."""
+    """Size, number of features, and the lengths of pushes, from nothing to the whole queue, enough of them to wrap."""
     size = draw(st.integers(1, 24))
     return size, draw(st.integers(1, 3)), draw(st.lists(st.integers(0, size), max_size=12))
 

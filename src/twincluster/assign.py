@@ -15,7 +15,8 @@ from twincluster.errors import InputError
 
 CELLS = 2**24  # similarities held at once: 64 MiB in float32
 SEEDING_POOL = 16_384  # rows that starting centres are drawn from, at least; more rows do not make better starts
-STARTS_DRAWN = 4  # starts drawn for each one that is followed: drawing is cheap, and a blob missed now stays missed
+STARTS_DRAWN = 4  # starts drawn for each one that is followed: a blob missed at the start stays missed ...
+FEW_CLUSTERS = 50  # ... up to this many clusters; above, drawing costs more than it brings
 SAME = 1e-6  # rows closer than this (1 - cosine) count as one: float32 cannot tell them apart
 
 
@@ -140,10 +141,11 @@ def _starting_centres(features: Tensor, n_clusters: int, n_starts: int, generato
     Each next centre is, of T rows drawn in proportion to their squared distance, the one that serves the pool best.
     """
     pool = features
-    size = max(SEEDING_POOL, 64 * n_clusters)
+    size = max(SEEDING_POOL, 32 * n_clusters)
     if len(features) > size:
         pool = features[torch.randperm(len(features), generator=generator)[:size].to(features.device)]
-    n_drawn, trials = STARTS_DRAWN * n_starts, 2 + int(math.log(n_clusters))
+    n_drawn = n_starts * (STARTS_DRAWN if n_clusters <= FEW_CLUSTERS else 1)
+    trials = 2 + int(math.log(n_clusters))
     start = torch.arange(n_drawn, device=pool.device)
     gaps = torch.full((n_drawn, len(pool)), 2.0, device=pool.device)  # 1 - cosine to the nearest centre so far
     chosen = []

@@ -17,12 +17,13 @@ _MASK = 0xFFFFFFFF
 def sample_keys(seed: int, epoch: Tensor, samples: Tensor) -> Tensor:
     """One 32-bit key per sample, (N,) int64; `epoch` is a tensor so that a captured graph sees it change."""
     run = _mix(torch.full_like(epoch, seed & _MASK))
-    return _mix((samples + _mix((epoch + run) & _MASK)) & _MASK)
+    start = _mix((epoch + run) & _MASK)
+    return _mix(_mix((samples + start) & _MASK) ^ start)  # twice, lest one epoch's keys be another's, shifted
 
 
 def uniform(keys: Tensor, stream: int, count: int) -> Tensor:
     """(N,C) float32, strictly between 0 and 1. Different streams of one key are independent."""
-    columns = torch.arange(1, count + 1, device=keys.device) * 0x9E3779B9  # odd multiples spread over the 32 bits
+    columns = _mix(torch.arange(1, count + 1, device=keys.device))
     rows = _mix((keys + (stream + 1) * 0x85EBCA6B) & _MASK)
     bits = _mix((rows[:, None] + columns) & _MASK) >> 9
     return (bits.to(torch.float32) + 0.5) * 2.0**-23
@@ -31,7 +32,7 @@ def uniform(keys: Tensor, stream: int, count: int) -> Tensor:
 def normal(keys: Tensor, stream: int, count: int) -> Tensor:
     """(N,C) standard normal, by Box and Muller."""
     both = uniform(keys, stream, 2 * count)
-    return (-2 * both[:, :count].log()).sqrt() * (2 * math.pi * both[:, count:]).cos()
+    return (-2 * both[:, ::2].log()).sqrt() * (2 * math.pi * both[:, 1::2]).cos()
 
 
 def gumbel(keys: Tensor, stream: int, count: int) -> Tensor:

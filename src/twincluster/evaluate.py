@@ -105,7 +105,7 @@ def knn_accuracy(
     if is_test is None:
         is_test = np.zeros(len(labels), dtype=bool)
         is_test[np.random.default_rng(0).permutation(len(labels))[::5]] = True
-    known = labels >= 0
+    is_test, known = np.asarray(is_test, dtype=bool), labels >= 0
     train, test = np.flatnonzero(known & ~is_test), np.flatnonzero(known & is_test)
     if len(train) == 0 or len(test) == 0:
         return math.nan
@@ -198,7 +198,7 @@ def health(probabilities: Tensor, other_view: Tensor | None = None) -> Health:
     n_clusters = probabilities.shape[1]
     top, label = probabilities.max(dim=1)
     mean = probabilities.mean(dim=0, dtype=torch.float32)  # (K,)
-    entropy = -torch.xlogy(mean, mean).sum().item()
+    entropy = 0.0 - torch.xlogy(mean, mean).sum().item()  # the difference knows no negative zero
     return Health(
         sizes=torch.bincount(label, minlength=n_clusters).tolist(),
         confidence=top.mean(dtype=torch.float32).item(),

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 # the pixels it is given and may overwrite them: fresh memory for each would cost a CPU half as much time again.
 
 N_DRAWS = 15  # uniform numbers that one view of an image consumes, one column per random choice
-_SHARPEST = 1e-3  # a Gaussian this narrow has underflowed to zero at the next pixel: the blur that changes nothing
 
 
 def augment_images(
@@ -70,25 +69,27 @@ class Parameters(NamedTuple):
     contrast: Tensor
     saturation: Tensor
     hue: Tensor  # (N,) turns of the colour circle; 0 changes nothing
-    sigma: Tensor  # (N,) pixels of the view
+    sigma: Tensor  # (N,) pixels of the view; 0 changes nothing
     threshold: Tensor  # (N,) above 1 changes nothing
 
 
 def parameters(draws: Tensor, settings: Augment, height: int, width: int) -> Parameters:  # draws (N,N_DRAWS)
     """Map uniform numbers to what they decide; the only place that knows which column is which."""
-    area, ratio, top, left, flip, angle, grey, jitter, light, contrast, colour, hue, blurs, sigma, sun = draws.unbind(1)
+    area, ratio, top, left, flip, angle = draws[:, :6].unbind(1)
+    grey, jitter, light, contrast, colour, hue, blurs, sigma, solar = draws[:, 6:].unbind(1)
     jitters = jitter < settings.jitter
+    # A mask times an offset: where a step does not apply, its factor is exactly 1 and its amount exactly 0.
     return Parameters(
-        box=_box(torch.stack([area, ratio, top, left], 1), settings, height, width),
+        box=_box(area, ratio, top, left, settings, height, width),
         flip=flip < settings.flip,
         angle=_between(angle, -settings.rotate, settings.rotate),
         grey=grey < settings.grey,
-        brightness=torch.where(jitters, _factor(light, settings.brightness), 1.0),
-        contrast=torch.where(jitters, _factor(contrast, settings.contrast), 1.0),
-        saturation=torch.where(jitters, _factor(colour, settings.saturation), 1.0),
-        hue=torch.where(jitters, _between(hue, -settings.hue, settings.hue), 0.0),
-        sigma=torch.where(blurs < settings.blur, _between(sigma, *settings.blur_sigma), _SHARPEST),
-        threshold=torch.where(sun < settings.solarise, 0.5, 2.0),
+        brightness=1 + jitters * _between(light, -min(1.0, settings.brightness), settings.brightness),
+        contrast=1 + jitters * _between(contrast, -min(1.0, settings.contrast), settings.contrast),
+        saturation=1 + jitters * _between(colour, -min(1.0, settings.saturation), settings.saturation),
+        hue=jitters * _between(hue, -settings.hue, settings.hue),
+        sigma=(blurs < settings.blur) * _between(sigma, *settings.blur_sigma),
+        threshold=2 - 1.5 * (solar < settings.solarise),
     )
 
 
@@ -96,19 +97,16 @@ def _between(draws: Tensor, low: float, high: float) -> Tensor:
     return low + (high - low) * draws
 
 
-def _factor(draws: Tensor, amount: float) -> Tensor:
-    return _between(draws, max(0.0, 1 - amount), 1 + amount)
-
-
 def _crops(settings: Augment) -> bool:
     return tuple(settings.crop_area) != (1, 1) or tuple(settings.crop_ratio) != (1, 1)
 
 
-def _box(draws: Tensor, settings: Augment, height: int, width: int) -> Tensor:  # draws (N,4) -> (N,4)
+def _box(
+    area: Tensor, ratio: Tensor, top: Tensor, left: Tensor, settings: Augment, height: int, width: int
+) -> Tensor:  # draws (N,) each -> (N,4)
     """Top, left, height and width of a crop with uniform area and log-uniform aspect ratio."""
     # differs from torchvision: sides that do not fit are clamped, where it draws again up to ten times, and boxes are
     # not rounded to whole pixels, which on small images would leave few different ones.
-    area, ratio, top, left = draws.unbind(1)
     if _crops(settings):
         pixels = height * width * _between(area, *settings.crop_area)
         low, high = settings.crop_ratio
@@ -215,6 +213,7 @@ def blur(images: Tensor, sigma: Tensor, radius: int) -> Tensor:  # sigma (N,), r
     """Gaussian blur cut off at radius pixels, with mirrored borders."""
     n, channels, height, width = images.shape
     steps = torch.arange(-radius, radius + 1, device=images.device, dtype=images.dtype)  # (T,)
+    sigma = sigma.clamp(min=1e-3)  # so narrow a kernel has underflowed to zero at the next pixel
     kernel = torch.softmax(-0.5 * (steps / sigma[:, None]) ** 2, dim=1)  # (N,T)
     kernel = kernel.repeat_interleave(channels, 0)[:, None]  # (3N,1,T)
     planes = F.pad(images, [radius] * 4, mode="reflect").flatten(0, 1)[None]  # (1,3N,...): one group per plane

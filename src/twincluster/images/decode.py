@@ -12,12 +12,13 @@ import threading
 import types
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -29,6 +30,8 @@ IMAGE_SUFFIXES: frozenset[str] = frozenset(
 # As decoded: a JPEG is reduced while it is read. Pillow itself refuses any file of more than 178 million.
 MAX_PIXELS = 100_000_000
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Decoded = tuple[np.ndarray | None, str]  # (side, side, 3) uint8 and "ok", or None and the reason
 
 # Formats that Pillow reads by itself: nothing that starts another program (EPS) may hide behind a .jpg.
@@ -72,11 +75,9 @@ def square(image: Image.Image, side: int) -> np.ndarray:
     image = _eight_bits(_upright(image))
     edge = min(image.size)
     left, top = (image.width - edge) // 2, (image.height - edge) // 2
+    image = image.crop((left, top, left + edge, top + edge))
     # Pillow resizes with alpha multiplied in, so that what is transparent lends its neighbours no colour.
-    image = image.resize(
-        (side, side), Image.Resampling.LANCZOS, box=(left, top, left + edge, top + edge), reducing_gap=2.0
-    )
-    return _on_white(image)
+    return _on_white(image.resize((side, side), Image.Resampling.LANCZOS, reducing_gap=2.0))
 
 
 def rgb(image: Image.Image) -> np.ndarray:
@@ -91,7 +92,7 @@ def _on_white(image: Image.Image) -> np.ndarray:
     return np.array(image.convert("RGB"))
 
 
-def decode_many(files: Sequence[Path], side: int, workers: int) -> Iterator[Decoded]:
+def decode_many(files: Sequence[Path], side: int, workers: int) -> Generator[Decoded, None, None]:
     """Decode in the order of files, in that many processes; never more than a few batches per process are held."""
     done, crashed = 0, False
     while workers > 1 and len(files) - done >= _WORTH_A_POOL and (pool := _pool(workers)):
@@ -169,23 +170,31 @@ def _reason(error: Exception) -> str:
 
 
 def _pool(workers: int) -> ProcessPoolExecutor | None:
-    """Fresh processes, proved to work; None where none can be started (inside a daemonic process, for one)."""
+    """Processes to decode in, one of which has proved to work; None where none can be started."""
     if multiprocessing.current_process().daemon:
-        return None
+        return None  # it may have no children
     context = multiprocessing.get_context("spawn")  # a fork would copy locks held by the threads of torch or BLAS
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker)
-    main = sys.modules["__main__"]
-    # A spawned process runs the caller's script again when it knows of it. Ours need nothing from there, and a
-    # script without an `if __name__ == "__main__"` guard would start the whole run once more in each.
-    sys.modules["__main__"] = types.ModuleType("__main__")
     try:
-        pool.submit(_ready).result()
+        _submit(pool, _ready).result()
     except (BrokenProcessPool, OSError, RuntimeError):
         pool.shutdown()
         return None
+    return pool
+
+
+def _submit(pool: ProcessPoolExecutor, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> Future[T]:
+    """Hand work to a pool, which may start a process for it.
+
+    A spawned process runs the caller's script again when it knows of it. Ours need nothing from there, and a script
+    without an `if __name__ == "__main__"` guard would start its whole run once more in each.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        return pool.submit(work, *args, **named)
     finally:
         sys.modules["__main__"] = main
-    return pool
 
 
 def _start_worker() -> None:
@@ -206,10 +215,10 @@ def _ready() -> None:
 
 def _in_order(pool: ProcessPoolExecutor, files: Sequence[Path], side: int, window: int) -> Iterator[list[Decoded]]:
     batches = (files[start : start + _BATCH] for start in range(0, len(files), _BATCH))
-    pending: deque[Future[list[Decoded]]] = deque(pool.submit(_decode_batch, b, side) for b in islice(batches, window))
+    pending = deque(_submit(pool, _decode_batch, batch, side) for batch in islice(batches, window))
     while pending:
         yield pending.popleft().result()
-        pending.extend(pool.submit(_decode_batch, b, side) for b in islice(batches, 1))
+        pending.extend(_submit(pool, _decode_batch, batch, side) for batch in islice(batches, 1))
 
 
 def _decode_batch(files: Sequence[Path], side: int) -> list[Decoded]:
@@ -221,12 +230,15 @@ def _one_by_one(files: Sequence[Path], side: int) -> Iterator[Decoded]:
     pool: ProcessPoolExecutor | None = None
     try:
         for file in files:
-            pool = pool or _pool(1)
-            try:
-                yield pool.submit(decode, file, side).result() if pool else decode(file, side)
-            except BrokenProcessPool:
-                yield None, "unreadable: decoder crashed"
-                pool = None
+            result: Decoded = None, "unreadable: decoder crashed"
+            for _ in range(2):  # a process may also be ended from outside
+                pool = pool or _pool(1)
+                try:
+                    result = _submit(pool, decode, file, side).result() if pool else decode(file, side)
+                    break
+                except BrokenProcessPool:
+                    pool = None
+            yield result
     finally:
         if pool:
             pool.shutdown(cancel_futures=True)

@@ -18,6 +18,7 @@ from twincluster.memory import Queue, ema_update, momentum_copy
 from twincluster.methods.base import DataShape, Method, Network, Outcome
 
 ONLINE_GUMBEL, KEY_GUMBEL, KEY_ORDER = 10, 11, 12  # streams of random numbers; 0 and 1 are the views'
+Track = tuple[Tensor, Tensor]  # a loss, and the momentum rows that its queue receives
 
 
 class Reading(NamedTuple):
@@ -35,13 +36,11 @@ class TccNetwork(Network):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
-        self.settings = config.tcc
-        n_features = self.settings.n_features
+        self.settings, n_features = config.tcc, config.tcc.n_features
         self.head = nn.Linear(self.backbone.n_features, n_features)  # the last layer of f
         self.centre = nn.BatchNorm1d(n_features, affine=False) if self.settings.centred else nn.Identity()
         self.assignment_shift = nn.Linear(config.n_clusters, n_features)  # NN, "a single fully connected network"
-        if self.settings.prototypes == "trained":
-            # the paper is silent: the prototypes start as random directions of unit norm
+        if self.settings.prototypes == "trained":  # the paper is silent: they start as random directions of unit norm
             self.prototypes = nn.Parameter(F.normalize(torch.randn(config.n_clusters, n_features), dim=1))
         else:
             self.register_buffer("prototypes", simplex(config.n_clusters, n_features))
@@ -54,19 +53,12 @@ class TccNetwork(Network):
         return self.assign_features(self.embed(images))
 
     def assign_features(self, features: Tensor) -> Tensor:
-        prototypes = self.prototypes
-        if self.settings.unit_norm:
-            features, prototypes = F.normalize(features, dim=1), F.normalize(prototypes, dim=1)
-        return losses.assignment(features, prototypes, self.settings.assignment_temperature)  # Eq. 3
-
-    def read(self, features: Tensor, gumbel: Tensor) -> Reading:
-        log_assignment = self.assign_features(features)
-        sample = losses.gumbel_softmax(log_assignment, gumbel, self.settings.gumbel_temperature)
-        return Reading(features, log_assignment, sample)
+        f, mu = [F.normalize(rows, dim=1) if self.settings.unit_norm else rows for rows in (features, self.prototypes)]
+        return losses.assignment(f, mu, self.settings.assignment_temperature)  # Eq. 3
 
 
 class Tcc(Method):
-    """L = alpha L1 + (1 - alpha) L2, with the queues P and Q filled by the momentum network."""
+    """Twin-contrast clustering as printed: L = alpha L1 + (1 - alpha) L2, the queues P and Q filled by momentum."""
 
     network_type = TccNetwork
     online: TccNetwork
@@ -80,48 +72,18 @@ class Tcc(Method):
         self.cluster_queue = Queue(self.settings.cluster_queue, self.settings.n_features)  # P
 
     def losses(self, views: tuple[Tensor, ...], samples: Tensor, keys: Tensor) -> Outcome:
-        online = self.online.read(self.online.embed(views[0]), draws.gumbel(keys, ONLINE_GUMBEL, self.n_clusters))
+        online, key = self.read(views[0], views[1], keys)
+        return self.outcome(online, key, self.cluster_track(online, key), self.instance_track(online, key))
+
+    def read(self, images: Tensor, key_images: Tensor, keys: Tensor) -> tuple[Reading, Reading]:
+        """The online network on one view, the momentum network on another, each with Gumbel noise of its own."""
+        features = self.online.embed(images)
+        log_assignment = self.online.assign_features(features)
+        online = Reading(features, log_assignment, self.sample(log_assignment, keys, ONLINE_GUMBEL))
         with torch.no_grad():
-            key = self.momentum.read(self.key_features(views[1], keys), draws.gumbel(keys, KEY_GUMBEL, self.n_clusters))
-        cluster, key_clusters = self.cluster_track(online, key)
-        instance, key_embedding = self.instance_track(online, key)
-        return Outcome(
-            loss=losses.total_loss(cluster, instance, self.settings.alpha),  # Eq. 9
-            assignment=online.log_assignment.exp(),
-            key_assignment=key.log_assignment.exp(),
-            memory={"clusters": key_clusters, "embedding": key_embedding},
-            metrics={"cluster_loss": cluster, "instance_loss": instance, **self.observe(online)},
-        )
-
-    def cluster_track(self, online: Reading, key: Reading) -> tuple[Tensor, Tensor]:
-        """L1 and the momentum representations (K,D)."""
-        clusters = losses.cluster_representations(online.features, self.membership(online))  # Eq. 4
-        key_clusters = losses.cluster_representations(key.features, self.membership(key))
-        queue = self.cluster_queue
-        loss = losses.cluster_loss(clusters, key_clusters, queue.rows, queue.valid(), self.settings.temperature)  # Eq. 5
-        return loss, key_clusters
-
-    def membership(self, reading: Reading) -> Tensor:
-        """How much each sample weighs in each cluster's representation, (N,K)."""
-        return reading.log_assignment.exp()
-
-    def instance_track(self, online: Reading, key: Reading) -> tuple[Tensor, Tensor]:
-        """L2 and the momentum embeddings (N,D)."""
-        embedding = self.embedding(self.online, online)
-        key_embedding = self.embedding(self.momentum, key).detach()
-        queue = self.instance_queue
-        log_likelihood = losses.info_nce(
-            embedding, key_embedding, queue.rows, queue.valid(), self.settings.temperature
-        )
-        return losses.instance_loss(log_likelihood, self.entropy(online), self.n_clusters), key_embedding  # Eq. 8
-
-    def embedding(self, network: TccNetwork, reading: Reading) -> Tensor:
-        return losses.embedding(reading.features, network.assignment_shift(reading.sample))  # Eq. 7
-
-    def entropy(self, online: Reading) -> Tensor:
-        if self.settings.entropy == "sample":
-            return losses.entropy(online.log_assignment)
-        return losses.batch_entropy(online.log_assignment)
+            features = self.key_features(key_images, keys)
+            log_assignment = self.momentum.assign_features(features)
+            return online, Reading(features, log_assignment, self.sample(log_assignment, keys, KEY_GUMBEL))
 
     def key_features(self, images: Tensor, keys: Tensor) -> Tensor:
         """Momentum features; on request in two random halves, so that batch-norm statistics give no pair away."""
@@ -129,6 +91,41 @@ class Tcc(Method):
             return self.momentum.embed(images)
         order = draws.uniform(keys, KEY_ORDER, 1).squeeze(1).argsort()
         return torch.cat([self.momentum.embed(half) for half in images[order].chunk(2)])[order.argsort()]
+
+    def sample(self, log_assignment: Tensor, keys: Tensor, stream: int) -> Tensor:  # c, (N,K)
+        gumbel = draws.gumbel(keys, stream, self.n_clusters)
+        return losses.gumbel_softmax(log_assignment, gumbel, self.settings.gumbel_temperature)
+
+    def cluster_track(self, online: Reading, key: Reading) -> Track:
+        """L1 (Eq. 5) and the momentum representations (K,D)."""
+        clusters = losses.cluster_representations(online.features, self.membership(online))  # Eq. 4
+        key_clusters = losses.cluster_representations(key.features, self.membership(key))
+        rows, valid = self.cluster_queue.rows, self.cluster_queue.valid()
+        return losses.cluster_loss(clusters, key_clusters, rows, valid, self.settings.temperature), key_clusters
+
+    def membership(self, reading: Reading) -> Tensor:  # (N,K), how much each sample weighs in each r_k
+        return reading.log_assignment.exp()
+
+    def instance_track(self, online: Reading, key: Reading) -> Track:
+        """L2 (Eq. 8) and the momentum embeddings (N,D)."""
+        embedding, key_embedding = self.embedding(self.online, online), self.embedding(self.momentum, key)
+        rows, valid = self.instance_queue.rows, self.instance_queue.valid()
+        log_likelihood = losses.info_nce(embedding, key_embedding, rows, valid, self.settings.temperature)
+        entropy = losses.entropy if self.settings.entropy == "sample" else losses.batch_entropy
+        return losses.instance_loss(log_likelihood, entropy(online.log_assignment), self.n_clusters), key_embedding
+
+    def embedding(self, network: TccNetwork, reading: Reading) -> Tensor:
+        return losses.embedding(reading.features, network.assignment_shift(reading.sample))  # Eq. 7
+
+    def outcome(self, online: Reading, key: Reading, clusters: Track, instances: Track) -> Outcome:
+        (cluster, key_clusters), (instance, key_embedding) = clusters, instances
+        return Outcome(
+            loss=losses.total_loss(cluster, instance, self.settings.alpha),  # Eq. 9
+            assignment=online.log_assignment.detach().exp(),
+            key_assignment=key.log_assignment.exp(),
+            memory={"clusters": key_clusters, "embedding": key_embedding},
+            metrics={"cluster_loss": cluster.detach(), "instance_loss": instance.detach(), **self.observe(online)},
+        )
 
     @torch.no_grad()
     def observe(self, online: Reading) -> dict[str, Tensor]:

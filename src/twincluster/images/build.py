@@ -1,0 +1,230 @@
+"""Build the files that hold a folder's decoded images, so that being killed at any moment costs seconds, not the build.
+
+They are <tag>.npy, the pixels, beside <tag>.jsonl, the journal: a line for each row that has been written. A store is
+complete when no line is missing, so a killed build cannot claim to be; the next goes on where that one stopped. The
+tag stands for every name, size and time of change: after a change a new store copies the rows that stayed as they
+were, decodes the others and replaces the old one.
+"""
+
+import errno
+import hashlib
+import io
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from twincluster.errors import InputError
+from twincluster.images.decode import decode_many, may_pass
+
+_LINES_HELD = 64  # rows decoded again, at most, after a build was killed
+
+Entry = tuple[str, int, int]  # path as written, size, time of change in ns; -1 where there is no file
+
+
+class Row(NamedTuple):
+    entry: Entry
+    status: str
+    digest: str  # of the pixels
+
+
+class Store:
+    """Where the files of one state of a source are, and what is in them."""
+
+    def __init__(self, folder: Path, entries: list[Entry], side: int) -> None:
+        self.folder, self.entries, self.side = folder, entries, side
+        self.tag = short_hash(entries)
+        self.pixels, self.journal = folder / f"{self.tag}.npy", folder / f"{self.tag}.jsonl"
+        written = io.BytesIO()
+        shape = (len(entries), side, side, 3)
+        np.lib.format.write_array_header_1_0(written, {"descr": "|u1", "fortran_order": False, "shape": shape})
+        self.header = written.getvalue()
+        self.row_bytes = side * side * 3
+        self.nbytes = len(self.header) + len(entries) * self.row_bytes
+
+    def rows(self) -> dict[int, Row]:
+        """What the journal says is there; nothing when there are no pixels to go with it."""
+        if not self.pixels.exists() or self.pixels.stat().st_size != self.nbytes:
+            return {}
+        expected = dict(enumerate(self.entries))
+        return {row: kept for row, kept in _read_journal(self.journal).items() if kept.entry == expected.get(row)}
+
+    def is_complete(self, rows: dict[int, Row]) -> bool:
+        return len(rows) == len(self.entries) and not any(may_pass(kept.status) for kept in rows.values())
+
+    def allocate(self) -> None:
+        """Take the whole room at once: a full disk is known before an hour of decoding, and never while reading."""
+        self.journal.unlink(missing_ok=True)
+        try:
+            with open(self.pixels, "wb") as file:
+                file.write(self.header)
+                file.flush()
+                _reserve(file.fileno(), self.nbytes)
+        except OSError:
+            self.pixels.unlink(missing_ok=True)
+            raise
+
+
+def build(store: Store, files: Sequence[Path], workers: int, progress: Callable[[int, int], None]) -> dict[int, Row]:
+    """Decode what is missing from a store, and say what is in it then."""
+    store.folder.mkdir(parents=True, exist_ok=True)
+    with _only_one(store.folder):
+        rows = store.rows()  # once more: another process may have built it while this one waited
+        if store.is_complete(rows):
+            return rows
+        if not rows:
+            store.allocate()
+        elif len(rows) < len(files):  # the machine may have stopped before the pixels were on its disk
+            written = np.load(store.pixels, mmap_mode="r")
+            rows = {row: kept for row, kept in rows.items() if kept.digest == _digest(written[row])}
+        settled = {row for row, kept in rows.items() if not may_pass(kept.status)}
+        earlier = _earlier(store)
+        with _Writer(store, rows) as writer:
+            todo = []
+            for row in range(len(files)):
+                if row not in settled and not writer.copy(row, earlier):
+                    todo.append(row)
+            done = len(files) - len(todo)
+            progress(done, len(files))
+            with closing(decode_many([files[row] for row in todo], store.side, workers)) as results:
+                for row, (pixels, status) in zip(todo, results, strict=True):
+                    writer.add(row, pixels, status)
+                    done += 1
+                    progress(done, len(files))
+        for path in store.folder.iterdir():
+            if path.suffix in (".npy", ".jsonl") and path.stem != store.tag:
+                with suppress(OSError):  # still open elsewhere, on a system that minds
+                    path.unlink()
+        return store.rows()
+
+
+def _reserve(file: int, nbytes: int) -> None:
+    try:
+        os.posix_fallocate(file, 0, nbytes)
+    except (AttributeError, OSError) as error:
+        # Some systems and file systems cannot; there, a later write may still find the disk full.
+        if isinstance(error, OSError) and error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            raise
+        os.truncate(file, nbytes)
+
+
+def _read_journal(path: Path) -> dict[int, Row]:
+    rows: dict[int, Row] = {}
+    for line in path.read_bytes().split(b"\n") if path.exists() else ():
+        try:
+            row, name, size, changed, status, digest = json.loads(line)
+            rows[row] = Row((name, size, changed), status, digest)
+        except (ValueError, TypeError):
+            break  # the end, or cut off when the build was killed
+    return rows
+
+
+@contextmanager
+def _only_one(folder: Path) -> Iterator[None]:
+    """Builds of one source wait for each other; the system lifts the lock when a process dies."""
+    with open(folder / "lock", "ab") as handle:
+        with suppress(ImportError, OSError):  # where there are no locks, do without
+            import fcntl
+
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _earlier(store: Store) -> dict[Entry, tuple[np.ndarray, int, Row]]:
+    """Rows of other states of the same source, finished or not, by what their file was like."""
+    found: dict[Entry, tuple[np.ndarray, int, Row]] = {}
+    for journal in sorted(set(store.folder.glob("*.jsonl")) - {store.journal}):
+        with suppress(OSError, ValueError):  # its pixels are gone or cut short
+            pixels = np.load(journal.with_suffix(".npy"), mmap_mode="r", allow_pickle=False)
+            for row, kept in _read_journal(journal).items():
+                if not may_pass(kept.status) and row < len(pixels):
+                    found[kept.entry] = pixels, row, kept
+    return found
+
+
+class _Writer:
+    """Writes pixels and, after them, the lines that say they are there."""
+
+    def __init__(self, store: Store, rows: dict[int, Row]) -> None:
+        self.store, self.rows = store, rows
+        self.lines: list[str] = []
+        self.black = np.zeros((store.side, store.side, 3), np.uint8)
+        clean = store.journal.with_suffix(".part")  # without a torn end and without what proved to be lost
+        clean.write_text("".join(_line(row, kept) for row, kept in rows.items()))
+        os.replace(clean, store.journal)
+        self.journal = open(store.journal, "a")  # noqa: SIM115  closed in __exit__
+        self.pixels = open(store.pixels, "r+b")  # noqa: SIM115
+
+    def add(self, row: int, pixels: np.ndarray | None, status: str) -> None:
+        pixels = self.black if pixels is None else pixels
+        kept = Row(self.store.entries[row], status, _digest(pixels))
+        if kept == self.rows.get(row):
+            return
+        if len(self.lines) >= _LINES_HELD:
+            self._flush()
+        self.pixels.seek(len(self.store.header) + row * self.store.row_bytes)
+        self.pixels.write(pixels.tobytes())
+        self.lines.append(_line(row, kept))
+
+    def copy(self, row: int, earlier: dict[Entry, tuple[np.ndarray, int, Row]]) -> bool:
+        """Whether the row could be had from another store."""
+        if (found := earlier.get(self.store.entries[row])) is None:
+            return False
+        pixels, there, kept = found
+        if _digest(pixels[there]) != kept.digest:
+            return False
+        self.add(row, pixels[there], kept.status)
+        return True
+
+    def _flush(self) -> None:
+        self.pixels.flush()
+        self.journal.write("".join(self.lines))
+        self.journal.flush()
+        self.lines.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            self.pixels.flush()
+            os.fsync(self.pixels.fileno())  # before the last lines make the store complete
+            self._flush()
+            os.fsync(self.journal.fileno())
+        except OSError:
+            if kind is None:
+                raise
+        finally:
+            for file in (self.pixels, self.journal):
+                with suppress(OSError):  # a full disk has been reported; closing tries to write once more
+                    file.close()
+
+
+def _line(row: int, kept: Row) -> str:
+    return json.dumps([row, *kept.entry, kept.status, kept.digest]) + "\n"
+
+
+def _digest(pixels: np.ndarray) -> str:
+    return hashlib.blake2b(pixels.tobytes(), digest_size=8).hexdigest()
+
+
+@contextmanager
+def explained(store: Store) -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:  # whoever watched the progress left
+        raise
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            why = f"no room for {store.nbytes / 1e6 + 1:,.0f} MB of decoded images in {store.folder}: free some"
+        else:
+            why = f"decoded images cannot be written to {store.folder} ({error.strerror}): check its permissions"
+        raise InputError(f"{why}, or set TWINCLUSTER_CACHE to another folder") from None
+
+
+def short_hash(value: object) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:24]

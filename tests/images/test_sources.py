@@ -1,0 +1,300 @@
+"""Sources: named sets, arrays and objects of Python, and what is said when they are no good."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import twincluster
+from twincluster.errors import InputError
+from twincluster.images.sources import open_source, take_split
+
+
+def picture(path: Path, colour: tuple[int, int, int] = (9, 9, 9), size: tuple[int, int] = (8, 8)) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, colour).save(path, format="PNG")
+    return path
+
+
+def colours(count: int, height: int = 8, width: int = 8) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (count, height, width, 3), np.uint8)
+
+
+def complaint(source: object, **options: object) -> str:
+    """The one line a user reads."""
+    with pytest.raises(InputError) as caught:
+        open_source(source, **options)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# Named sets
+
+
+def test_digits(digits: tuple[np.ndarray, np.ndarray]) -> None:
+    listing = open_source("digits")
+    assert listing.array is not None
+    assert listing.labels is not None
+    assert np.array_equal(listing.array, digits[0])
+    assert listing.array.dtype == np.uint8
+    assert listing.array.max() == 255
+    assert np.array_equal(listing.labels, digits[1])
+    assert listing.paths[:2] == ("0", "1")
+    assert listing.class_names == tuple("0123456789")
+    assert (listing.name, listing.split, listing.files) == ("digits", None, None)
+
+
+def _prepared(folder: Path, count: int = 12) -> np.ndarray:
+    folder.mkdir(parents=True)
+    images = colours(count)
+    np.save(folder / "images.npy", images)
+    np.save(folder / "labels.npy", np.arange(count) % 3)
+    np.save(folder / "split.npy", np.repeat([0, 1], [count - 4, 4]).astype(np.int8))
+    return images
+
+
+@pytest.mark.parametrize("how", ["root", "environment"])
+def test_cifar10_from_a_prepared_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    images = _prepared(tmp_path / "cifar10")
+    if how == "environment":
+        monkeypatch.setenv("TWINCLUSTER_DATA", str(tmp_path))
+    listing = open_source("cifar10", root=tmp_path if how == "root" else None)
+    assert isinstance(listing.array, np.memmap)
+    assert np.array_equal(listing.array, images)
+    assert listing.name == "cifar10"
+    assert listing.class_names is not None
+    assert listing.class_names[3] == "cat"
+
+
+def test_cifar10_from_the_files_torchvision_keeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small files of the same form; torchvision compares checksums, so it is told of theirs."""
+    import hashlib
+    import pickle
+
+    from torchvision.datasets import CIFAR10
+
+    kept = tmp_path / "cifar-10-batches-py"
+    kept.mkdir()
+    random = np.random.default_rng(0)
+
+    def write(name: str, content: dict[str, object]) -> str:
+        (kept / name).write_bytes(pickle.dumps(content))
+        return hashlib.md5((kept / name).read_bytes()).hexdigest()
+
+    data = {name: random.integers(0, 256, (5, 3072), np.uint8) for name in ("data_batch_1", "test_batch")}
+    sums = {name: write(name, {"data": rows, "labels": [0, 1, 2, 3, 9]}) for name, rows in data.items()}
+    monkeypatch.setattr(CIFAR10, "train_list", [["data_batch_1", sums["data_batch_1"]]])
+    monkeypatch.setattr(CIFAR10, "test_list", [["test_batch", sums["test_batch"]]])
+    meta = write("batches.meta", {"label_names": ["x"] * 10})
+    monkeypatch.setattr(CIFAR10, "meta", {"filename": "batches.meta", "key": "label_names", "md5": meta})
+    listing = open_source("cifar10", root=tmp_path)
+    assert listing.array is not None
+    assert listing.labels is not None
+    assert listing.split is not None
+    first = data["data_batch_1"][0].reshape(3, 32, 32)
+    assert np.array_equal(listing.array[0, :, :, 1], first[1])
+    assert listing.array.shape == (10, 32, 32, 3)
+    assert listing.labels.tolist() == [0, 1, 2, 3, 9] * 2
+    assert listing.split.tolist() == [0] * 5 + [1] * 5
+
+
+def test_cifar10_that_cannot_be_downloaded_says_what_to_put_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torchvision.datasets import CIFAR10
+
+    monkeypatch.setattr(CIFAR10, "url", "http://127.0.0.1:9/cifar-10-python.tar.gz")  # nobody listens there
+    said = complaint("cifar10", root=tmp_path)
+    assert str(tmp_path) in said
+    assert "images.npy" in said
+    assert "cifar-10-batches-py" in said
+
+
+def test_cifar10_without_torchvision_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchvision.datasets", None)
+    assert "cifar-10-batches-py" in complaint("cifar10", root=tmp_path)
+
+
+# Arrays
+
+
+def test_npy_and_npz(tmp_path: Path) -> None:
+    images = colours(6)
+    np.save(tmp_path / "a.npy", images)
+    np.savez(tmp_path / "named.npz", images=images, labels=[0, 1, -7, 1, 0, 2], split=[0, 0, 0, 0, 1, 1], more=images)
+    np.savez_compressed(tmp_path / "only.npz", x=images, labels=["cat", "dog", "", "cat", "cat", "ant"])
+    mapped = open_source(tmp_path / "a.npy")
+    assert isinstance(mapped.array, np.memmap)
+    named, only = open_source(tmp_path / "named.npz"), open_source(str(tmp_path / "only.npz"))
+    for listing in (mapped, named, only):
+        assert listing.array is not None
+        assert np.array_equal(listing.array, images)
+        assert listing.paths == tuple("012345")
+    assert named.labels is not None
+    assert named.labels.tolist() == [0, 1, -1, 1, 0, 2]
+    assert named.split is not None
+    assert named.split.dtype == np.int8
+    assert only.labels is not None
+    assert only.labels.tolist() == [1, 2, -1, 1, 1, 0]
+    assert only.class_names == ("ant", "cat", "dog")
+    assert (mapped.name, named.name) == ("a.npy", "named.npz")
+
+
+def test_prepared_folder_with_and_without_its_parts(tmp_path: Path) -> None:
+    images = _prepared(tmp_path / "set")
+    listing = open_source(tmp_path / "set")
+    assert isinstance(listing.array, np.memmap)
+    assert np.array_equal(listing.array, images)
+    assert listing.labels is not None
+    assert listing.labels.dtype == np.int64
+    assert listing.labels.tolist() == [row % 3 for row in range(12)]
+    (tmp_path / "set" / "labels.npy").unlink()
+    (tmp_path / "set" / "split.npy").unlink()
+    bare = open_source(tmp_path / "set")
+    assert (bare.labels, bare.split) == (None, None)
+
+
+def test_arrays_from_python() -> None:
+    grey = colours(3)[..., 0]
+    assert open_source(grey).array is grey
+    assert open_source(colours(3)).paths == ("0", "1", "2")
+    rows = np.random.default_rng(0).normal(size=(5, 3))
+    listing = open_source(rows)
+    assert listing.array is not None
+    assert listing.array.dtype == np.float32
+    assert np.array_equal(listing.array, rows.astype(np.float32))
+    for same in (rows.tolist(), list(rows)):
+        assert np.array_equal(open_source(same).array, listing.array)
+    assert open_source(np.arange(6).reshape(3, 2)).array.dtype == np.float32  # type: ignore[union-attr]
+    import torch
+
+    assert np.array_equal(open_source(torch.from_numpy(grey)).array, grey)  # type: ignore[arg-type]
+
+
+def test_rows_of_float32_stay_memory_mapped(tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", np.ones((4, 3), np.float32))
+    assert isinstance(open_source(tmp_path / "rows.npy").array, np.memmap)
+
+
+def test_bad_arrays(tmp_path: Path) -> None:
+    expected = "expected uint8 images (n,h,w[,c]) or float rows (n,d)"
+    rows = np.ones((5, 3))
+    for bad in (np.nan, np.inf, -np.inf, 1e300):
+        rows[3, 1] = bad
+        assert "NaN or infinity in row 3" in complaint(rows)
+    assert "multiply by 255" in complaint(np.random.default_rng(0).random((4, 8, 8, 3)))
+    assert expected in complaint(np.zeros((4, 8, 8), np.float32))
+    assert "0 .. 255" in complaint(colours(4).astype(np.int64))
+    for shape in ((4,), (4, 8, 8, 3, 1), (4, 0, 8, 3), (4, 8, 8, 2)):
+        assert expected in complaint(np.zeros(shape, np.uint8))
+    assert "channels last" in complaint(np.zeros((4, 3, 8, 8), np.uint8))
+    assert "one colour image" in complaint(np.zeros((48, 64, 3), np.uint8))
+    assert expected in complaint(np.array([{}, []], object))
+    assert expected in complaint(np.ones((4, 3), complex))
+    assert "no columns" in complaint(np.ones((4, 0)))
+    assert "has 1 sample," in complaint(colours(1))
+    assert "has 0 samples," in complaint(np.ones((0, 3)))
+    assert open_source(colours(1), at_least=1).paths == ("0",)
+    assert expected in complaint([[1.0, 2.0], [3.0]])
+    assert expected in complaint([])
+    assert expected in complaint(7)
+    np.save(tmp_path / "object.npy", np.array([{}, []], object), allow_pickle=True)
+    (tmp_path / "damaged.npy").write_bytes(b"\x93NUMPY garbage")
+    (tmp_path / "empty.npy").touch()
+    (tmp_path / "damaged.npz").write_bytes(b"PK garbage")
+    np.savez(tmp_path / "object.npz", images=np.array([{}, []], object))
+    np.save(tmp_path / "cut.npy", colours(9))
+    os.truncate(tmp_path / "cut.npy", 300)
+    for name in ("object.npy", "damaged.npy", "empty.npy", "damaged.npz", "object.npz", "cut.npy"):
+        assert complaint(tmp_path / name).startswith(f"{name}: not a readable array of plain numbers")
+    np.savez(tmp_path / "two.npz", x=colours(2), y=colours(2))
+    assert "two.npz holds x, y" in complaint(tmp_path / "two.npz")
+    np.savez(tmp_path / "labels.npz", images=colours(3), labels=[0, 1])
+    assert "3 labels are needed" in complaint(tmp_path / "labels.npz")
+    np.savez(tmp_path / "split.npz", images=colours(3), split=[0, 1, 2])
+    assert "split must hold 0 (train) or 1 (test)" in complaint(tmp_path / "split.npz")
+
+
+def test_loading_an_array_never_runs_code(tmp_path: Path) -> None:
+    class Trap:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return os.mkdir, (str(tmp_path / "trapped"),)
+
+    np.save(tmp_path / "trap.npy", np.array([Trap(), Trap()], object), allow_pickle=True)
+    complaint(tmp_path / "trap.npy")
+    picture(tmp_path / "a" / "1.png")
+    picture(tmp_path / "a" / "2.png")
+    complaint(tmp_path / "a", labels=str(tmp_path / "trap.npy"))
+    assert not (tmp_path / "trapped").exists()
+
+
+# Sequences
+
+
+def test_sequences_of_paths(tmp_path: Path) -> None:
+    files = [picture(tmp_path / f"{number}.dat") for number in (2, 1)]
+    for source in (files, [str(file) for file in files], np.array([str(file) for file in files])):
+        listing = open_source(source)
+        assert listing.files == tuple(files)  # in the order given
+        assert listing.paths == tuple(str(file) for file in files)
+
+
+def test_sequences_of_open_images() -> None:
+    pixels = colours(3, 5, 7)
+    listing = open_source([Image.fromarray(one) for one in pixels])
+    assert np.array_equal(listing.array, pixels)  # type: ignore[arg-type]
+    mixed = [Image.new("L", (30, 40), 50), Image.new("RGBA", (50, 20), (1, 2, 3, 255)), Image.new("RGB", (9, 9))]
+    listing = open_source(mixed)
+    assert listing.array is not None
+    assert listing.array.shape == (3, 30, 30, 3)  # the longest short edge, at most 96
+    assert (listing.array[0] == 50).all()
+    assert (listing.array[1] == (1, 2, 3)).all()
+    large = open_source([Image.new("RGB", (300, 200)), Image.new("RGB", (200, 300))])
+    assert large.array is not None
+    assert large.array.shape == (2, 96, 96, 3)
+    assert "pass a list" in complaint(Image.new("RGB", (4, 4)))
+
+
+# Splits
+
+
+def test_take_split(tmp_path: Path) -> None:
+    images = _prepared(tmp_path / "set")
+    whole = open_source(tmp_path / "set")
+    assert take_split(whole, "all") is whole
+    train, test = take_split(whole, "train"), take_split(whole, "test")
+    assert isinstance(train.array, np.memmap)  # one run of rows: no copy
+    assert np.shares_memory(train.array, whole.array)  # type: ignore[arg-type]
+    assert np.array_equal(test.array, images[8:])  # type: ignore[arg-type]
+    assert test.paths == ("8", "9", "10", "11")  # rows keep their number
+    assert test.labels is not None
+    assert test.labels.tolist() == [2, 0, 1, 2]
+    assert test.split is not None
+    assert test.split.tolist() == [1] * 4
+
+
+def test_take_split_of_scattered_rows(tmp_path: Path) -> None:
+    images = colours(4)
+    np.savez(tmp_path / "a.npz", images=images, split=[1, 0, 1, 0])
+    test = take_split(open_source(tmp_path / "a.npz"), "test")
+    assert np.array_equal(test.array, images[[0, 2]])  # type: ignore[arg-type]
+    assert test.paths == ("0", "2")
+
+
+def test_a_split_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not split into train and test"):
+        take_split(open_source("digits"), "train")
+    np.savez(tmp_path / "a.npz", images=colours(2), split=[0, 0])
+    with pytest.raises(InputError, match="has no test images"):
+        take_split(open_source(tmp_path / "a.npz"), "test")
+
+
+def test_nothing_heavy_is_imported() -> None:
+    code = "import sys, twincluster.images.store; print({'torch', 'torchvision', 'sklearn', 'scipy'} & {*sys.modules})"
+    environment = {**os.environ, "PYTHONPATH": str(Path(twincluster.__file__).parents[1])}
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert said.stdout.strip() == "set()"

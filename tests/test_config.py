@@ -1,0 +1,301 @@
+"""Settings: what is accepted, and that every refusal names the field and says what to write instead."""
+
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from twincluster import config as config_module
+from twincluster.config import Config, differences, load_recipe, make_config, parse_overrides, recipe_names
+from twincluster.errors import InputError
+
+
+def refusal(nested: dict) -> str:
+    with pytest.raises(InputError) as caught:
+        make_config(nested)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+# -- make_config -------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_changed_is_the_default() -> None:
+    assert make_config({}) == Config()
+    assert make_config({"tcc": {}, "train": {}}) == Config()
+
+
+def test_settings_replace_the_base_and_leave_the_rest() -> None:
+    base = make_config({"n_clusters": 7, "tcc": {"alpha": 0.25, "centred": True}})
+    changed = make_config({"tcc": {"alpha": 0.75}, "optimiser": {"name": "sgd"}}, base)
+    assert (changed.n_clusters, changed.tcc.alpha, changed.tcc.centred) == (7, 0.75, True)
+    assert changed.optimiser.name == "sgd"
+    assert base.tcc.alpha == 0.25  # nothing is changed in place
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        base.tcc.alpha = 1.0
+
+
+@pytest.mark.parametrize(
+    "nested,message",
+    [
+        ({"n_cluster": 3}, "no setting 'n_cluster', did you mean 'n_clusters'?"),
+        ({"tcc": {"alhpa": 0.1}}, "no setting 'tcc.alhpa', did you mean 'tcc.alpha'?"),
+        ({"optimizer": {"name": "sgd"}}, "no setting 'optimizer', did you mean 'optimiser'?"),
+        ({"train": {"zzz": 1}}, "no setting 'train.zzz': expected one of epochs, minutes, batch_size, "),
+        ({"tcc": 3}, "tcc is a group of settings: write tcc.FIELD=VALUE"),
+        ({"n_clusters": "ten"}, "n_clusters is 'ten': expected a whole number"),
+        ({"n_clusters": 2.5}, "n_clusters is 2.5: expected a whole number"),
+        ({"n_clusters": True}, "n_clusters is True: expected a whole number"),
+        ({"n_clusters": {"x": 1}}, "n_clusters is {'x': 1}: expected a whole number"),
+        ({"tcc": {"alpha": "half"}}, "tcc.alpha is 'half': expected a number"),
+        ({"tcc": {"alpha": True}}, "tcc.alpha is True: expected a number"),
+        ({"tcc": {"alpha": [0.5]}}, "tcc.alpha is [0.5]: expected a number"),
+        ({"tcc": {"centred": 1}}, "tcc.centred is 1: expected true or false"),
+        ({"tcc": {"centred": "yes"}}, "tcc.centred is 'yes': expected true or false"),
+        ({"train": {"backbone": 18}}, "train.backbone is 18: expected a word"),
+        ({"tcc": {"entropy": "none"}}, "tcc.entropy is 'none': expected one of 'sample', 'batch'"),
+        ({"optimiser": {"name": 1}}, "optimiser.name is 1: expected one of 'adam', 'sgd'"),
+        ({"optimiser": {"schedule": ["cosine"]}}, "optimiser.schedule is ['cosine']: expected one of 'constant', "),
+        ({"augment": {"crop_area": [0.2]}}, "augment.crop_area is [0.2]: expected 2 numbers, for example [0.2, 1.0]"),
+        ({"augment": {"crop_area": [0.2, 0.5, 1.0]}}, "augment.crop_area is [0.2, 0.5, 1.0]: expected 2 numbers"),
+        ({"augment": {"crop_area": 0.2}}, "augment.crop_area is 0.2: expected 2 numbers"),
+        ({"augment": {"crop_area": ["a", 1]}}, "augment.crop_area is 'a': expected a number"),
+        ({"anchored": {"ema": [0.9, False]}}, "anchored.ema is False: expected a number"),
+    ],
+)  # fmt: skip
+def test_wrong_names_and_types(nested: dict, message: str) -> None:
+    assert refusal(nested).startswith(message)
+
+
+@pytest.mark.parametrize(
+    "name,value,message",
+    [
+        ("tcc.alpha", 1.5, "tcc.alpha is 1.5: expected a number from 0 to 1"),
+        ("tcc.alpha", -0.1, "tcc.alpha is -0.1: expected a number from 0 to 1"),
+        ("augment.flip", 2, "augment.flip is 2.0: expected a number from 0 to 1"),
+        ("anchored.ema", [0.9, 1.1], "anchored.ema is (0.9, 1.1): expected numbers from 0 to 1"),
+        ("tcc.temperature", 0, "tcc.temperature is 0.0: expected a number above 0"),
+        ("tcc.n_features", 0, "tcc.n_features is 0: expected a number above 0"),
+        ("optimiser.learning_rate", -1.0, "optimiser.learning_rate is -1.0: expected a number above 0"),
+        ("n_clusters", -3, "n_clusters is -3: expected a number of 0 or more"),
+        ("train.epochs", -1, "train.epochs is -1: expected a number of 0 or more"),
+        ("augment.brightness", -0.4, "augment.brightness is -0.4: expected a number of 0 or more"),
+        ("train.checkpoint_minutes", -1, "train.checkpoint_minutes is -1.0: expected a number of 0 or more"),
+        ("augment.crop_area", [0, 1], "augment.crop_area is (0.0, 1.0): expected numbers above 0"),
+        ("augment.crop_area", [0.5, 1.5], "augment.crop_area is (0.5, 1.5): expected numbers from 0 to 1"),
+        ("augment.crop_area", [0.9, 0.2], "augment.crop_area is [0.9, 0.2]: write the smaller number first"),
+        ("augment.crop_ratio", [-1, 2], "augment.crop_ratio is (-1.0, 2.0): expected numbers above 0"),
+        ("augment.blur_sigma", [2, 1], "augment.blur_sigma is [2.0, 1.0]: write the smaller number first"),
+        ("augment.hue", 0.6, "augment.hue is 0.6: the colour circle allows at most 0.5"),
+        ("train.minutes", float("nan"), "train.minutes is nan: expected a finite number"),
+        ("optimiser.learning_rate", float("inf"), "optimiser.learning_rate is inf: expected a finite number"),
+        ("augment.crop_ratio", [1.0, float("inf")], "augment.crop_ratio is inf: expected a finite number"),
+    ],
+)  # fmt: skip
+def test_out_of_range(name: str, value: object, message: str) -> None:
+    assert refusal(nest({name: value})) == message
+
+
+def test_limits_themselves_are_allowed() -> None:
+    limits = {
+        "tcc.alpha": 1,
+        "tcc.ema": 0,
+        "augment.crop_area": [1, 1],
+        "augment.hue": 0.5,
+        "train.epochs": 0,
+        "seed": -5,
+    }
+    found = flat(make_config(nest(limits)))
+    assert {name: found[name] for name in limits} == {**limits, "augment.crop_area": (1.0, 1.0)}
+
+
+def test_whole_numbers_pass_for_floats_and_lists_for_tuples() -> None:
+    made = make_config({"tcc": {"alpha": 1}, "augment": {"crop_area": [1, 1]}, "anchored": {"ema": (0, 1)}})
+    assert [type(value) for value in (made.tcc.alpha, *made.augment.crop_area, *made.anchored.ema)] == [float] * 5
+
+
+def nest(flat_settings: dict[str, object]) -> dict:
+    nested: dict = {}
+    for name, value in flat_settings.items():
+        section, _, leaf = name.rpartition(".")
+        (nested.setdefault(section, {}) if section else nested)[leaf] = value
+    return nested
+
+
+def flat(made: Config) -> dict[str, object]:
+    pairs: dict[str, object] = {}
+    for name, value in made.to_dict().items():
+        pairs.update(
+            {f"{name}.{leaf}": inner for leaf, inner in value.items()} if isinstance(value, dict) else {name: value}
+        )
+    return pairs
+
+
+# -- round trips and differences ---------------------------------------------------------------------------------------
+
+CHANGES = {
+    "method": st.sampled_from(["tcc", "anchored"]),
+    "n_clusters": st.integers(0, 500),
+    "seed": st.integers(-9, 2**40),
+    "tcc.alpha": st.floats(0, 1),
+    "tcc.entropy": st.sampled_from(["sample", "batch"]),
+    "tcc.centred": st.booleans(),
+    "train.minutes": st.floats(0, 1e6),
+    "train.backbone": st.text(max_size=8),
+    "augment.crop_area": st.tuples(st.floats(0.01, 0.5), st.floats(0.5, 1)),
+    "anchored.ema": st.tuples(st.floats(0, 1), st.floats(0, 1)),
+}
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.fixed_dictionaries({}, optional=CHANGES))
+def test_round_trip_and_differences(changes: dict[str, object]) -> None:
+    made = make_config(nest(changes))
+    assert make_config(made.to_dict()) == made
+    assert make_config(json.loads(json.dumps(made.to_dict()))) == made  # as config.json of a run holds it
+    defaults = flat(Config())
+    assert differences(Config(), made) == [
+        name for name in defaults if changes.get(name, defaults[name]) != defaults[name]
+    ]
+    assert differences(made, Config()) == differences(Config(), made)
+    assert differences(made, made) == []
+
+
+# -- overrides ---------------------------------------------------------------------------------------------------------
+
+
+def test_overrides_are_read_as_toml_else_as_text() -> None:
+    pairs = ["tcc.alpha=0.25", "tcc.centred=true", "train.backbone=resnet18", 'train.device="cuda"', "seed=3",
+             "augment.crop_area=[0.5, 1]", "optimiser.learning_rate = 1e-3", "tcc.instance_queue=12_800"]  # fmt: skip
+    assert parse_overrides(pairs) == {
+        "tcc": {"alpha": 0.25, "centred": True, "instance_queue": 12800},
+        "train": {"backbone": "resnet18", "device": "cuda"},
+        "seed": 3,
+        "augment": {"crop_area": [0.5, 1]},
+        "optimiser": {"learning_rate": 1e-3},
+    }
+    assert parse_overrides([]) == {}
+
+
+def test_the_last_override_wins_and_values_may_hold_equals_signs() -> None:
+    assert parse_overrides(["tcc.alpha=0.1", "tcc.alpha=0.2"]) == {"tcc": {"alpha": 0.2}}
+    assert parse_overrides(["train.backbone=a=b"]) == {"train": {"backbone": "a=b"}}
+
+
+@pytest.mark.parametrize("text,value", [(".25", 0.25), ("1.", 1.0), ("+.5", 0.5), ("1", 1.0), ("1E-1", 0.1)])
+def test_numbers_as_people_write_them(text: str, value: float) -> None:
+    assert make_config(parse_overrides([f"tcc.alpha={text}"])).tcc.alpha == value
+
+
+@pytest.mark.parametrize(
+    "pairs,message",
+    [
+        (["tcc.alpha"], "--set 'tcc.alpha': expected FIELD=VALUE, for example --set tcc.alpha=0.25"),
+        (["tcc.alpha="], "tcc.alpha is '': expected a number"),
+        (["tcc.alpha=high"], "tcc.alpha is 'high': expected a number"),
+        (["tcc.centred=True"], "tcc.centred is 'True': expected true or false"),
+        (["tcc=1"], "tcc is a group of settings: write tcc.FIELD=VALUE"),
+        (["tcc=1", "tcc.alpha=0.5"], "--set 'tcc.alpha=0.5': tcc is set to 1 as well; give it one or the other"),
+        (["tcc.alpha.more=1"], "tcc.alpha is {'more': 1}: expected a number"),
+        (["tcc.aplha=1"], "no setting 'tcc.aplha', did you mean 'tcc.alpha'?"),
+        (["=1"], "no setting '': expected one of method, n_clusters"),
+        (["train.minutes=nan"], "train.minutes is nan: expected a finite number"),
+    ],
+)  # fmt: skip
+def test_wrong_overrides(pairs: list[str], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        make_config(parse_overrides(pairs))
+    assert str(caught.value).startswith(message)
+
+
+# -- recipes -----------------------------------------------------------------------------------------------------------
+
+RECIPE = """
+method = "tcc"
+[recipe]
+about = "for the test"
+command = "twincluster fit somewhere"
+data = "somewhere"
+published = { acc = 0.9 }
+[[recipe.measured]]
+acc = 0.8
+seeds = [0, 1]
+[tcc]
+alpha = 0.25
+"""
+
+
+@pytest.fixture
+def recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of recipes with one file, in place of the packaged one."""
+    monkeypatch.setattr(config_module, "RECIPES", tmp_path)
+    (tmp_path / "small-one.toml").write_text(RECIPE, encoding="utf-8")
+    return tmp_path
+
+
+def test_recipe_by_name_and_by_path(recipes: Path) -> None:
+    assert recipe_names() == ["small-one"]
+    recipe = load_recipe("small-one")
+    assert recipe == load_recipe(recipes / "small-one.toml") == load_recipe(str(recipes / "small-one.toml"))
+    assert (recipe.name, recipe.about, recipe.data) == ("small-one", "for the test", "somewhere")
+    assert recipe.command == "twincluster fit somewhere"
+    assert recipe.published == {"acc": 0.9}
+    assert recipe.measured == ({"acc": 0.8, "seeds": [0, 1]},)
+    assert recipe.settings == {"method": "tcc", "tcc": {"alpha": 0.25}}
+    assert differences(Config(), make_config(recipe.settings)) == ["method", "tcc.alpha"]
+
+
+def test_recipe_may_be_settings_alone(tmp_path: Path) -> None:
+    (tmp_path / "bare.toml").write_text("seed = 4\n")
+    recipe = load_recipe(tmp_path / "bare.toml")
+    assert (recipe.about, recipe.measured, recipe.settings) == ("", (), {"seed": 4})
+
+
+def test_unknown_recipe(recipes: Path) -> None:
+    with pytest.raises(InputError, match="^no recipe 'smal-one', did you mean 'small-one'\\?$"):
+        load_recipe("smal-one")
+    for name in ("zzz", "missing.toml", str(recipes)):
+        with pytest.raises(InputError, match=f"^no recipe '{re.escape(name)}'; `twincluster recipes` lists them$"):
+            load_recipe(name)
+
+
+@pytest.mark.parametrize(
+    "content,message",
+    [
+        (b"seed = ", "is not valid TOML: "),
+        (b"seed = 1\nseed = 2", "is not valid TOML: "),
+        (b"\xff\xfe", "is not valid TOML: "),
+        (b"recipe = 3", "write [recipe] as a table"),
+        (b"[recipe]\nmeasured = 3", "[[recipe.measured]] as a list of tables"),
+    ],
+)
+def test_broken_recipe_names_the_file(content: bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "broken.toml"
+    path.write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        load_recipe(path)
+    assert str(path) in str(caught.value)
+    assert message in str(caught.value)
+
+
+def test_packaged_recipes_are_valid() -> None:
+    assert recipe_names()
+    for name in recipe_names():
+        recipe = load_recipe(name)
+        make_config(recipe.settings)
+        assert recipe.about, f"{name} says nothing about itself"
+
+
+def test_config_is_light() -> None:
+    """The command line's help must not wait for torch."""
+    heavy = "{'torch', 'torchvision', 'numpy', 'scipy', 'sklearn', 'PIL', 'pandas'}"
+    code = f"import sys, twincluster.config; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
