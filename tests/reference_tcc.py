@@ -17,7 +17,7 @@ import reference_losses as slow
 from twincluster import config, draws
 from twincluster.methods import METHODS
 from twincluster.methods.base import DataShape, Outcome
-from twincluster.methods.tcc import KEY_GUMBEL, ONLINE_GUMBEL, Tcc, TccNetwork
+from twincluster.methods.tcc import KEY_GUMBEL, ONLINE_GUMBEL, Reading, Tcc, TccNetwork
 
 N, K, D, J, L = 12, 4, 6, 30, 12
 SHAPE = DataShape(n_samples=64, side=8, n_inputs=3, mean=(0.5,) * 3, std=(0.25,) * 3)
@@ -75,6 +75,15 @@ def step(method: Tcc, views: tuple[Tensor, ...] | None = None, keys: Tensor = KE
 
 def n_views(method: Tcc) -> int:
     return 3 if isinstance(method, METHODS["tcc-without-image-augmentation"]) else 2
+
+
+def reading(labels: list[int], seed: int) -> Reading:
+    """Samples with random features whose most likely clusters are `labels`."""
+    random = torch.Generator().manual_seed(seed)
+    logits = torch.rand(len(labels), K, generator=random)
+    logits[torch.arange(len(labels)), torch.tensor(labels)] += 1.5
+    features = torch.randn(len(labels), D, generator=random)
+    return Reading(features.requires_grad_(), logits.log_softmax(1), logits.softmax(1))
 
 
 def gradients(method: Tcc, loss: Tensor) -> dict[str, Tensor]:
@@ -154,3 +163,7 @@ def slow_l2(method: Tcc, online: Side, key: Side) -> float:
 
 def numbers(tensor: Tensor) -> NDArray[np.float64]:
     return tensor.detach().double().numpy()
+
+
+def close(found: Tensor, wanted: object, atol: float = 3e-5) -> None:
+    np.testing.assert_allclose(np.asarray(found.detach()), np.asarray(wanted), rtol=0, atol=atol)

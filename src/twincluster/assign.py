@@ -28,6 +28,31 @@ class Clusters:
     objective: float  # mean of the similarities: higher is better
 
 
+@dataclass(frozen=True, eq=False)
+class Whitening:
+    """Removes what all rows have in common and evens out the directions in which they differ."""
+
+    mean: Tensor  # (D,)
+    matrix: Tensor  # (D,D)
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """(N,D) unit rows."""
+        return _unit((features - self.mean) @ self.matrix)
+
+
+@torch.no_grad()
+def whiten(features: Tensor, shrinkage: float = 1.0) -> Whitening:
+    """The whitening of some rows. Directions with less than `shrinkage` times the mean variance are not blown up.
+
+    Without it a few directions of large variance, which contrastive features always have, decide every cluster.
+    """
+    mean = features.mean(0)
+    centred = features - mean
+    variance, directions = torch.linalg.eigh(centred.T @ centred / len(features))
+    floor = (shrinkage * variance.mean()).clamp(min=torch.finfo(variance.dtype).tiny)
+    return Whitening(mean, directions / (variance.clamp(min=0) + floor).sqrt())
+
+
 @torch.no_grad()
 def spherical_kmeans(
     features: Tensor,

@@ -93,9 +93,9 @@ class Tcc:
 
 @dataclass(frozen=True)
 class Anchored:
-    """The default method: TCC's two tracks on prototypes that are anchored to the momentum features."""
+    """The default method: TCC's two tracks on clusters that k-means on the momentum features finds first."""
 
-    instance: Literal["infonce", "byol"] = "infonce"  # the instance track
+    instance: Literal["infonce", "byol"] = "byol"  # the instance track
     temperature: float = 0.2  # of InfoNCE
     instance_queue: int = 16_384  # rows of Q; at most the number of samples
     n_features: int = 256  # D, of the projection
@@ -103,13 +103,10 @@ class Anchored:
     ema: tuple[float, float] = (0.99, 0.9995)  # first and last momentum, by cosine
     cluster_weight: float = 0.1  # of the cluster track: contrast of batch representations r_k
     cluster_temperature: float = 0.5
-    cluster_start: float = 0.1  # share of the run after which the cluster track begins
-    anchor_weight: float = 1.0  # pull of each sample to its anchor (cross-entropy over the prototypes)
-    anchor_temperature: float = 0.1
-    anchor_start: float = 0.25
-    label_weight: float = 1.0  # self-labelling: the head learns the most confident assignments
-    label_start: float = 0.6
-    label_share: float = 0.7  # share of each cluster that counts as confident
+    cluster_start: float = 0.3  # share of the run after which the cluster track begins
+    label_weight: float = 1.0  # of self-labelling: the head learns the assignments it is surest of
+    label_start: float = 0.7
+    label_share: float = 0.7  # share of each cluster that counts as sure
 
 
 @dataclass(frozen=True)
@@ -272,11 +269,11 @@ _ARTICLES = {int: "a whole number", float: "a number", str: "a word", bool: "tru
 
 _PROBABILITIES = ("augment.crop_area", "augment.grey", "augment.jitter", "augment.flip", "augment.blur",
                   "augment.solarise", "augment.dropout", "tcc.alpha", "tcc.ema", "optimiser.warmup",
-                  "optimiser.momentum", "anchored.ema", "anchored.cluster_start", "anchored.anchor_start",
+                  "optimiser.momentum", "anchored.ema", "anchored.cluster_start",
                   "anchored.label_start", "anchored.label_share")  # fmt: skip
 _POSITIVE = ("augment.crop_area", "augment.crop_ratio", "augment.blur_sigma", "tcc.temperature",
              "tcc.gumbel_temperature", "tcc.assignment_temperature", "anchored.temperature",
-             "anchored.cluster_temperature", "anchored.anchor_temperature", "optimiser.learning_rate",
+             "anchored.cluster_temperature", "optimiser.learning_rate",
              "tcc.instance_queue", "tcc.n_features", "anchored.n_features", "anchored.hidden")  # fmt: skip
 
 

@@ -138,6 +138,7 @@ def test_what_is_transparent_lends_no_colour(tmp_path: Path) -> None:
     pixels, _ = decode(tmp_path / "a.png", SIDE)
     assert pixels is not None
     assert np.ptp(pixels.astype(int), axis=2).max() <= 2  # grey throughout
+    assert np.abs(pixels[2:-2].astype(int) - 127).max() <= 4  # and every row has had its share
 
 
 def test_colour_key_transparency(tmp_path: Path) -> None:

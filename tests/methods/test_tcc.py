@@ -22,6 +22,7 @@ from reference_tcc import (
     L,
     N,
     build,
+    close,
     fresh,
     gradients,
     numbers,
@@ -43,11 +44,6 @@ SWITCHES = [
     {"prototypes": "simplex"},
     {"centred": True},
 ]
-
-
-def close(found: Tensor | float, wanted: object, atol: float = 3e-5) -> None:
-    found = found.detach() if isinstance(found, Tensor) else found
-    np.testing.assert_allclose(np.asarray(found), np.asarray(wanted), rtol=0, atol=atol)
 
 
 # -- the step --------------------------------------------------------------------------------------------------------

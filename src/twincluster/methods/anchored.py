@@ -1,9 +1,9 @@
-"""The default method: the paper's two tracks, with prototypes anchored to the momentum features instead of trained.
+"""The default method: the paper's two tracks, with an assignment model that is anchored before it is trained.
 
-Representation first, commitment later. The instance track learns features from the start; after each epoch k-means on
-the momentum features moves the prototypes, and these one after another begin to shape the features: first through the
-cluster track (representations r_k contrasted with their momentum counterparts), then sample by sample, and at last
-through a head that learns the assignments it may trust. Shapes: N batch, K clusters, D features, J rows of the queue.
+Representation first, commitment later. The instance track learns features from the start. After each epoch k-means on
+the whitened momentum features sets the assignment head, and its clusters feed the cluster track (representations r_k
+contrasted with their momentum counterparts). Late in the run the head is let go: it learns, under augmentation, the
+assignments that its own momentum copy is surest of. Shapes: N batch, K clusters, D projection, F backbone features.
 """
 
 from __future__ import annotations
@@ -20,95 +20,95 @@ from twincluster.config import Config
 from twincluster.memory import Queue, ema_update, momentum_copy
 from twincluster.methods.base import Batch, DataShape, Method, Network, Outcome
 
+MARGIN = 3.0  # mean gap, in nats, between a sample's two best clusters when k-means sets the head
+BELIEF_KEEP = 0.7  # how much of a sample's belief survives one look at it
+
 
 class AnchoredNetwork(Network):
-    """Backbone, projection z, and a head on the backbone that predicts once self-labelling has trained it."""
-
-    prototypes: Tensor  # (K,D) unit rows: centres of the momentum features
+    """Backbone, projection z for the two tracks, and one linear head: the assignment model q(k|x)."""
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
-        self.settings = config.anchored
-        hidden, n_features = self.settings.hidden, self.settings.n_features
-        self.projector = mlp(self.backbone.n_features, hidden, n_features)
-        self.head = nn.Linear(self.backbone.n_features, config.n_clusters)
-        self.register_buffer("prototypes", F.normalize(torch.randn(config.n_clusters, n_features), dim=1))
+        settings, n_features = config.anchored, self.backbone.n_features
+        self.projector = mlp(n_features, settings.hidden, settings.n_features)
+        self.head = nn.Linear(n_features, config.n_clusters)
+
+    def embed(self, images: Tensor) -> Tensor:
+        return F.normalize(self.backbone_features(images), dim=1)
+
+    def log_assign(self, images: Tensor) -> Tensor:
+        return self.assign_features(self.embed(images))
+
+    def assign_features(self, features: Tensor) -> Tensor:
+        """Eq. 3 on unit-norm features, (N,K)."""
+        return F.log_softmax(self.head(features), 1)
 
     def project(self, features: Tensor) -> Tensor:
         with torch.autocast(features.device.type, torch.bfloat16, enabled=self.bf16):
             projection: Tensor = self.projector(features)
         return projection.float()
 
-    def embed(self, images: Tensor) -> Tensor:
-        return F.normalize(self.backbone_features(images), dim=1)
-
-    def log_assign(self, images: Tensor) -> Tensor:
-        features = self.backbone_features(images)
-        if self.settings.label_weight:
-            return F.log_softmax(self.head(features), 1)
-        return self.assign_projection(F.normalize(self.project(features), dim=1))
-
-    def assign_projection(self, projection: Tensor) -> Tensor:
-        return losses.assignment(projection, self.prototypes, self.settings.anchor_temperature)  # Eq. 3, unit norms
-
 
 class Anchored(Method):
+    """Instance and cluster contrast on clusters found by k-means, then self-labelling (the default)."""
+
     network_type = AnchoredNetwork
     online: AnchoredNetwork
+    bank: Tensor  # (n_samples,F) momentum features, mean of the two newest views
+    belief: Tensor  # (n_samples,K) q of the momentum network, averaged over views and epochs
+    labels: Tensor  # (n_samples,)
+    trusted: Tensor  # (n_samples,) 1 where self-labelling may use the label
+    cluster_weight: Tensor  # now
+    label_weight: Tensor
+    keep: Tensor  # EMA, now
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__()
         self.settings, self.n_clusters, self.seed = config.anchored, config.n_clusters, config.seed
-        n_features = self.settings.n_features
         self.online = AnchoredNetwork(config, shape)
         self.momentum = momentum_copy(self.online)
+        n_features = self.settings.n_features
         byol = self.settings.instance == "byol"
         self.predictor = mlp(n_features, self.settings.hidden, n_features) if byol else nn.Identity()
         self.queue = Queue(self.settings.instance_queue, n_features)  # Q
-        self.register_buffer("bank", torch.zeros(shape.n_samples, n_features))  # momentum projection of each sample
+        self.register_buffer("bank", torch.zeros(shape.n_samples, self.online.backbone.n_features))
+        self.register_buffer("belief", torch.full((shape.n_samples, self.n_clusters), 1 / self.n_clusters))
         self.register_buffer("labels", torch.zeros(shape.n_samples, dtype=torch.int64))
-        self.register_buffer("trusted", torch.zeros(shape.n_samples))  # 1 where self-labelling may use the label
-        self.register_buffer("weights", torch.zeros(3))  # of the cluster track, the anchors and the labels, now
-        self.register_buffer("keep", torch.tensor(self.settings.ema[0]))  # EMA, now
-
-    bank: Tensor
-    labels: Tensor
-    trusted: Tensor
-    weights: Tensor
-    keep: Tensor
+        self.register_buffer("trusted", torch.zeros(shape.n_samples))
+        for name in ("cluster_weight", "label_weight", "keep"):
+            self.register_buffer(name, torch.zeros(()))
 
     def schedule(self, epoch: int, progress: float) -> None:
         s = self.settings
-        starts = ((s.cluster_start, s.cluster_weight), (s.anchor_start, s.anchor_weight), (s.label_start, s.label_weight))
-        for slot, (start, weight) in enumerate(starts):
-            self.weights[slot] = weight if epoch > 0 and progress >= start else 0.0  # no labels before epoch 1
+        # in the first epoch there are no labels yet
+        self.cluster_weight.fill_(s.cluster_weight if epoch and progress >= s.cluster_start else 0.0)
+        self.label_weight.fill_(s.label_weight if epoch and progress >= s.label_start else 0.0)
         first, last = s.ema
         self.keep.fill_(last - (last - first) * (1 + math.cos(math.pi * progress)) / 2)
 
     def losses(self, views: tuple[Tensor, ...], samples: Tensor, keys: Tensor) -> Outcome:
         images = torch.cat(views)  # (2N,...): both views pass both networks
         features = self.online.backbone_features(images)
-        projection = self.online.project(features)
-        query = F.normalize(self.predict(projection), dim=1)
+        query = F.normalize(self.predict(self.online.project(features)), dim=1)  # (2N,D)
+        log_assignment = self.online.assign_features(F.normalize(features, dim=1))  # (2N,K)
         with torch.no_grad():
-            key = F.normalize(self.momentum.project(self.momentum.backbone_features(images)), dim=1)
+            key_features = self.momentum.backbone_features(images)
+            key = F.normalize(self.momentum.project(key_features), dim=1)
+            key_features = F.normalize(key_features, dim=1)
+            key_assignment = self.momentum.assign_features(key_features).exp()
         other = torch.cat(key.chunk(2)[::-1])  # the key of a query is the other view's
         labels, trusted = self.labels[samples].repeat(2), self.trusted[samples].repeat(2)
 
         instance = self.instance_loss(query, other)
         cluster = self.cluster_loss(query, other, labels)
-        log_assignment = self.online.assign_projection(F.normalize(projection, dim=1))
-        anchor = F.nll_loss(log_assignment, labels)
-        each = F.cross_entropy(self.online.head(features), labels, reduction="none")
-        label = (each * trusted).sum() / trusted.sum().clamp(min=1)
-        loss = instance + (self.weights * torch.stack([cluster, anchor, label])).sum()
-        view, other_view = log_assignment.detach().exp().chunk(2)
+        label = (F.nll_loss(log_assignment, labels, reduction="none") * trusted).sum() / trusted.sum().clamp(min=1)
+        first, second = log_assignment.detach().exp().chunk(2)
         return Outcome(
-            loss=loss,
-            assignment=view,
-            key_assignment=other_view,
-            memory={"samples": samples, "key": key},
-            metrics={"instance_loss": instance, "cluster_loss": cluster, "anchor_loss": anchor, "label_loss": label},
+            loss=instance + self.cluster_weight * cluster + self.label_weight * label,
+            assignment=first,
+            key_assignment=second,
+            memory={"samples": samples, "key": key, "features": key_features, "assignment": key_assignment},
+            metrics={"instance_loss": instance, "cluster_loss": cluster, "label_loss": label},
         )
 
     def predict(self, projection: Tensor) -> Tensor:
@@ -132,29 +132,41 @@ class Anchored(Method):
         )
 
     def remember(self, memory: dict[str, Tensor]) -> None:
-        first, second = memory["key"].chunk(2)
-        self.bank.index_copy_(0, memory["samples"], F.normalize(first + second, dim=1))
+        samples = memory["samples"]
+        first, second = memory["features"].chunk(2)
+        self.bank.index_copy_(0, samples, F.normalize(first + second, dim=1))
+        first, second = memory["assignment"].chunk(2)
+        self.belief.index_copy_(0, samples, self.belief[samples].lerp((first + second) / 2, 1 - BELIEF_KEEP))
         self.queue.push(memory["key"])
         ema_update(self.momentum, self.online, self.keep)
 
     @torch.no_grad()
     def after_epoch(self, epoch: int, batches: Iterator[Batch], optimiser: torch.optim.Optimizer) -> dict[str, float]:
-        """Move the prototypes: k-means on the bank, from the old prototypes and from fresh starts; keep cluster order."""
-        warm = None if epoch == 0 else self.online.prototypes
-        found = assign.spherical_kmeans(
-            self.bank, self.n_clusters, seed=self.seed + epoch, init=warm, n_init=2, n_iter=20
-        )
+        """New labels: from k-means as long as it leads, from the head's own belief once the head has been let go."""
+        old = self.labels.clone()
+        if self.label_weight == 0:
+            self.anchor(epoch)
+        self.labels.copy_(self.belief.argmax(1))
+        top = self.belief.topk(2, dim=1).values
+        self.trusted.copy_(assign.confident(top[:, 0] - top[:, 1], self.labels, self.settings.label_share))
+        return {"relabelled": float((self.labels != old).float().mean()), "belief": float(top[:, 0].mean())}
+
+    def anchor(self, epoch: int) -> None:
+        """Set the head to the centres of k-means on the whitened bank, with clusters in their old order."""
+        whitening = assign.whiten(self.bank)
+        features = whitening(self.bank)
+        found = assign.spherical_kmeans(features, self.n_clusters, seed=self.seed + epoch, n_init=3, n_iter=30)
         order = assign.match_labels(self.labels, found.labels, self.n_clusters)
-        labels = order[found.labels]
-        changed = (labels != self.labels).float().mean()
-        prototypes = torch.empty_like(found.centres)
-        prototypes[order] = found.centres
+        centres = torch.empty_like(found.centres)
+        centres[order] = found.centres
+        weight = centres @ whitening.matrix.T  # (K,F): the centres seen from the features before whitening
+        logits = (self.bank - whitening.mean) @ weight.T
+        best = logits.topk(2, dim=1).values
+        scale = MARGIN / (best[:, 0] - best[:, 1]).mean().clamp(min=1e-6)
         for network in (self.online, self.momentum):
-            network.prototypes.copy_(prototypes)
-        self.labels.copy_(labels)
-        margin = assign.margins(self.bank, prototypes)
-        self.trusted.copy_(assign.confident(margin, labels, self.settings.label_share).to(self.trusted.dtype))
-        return {"relabelled": float(changed), "centre_similarity": float(found.similarity.mean())}
+            network.head.weight.copy_(scale * weight)
+            network.head.bias.copy_(-scale * (weight @ whitening.mean))
+        self.belief.copy_((scale * logits).softmax(1))
 
 
 def mlp(n_inputs: int, hidden: int, n_outputs: int) -> nn.Sequential:
