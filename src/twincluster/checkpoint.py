@@ -40,5 +40,7 @@ def load(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
             progress: dict[str, Any] = json.loads(file.metadata()["progress"])
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{target} is not a checkpoint of twincluster ({error}); start anew without --resume") from error
+        raise InputError(
+            f"{target} is not a checkpoint of twincluster ({error}); start anew without --resume"
+        ) from error
     return tensors, progress

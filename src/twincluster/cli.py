@@ -29,13 +29,18 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"twincluster: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("twincluster: interrupted; the same command with --resume goes on from the last checkpoint", file=sys.stderr)
+        print(
+            "twincluster: interrupted; the same command with --resume goes on from the last checkpoint", file=sys.stderr
+        )
         return 130
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else 0
     except Exception:
         traceback.print_exc()
-        print("twincluster: this is a fault of twincluster, not of your data; please report the lines above", file=sys.stderr)
+        print(
+            "twincluster: this is a fault of twincluster, not of your data; please report the lines above",
+            file=sys.stderr,
+        )
         return 1
     return 0
 
@@ -238,7 +243,7 @@ def methods() -> None:
     from twincluster.methods import METHODS
 
     for name, method in METHODS.items():
-        print(f"{name:22} {(method.__doc__ or '').strip().splitlines()[0]}")
+        print(f"{name:32} {(method.__doc__ or '').strip().splitlines()[0]}")
 
 
 def _configure(recipe: str, settings: list[str] | None, options: dict[str, object]) -> Config:

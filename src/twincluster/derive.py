@@ -119,5 +119,3 @@ def _cluster_queue(wanted: int, n_clusters: int) -> int:
 def _instance_queue(wanted: int, n_samples: int, batch: int) -> int:
     """At most one row per sample, or an image would be its own negative; at least one batch."""
     return max(batch, min(wanted, n_samples))
-
-

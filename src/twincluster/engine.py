@@ -131,11 +131,11 @@ class Trainer:
 
     def _end_epoch(self, steps: int) -> None:
         """Let the method look back, write the epoch's row, warn when the clusters look unhealthy."""
-        noted = self.method.after_epoch(self.epoch, self._all_batches(), self.optimiser)
-        row = {"epoch": self.epoch, "steps": steps, **self.record.read(steps), **noted}
-        self.clock.meet()
+        row = {"epoch": self.epoch, "steps": steps, **self.record.read(steps)}
         if self.labels is not None:
             row["on_batch_acc"] = self.record.on_batch_accuracy(self.labels[self.feed.samples.cpu().numpy()])
+        row |= self.method.after_epoch(self.epoch, self._all_batches, self.optimiser)
+        self.clock.meet()
         row |= {"progress": self.clock.progress, "seconds": self.clock.seconds}
         if self.run_folder:
             self.run_folder.append_metrics(row)

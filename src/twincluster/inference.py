@@ -11,6 +11,7 @@ from torch import Tensor
 from twincluster.methods.base import Network
 
 CHUNK_PIXELS = 2048 * 32 * 32  # how much goes through the network at once
+CHUNK_ROWS = 8192
 
 
 def predict(network: Network, pixels: np.ndarray, rows: np.ndarray) -> Tensor:
@@ -26,11 +27,11 @@ def embed(network: Network, pixels: np.ndarray, rows: np.ndarray) -> Tensor:
 @torch.no_grad()
 def _apply(network: Network, function: Callable[[Tensor], Tensor], pixels: np.ndarray, rows: np.ndarray) -> Tensor:
     device = network.mean.device
-    chunk = max(1, CHUNK_PIXELS // max(1, network.side) ** 2)
+    chunk = max(1, CHUNK_PIXELS // network.side**2) if network.side else CHUNK_ROWS
     was_training = network.training
     network.eval()
     results = []
-    for start in range(0, len(rows), chunk):
+    for start in range(0, max(1, len(rows)), chunk):  # no rows at all give a result of no rows
         raw = torch.from_numpy(np.ascontiguousarray(pixels[rows[start : start + chunk]])).to(device)
         results.append(function(network.prepare(raw)).cpu())
     network.train(was_training)

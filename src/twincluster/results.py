@@ -85,7 +85,9 @@ class Run:
     def create(cls, folder: Path | str) -> Run:
         run = cls(folder)
         if run.folder.exists() and (not run.folder.is_dir() or any(run.folder.iterdir())):
-            raise InputError(f"{run.folder} exists and is not empty: choose another --out, or continue it with --resume")
+            raise InputError(
+                f"{run.folder} exists and is not empty: choose another --out, or continue it with --resume"
+            )
         run.folder.mkdir(parents=True, exist_ok=True)
         return run
 
@@ -175,5 +177,3 @@ def write_atomically(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
-
-

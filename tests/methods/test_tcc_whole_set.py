@@ -48,7 +48,7 @@ def test_whole_set_step_equals_one_big_backward() -> None:
     optimiser, twin_optimiser = optimiser_of(method), optimiser_of(twin)
     for one in (optimiser, twin_optimiser):
         one.step()  # momentum of an earlier step, which must live on
-    noted = method.after_epoch(0, batches(), optimiser)
+    noted = method.after_epoch(0, batches, optimiser)
 
     features = torch.cat([twin.online.embed(batch.view(0)) for batch in batches()])
     clusters = losses.cluster_representations(features, twin.online.assign_features(features).exp())
@@ -81,8 +81,8 @@ def test_whole_set_step_does_not_depend_on_the_cut_when_batch_norm_does_not() ->
     together = Batch(
         SAMPLES, KEYS, lambda i: torch.cat([batch.view(i) for batch in batches()]), plain=lambda: torch.empty(0)
     )
-    found = method.after_epoch(0, batches(), optimiser_of(method))
-    wanted = twin.after_epoch(0, iter([together]), optimiser_of(twin))
+    found = method.after_epoch(0, batches, optimiser_of(method))
+    wanted = twin.after_epoch(0, lambda: iter([together]), optimiser_of(twin))
     assert found == {"cluster_loss": pytest.approx(wanted["cluster_loss"], abs=1e-5)}
     for (name, weight), other in zip(method.online.named_parameters(), twin.online.parameters(), strict=True):
         torch.testing.assert_close(weight.grad, other.grad, atol=1e-6, rtol=1e-3, msg=name)
@@ -101,7 +101,7 @@ def test_whole_set_step_holds_one_graph_at_a_time(monkeypatch: pytest.MonkeyPatc
         return features
 
     monkeypatch.setattr(method.online, "embed", watched)
-    method.after_epoch(0, batches(), optimiser_of(method))
+    method.after_epoch(0, batches, optimiser_of(method))
     assert len(alive) == 4
 
 
@@ -112,7 +112,7 @@ def test_whole_set_step_keeps_the_tensors_of_a_captured_step() -> None:
     weights = [weight for weight in method.parameters() if weight.requires_grad]
     before = [(weight.data_ptr(), weight.grad.data_ptr()) for weight in weights]
     momenta = [optimiser.state[weight]["momentum_buffer"].data_ptr() for weight in weights]
-    method.after_epoch(0, batches(), optimiser)
+    method.after_epoch(0, batches, optimiser)
     assert [(weight.data_ptr(), weight.grad.data_ptr()) for weight in weights] == before
     assert [optimiser.state[weight]["momentum_buffer"].data_ptr() for weight in weights] == momenta
 

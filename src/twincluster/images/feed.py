@@ -63,8 +63,7 @@ class Feed:
 
     def _to_device(self) -> Tensor:
         everything = np.array_equal(self._rows, np.arange(len(self._pixels)))
-        pixels = self._pixels if everything else self._pixels[self._rows]
-        return torch.from_numpy(np.ascontiguousarray(pixels)).to(self.device)
+        return torch.tensor(self._pixels if everything else self._pixels[self._rows], device=self.device)
 
 
 def _fits(images: Images, device: torch.device) -> bool:

@@ -9,7 +9,7 @@ assignments that its own momentum copy is surest of. Shapes: N batch, K clusters
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.nn.functional as F
@@ -141,7 +141,9 @@ class Anchored(Method):
         ema_update(self.momentum, self.online, self.keep)
 
     @torch.no_grad()
-    def after_epoch(self, epoch: int, batches: Iterator[Batch], optimiser: torch.optim.Optimizer) -> dict[str, float]:
+    def after_epoch(
+        self, epoch: int, batches: Callable[[], Iterator[Batch]], optimiser: torch.optim.Optimizer
+    ) -> dict[str, float]:
         """New labels: from k-means as long as it leads, from the head's own belief once the head has been let go."""
         old = self.labels.clone()
         if self.label_weight == 0:

@@ -76,7 +76,7 @@ class Network(nn.Module):
         """(N, n_features) float32, before any head."""
         with torch.autocast(images.device.type, torch.bfloat16, enabled=self.bf16):
             features: Tensor = self.backbone(images)
-        return features.float()
+        return features.float() if self.bf16 else features  # float64 stays float64: the estimator's rows
 
     def embed(self, images: Tensor) -> Tensor:
         """The features a user gets from `transform`, (N,D)."""
@@ -106,6 +106,8 @@ class Method(nn.Module):
     def remember(self, memory: dict[str, Tensor]) -> None:
         """After the optimiser's step, without gradient: momentum copies, queues, banks."""
 
-    def after_epoch(self, epoch: int, batches: Iterator[Batch], optimiser: torch.optim.Optimizer) -> dict[str, float]:
-        """Between epochs; returns metrics. `batches` walks the whole data once, lazily, for methods that want it."""
+    def after_epoch(
+        self, epoch: int, batches: Callable[[], Iterator[Batch]], optimiser: torch.optim.Optimizer
+    ) -> dict[str, float]:
+        """Between epochs; returns metrics. Each call of `batches` walks the whole data once, for methods that want it."""
         return {}

@@ -5,7 +5,7 @@ Where the paper is silent, a comment says what was chosen and why. Shapes: N bat
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
@@ -117,24 +117,25 @@ class WithoutSubsetting(Tcc):
     def cluster_track(self, online: Reading, key: Reading) -> Track:
         return nothing(key)
 
-    def after_epoch(self, epoch: int, batches: Iterator[Batch], optimiser: torch.optim.Optimizer) -> dict[str, float]:
+    def after_epoch(
+        self, epoch: int, batches: Callable[[], Iterator[Batch]], optimiser: torch.optim.Optimizer
+    ) -> dict[str, float]:
         """One step of L1, at the rate and with the moments that the optimiser has.
 
         L1 depends on the encoder only through K sums, so two passes give the gradient of one pass over the whole set
         while no more than one batch is ever held for a backward pass: the first computes the sums, the second descends
         along the slope of L1 at them.
         """
-        held = list(batches)  # stored samples; their views are drawn twice, the same both times
         with torch.no_grad():
-            sums = torch.stack([self.cluster_sums(self.online, batch.view(0)) for batch in held]).sum(0)
-            key_sums = torch.stack([self.cluster_sums(self.momentum, batch.view(1)) for batch in held]).sum(0)
+            sums = torch.stack([self.cluster_sums(self.online, batch.view(0)) for batch in batches()]).sum(0)
+            key_sums = torch.stack([self.cluster_sums(self.momentum, batch.view(1)) for batch in batches()]).sum(0)
         key_clusters, queue = F.normalize(key_sums, dim=1), self.cluster_queue
         clusters = F.normalize(sums.requires_grad_(), dim=1)
         loss = losses.cluster_loss(clusters, key_clusters, queue.rows, queue.valid(), self.settings.temperature)
         (slope,) = torch.autograd.grad(loss, sums)
 
         optimiser.zero_grad(set_to_none=False)  # in place: a captured step goes on writing to these very tensors
-        for batch in held:
+        for batch in batches():  # the same views again
             (slope * self.cluster_sums(self.online, batch.view(0))).sum().backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         self.remember({"clusters": key_clusters, "embedding": key_clusters[:0]})
