@@ -59,7 +59,7 @@ class Optimiser:
 class Train:
     """Length and size of a run, and the machine it uses."""
 
-    epochs: int = 1000
+    epochs: int = 1000  # 0: from the number of samples and the device
     minutes: float = 0.0  # 0: `epochs` decides; otherwise the schedule ends when the time does
     batch_size: int = 0  # 0: 32 per cluster, as the paper, at most the number of samples
     image_size: int = 0  # side of a training image in pixels; 0: the data's own, at most 96 for folders

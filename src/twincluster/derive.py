@@ -14,6 +14,8 @@ from twincluster.methods.base import DataShape
 
 LARGEST_SIDE = 96  # of a training image when the settings name none
 STATISTICS_SAMPLE = 10_000  # samples that mean and standard deviation are computed from
+SAMPLES_SEEN = {"cpu": 100_000, "cuda": 24_000_000}  # what a run of no stated length looks at, ...
+EPOCHS = {"cpu": (20, 100), "cuda": (30, 1000)}  # ... in at least and at most so many epochs
 
 
 def resolve(config: Config, images: Images) -> Config:
@@ -30,6 +32,7 @@ def resolve(config: Config, images: Images) -> Config:
         image_size=side,
         backbone=_backbone(train.backbone, config.method, side, device),
         batch_size=_batch_size(config, n_samples),
+        epochs=train.epochs or _epochs(n_samples, device),
     )
     tcc = replace(
         config.tcc,
@@ -108,6 +111,12 @@ def _batch_size(config: Config, n_samples: int) -> int:
     if not config.train.batch_size and config.method == "anchored":
         wanted = 512 if n_samples >= 20_000 else 128
     return max(2, min(wanted, n_samples))
+
+
+def _epochs(n_samples: int, device: str) -> int:
+    """Enough to see SAMPLES_SEEN views, within sane limits: small data needs more passes, a CPU can afford fewer."""
+    fewest, most = EPOCHS[device]
+    return min(most, max(fewest, SAMPLES_SEEN[device] // n_samples))
 
 
 def _cluster_queue(wanted: int, n_clusters: int) -> int:
