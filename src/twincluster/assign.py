@@ -41,14 +41,16 @@ class Whitening:
 
 
 @torch.no_grad()
-def whiten(features: Tensor, shrinkage: float = 1.0) -> Whitening:
+def whiten(features: Tensor, shrinkage: float = 0.3) -> Whitening:
     """The whitening of some rows. Directions with less than `shrinkage` times the mean variance are not blown up.
 
     Without it a few directions of large variance, which contrastive features always have, decide every cluster.
     """
+    features = _finite(features.float())
     mean = features.mean(0)
     centred = features - mean
-    variance, directions = torch.linalg.eigh(centred.T @ centred / len(features))
+    with torch.autocast(features.device.type, enabled=False):
+        variance, directions = torch.linalg.eigh(centred.T @ centred / len(features))
     floor = (shrinkage * variance.mean()).clamp(min=torch.finfo(variance.dtype).tiny)
     return Whitening(mean, directions / (variance.clamp(min=0) + floor).sqrt())
 
@@ -145,14 +147,18 @@ def nearest_neighbours(features: Tensor, k: int, *, chunk: int = 2048) -> Tensor
 def _unit(rows: Tensor) -> Tensor:
     """Rows of length one in float32. A zero row has no direction: it gets the diagonal, so that it can be placed."""
     rows = rows.float()
-    largest = torch.linalg.vector_norm(rows, ord=math.inf, dim=1, keepdim=True)
-    if not largest.isfinite().all():
-        raise InputError(
-            "the features hold NaN or infinite values: training diverged, lower the learning rate or train in float32"
-        )
+    largest = _finite(torch.linalg.vector_norm(rows, ord=math.inf, dim=1, keepdim=True))
     rows = rows / largest.clamp(min=torch.finfo(torch.float32).tiny)  # so that squares neither overflow nor vanish
     rows[largest[:, 0] == 0] = 1.0
     return rows.div_(torch.linalg.vector_norm(rows, dim=1, keepdim=True))
+
+
+def _finite(values: Tensor) -> Tensor:
+    if not values.isfinite().all():
+        raise InputError(
+            "the features hold NaN or infinite values: training diverged, lower the learning rate or train in float32"
+        )
+    return values
 
 
 def _rows(n_columns: int) -> int:

@@ -31,9 +31,13 @@ def save(folder: Path, tensors: dict[str, Tensor], progress: dict[str, Any]) -> 
     partial.replace(target)
 
 
+def exists(folder: Path) -> bool:
+    return (folder / FILE).is_file()
+
+
 def load(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     target = folder / FILE
-    if not target.is_file():
+    if not exists(folder):
         raise InputError(f"nothing to resume: {target} does not exist; leave out --resume to start anew")
     try:
         with safe_open(target, framework="pt") as file:

@@ -21,6 +21,8 @@ from twincluster.errors import InputError
 
 RECIPES = Path(__file__).parent / "recipes"
 
+Precision = Literal["auto", "float32", "bf16"]
+
 
 @dataclass(frozen=True)
 class Augment:
@@ -65,7 +67,7 @@ class Train:
     image_size: int = 0  # side of a training image in pixels; 0: the data's own, at most 96 for folders
     backbone: str = "auto"  # resnet18, resnet34, resnet50, small (tiny images) or mlp (rows)
     device: str = "auto"  # auto, cpu or cuda
-    precision: Literal["auto", "float32", "bf16"] = "auto"  # auto: bf16 backbone on CUDA; losses are always float32
+    precision: Precision = "auto"  # auto: bf16 backbone on CUDA; losses are always float32
     compile: bool = True  # CUDA only: fuse kernels before the step is captured as a graph
     checkpoint_minutes: float = 3.0  # how often the resume state is written
 

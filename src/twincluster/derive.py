@@ -7,13 +7,16 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from twincluster.config import Config
+from twincluster.backbones import BACKBONES
+from twincluster.config import Config, Precision
 from twincluster.errors import InputError
 from twincluster.images.store import Images
+from twincluster.methods import METHODS
 from twincluster.methods.base import DataShape
 
 LARGEST_SIDE = 96  # of a training image when the settings name none
 STATISTICS_SAMPLE = 10_000  # samples that mean and standard deviation are computed from
+STATISTICS_PIXELS = 2**22  # held at once
 SAMPLES_SEEN = {"cpu": 100_000, "cuda": 24_000_000}  # what a run of no stated length looks at, ...
 EPOCHS = {"cpu": (20, 100), "cuda": (30, 1000)}  # ... in at least and at most so many epochs
 
@@ -21,6 +24,8 @@ EPOCHS = {"cpu": (20, 100), "cuda": (30, 1000)}  # ... in at least and at most s
 def resolve(config: Config, images: Images) -> Config:
     """The same settings with every 0 and "auto" replaced; InputError where they cannot fit the data."""
     n_samples = len(images.usable)
+    if config.method not in METHODS:
+        raise InputError(f"there is no method {config.method!r}: choose one of {', '.join(METHODS)}")
     _check_clusters(config.n_clusters, n_samples)
     train = config.train
     device = resolve_device(train.device)
@@ -56,11 +61,11 @@ def data_shape(config: Config, images: Images) -> DataShape:
     rows = images.usable
     if len(rows) > STATISTICS_SAMPLE:
         rows = rows[:: len(rows) // STATISTICS_SAMPLE]
-    sample = np.asarray(images.pixels[rows], dtype=np.float32)
     if images.is_rows:
+        sample = np.asarray(images.pixels[rows], dtype=np.float64)
         mean, std = sample.mean(0), sample.std(0)
     else:
-        mean, std = sample.mean((0, 1, 2)) / 255, sample.std((0, 1, 2)) / 255
+        mean, std = _pixel_statistics(images.pixels, rows)
     std = np.where(std > 1e-6, std, 1.0)  # a constant channel or feature stays constant
     return DataShape(
         n_samples=len(images.usable),
@@ -69,6 +74,21 @@ def data_shape(config: Config, images: Images) -> DataShape:
         mean=tuple(float(value) for value in mean),
         std=tuple(float(value) for value in std),
     )
+
+
+def _pixel_statistics(pixels: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of each channel, from counts of the 256 values.
+
+    Counts are exact and take a few images at a time; float32 sums of so many pixels come out far too small.
+    """
+    counts = np.zeros((pixels.shape[-1], 256))
+    chunk = max(1, STATISTICS_PIXELS // pixels[0].size)
+    for start in range(0, len(rows), chunk):
+        part = pixels[rows[start : start + chunk]]
+        counts += [np.bincount(part[..., channel].ravel(), minlength=256) for channel in range(len(counts))]
+    shares, values = counts / counts.sum(1, keepdims=True), np.arange(256) / 255
+    mean = shares @ values
+    return mean, np.sqrt((shares * (values - mean[:, None]) ** 2).sum(1))
 
 
 def resolve_device(name: str) -> str:
@@ -88,7 +108,7 @@ def _check_clusters(n_clusters: int, n_samples: int) -> None:
         raise InputError(f"{n_clusters} clusters need at least as many readable samples; there are {n_samples}")
 
 
-def _precision(wanted: str, device: str) -> str:
+def _precision(wanted: Precision, device: str) -> Precision:
     if device == "cpu":
         if wanted == "bf16":
             raise InputError("precision bf16 needs a GPU: use --precision auto")
@@ -98,6 +118,10 @@ def _precision(wanted: str, device: str) -> str:
 
 def _backbone(wanted: str, method: str, side: int, device: str) -> str:
     if wanted != "auto":
+        fitting = [name for name in BACKBONES if (name == "mlp") == (side == 0)]
+        if wanted not in fitting:
+            kind = "images" if side else "rows"
+            raise InputError(f"train.backbone is {wanted!r}: for {kind} expected auto, {' or '.join(fitting)}")
         return wanted
     if side == 0:
         return "mlp"

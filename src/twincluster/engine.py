@@ -20,6 +20,7 @@ from twincluster.derive import data_shape
 from twincluster.images.augment import N_DRAWS, augment_images, augment_rows
 from twincluster.images.feed import Feed
 from twincluster.images.store import Images
+from twincluster.inference import embed
 from twincluster.methods import METHODS
 from twincluster.methods.base import Batch, Method
 from twincluster.record import Record, health_of
@@ -51,7 +52,7 @@ class Trainer:
         self, config: Config, images: Images, *, run: Run | None = None, labels: np.ndarray | None = None,
         reporter: Reporter | None = None,
     ) -> None:  # fmt: skip
-        self.config, self.run_folder, self.labels = config, run, labels
+        self.config, self.images, self.run_folder, self.labels = config, images, run, labels
         self.reporter = reporter or Reporter()
         self.device = torch.device(config.train.device)
         with torch.random.fork_rng(devices=[]):
@@ -63,6 +64,7 @@ class Trainer:
         self.clock = Clock(config.train.epochs, config.train.minutes, self.feed.steps_per_epoch)
         self.epoch = 0
         self.epoch_on_device = torch.zeros((), dtype=torch.int64, device=self.device)
+        self.last_saved = time.monotonic()
         self.record = Record()
         self.losses, self.view = self.method.losses, self._view  # on CUDA replaced by compiled ones
 
@@ -70,8 +72,7 @@ class Trainer:
         """Train to the end of the schedule; `resume` continues from the run folder's checkpoint."""
         step_in_epoch = self._restore() if resume else 0
         take_step = self._capture() if self.device.type == "cuda" else self.step
-        last_saved = time.monotonic()
-        while not self.clock.finished:
+        while step_in_epoch or not self.clock.finished:  # an epoch once begun is brought to its end
             self.epoch_on_device.fill_(self.epoch)
             for _ in self.feed.epoch(self.epoch, step_in_epoch):
                 self._schedule()
@@ -80,15 +81,16 @@ class Trainer:
                 self.clock.step += 1
                 if self.device.type == "cpu":
                     self.clock.meet()
-                if time.monotonic() - last_saved > 60 * self.config.train.checkpoint_minutes:
-                    self._save(step_in_epoch)
-                    last_saved = time.monotonic()
                 self.reporter.step(self.clock.progress, self.clock.remaining)
                 if self.clock.finished:
                     break
+                if step_in_epoch < self.feed.steps_per_epoch:
+                    self._save_when_due(step_in_epoch)
             self._end_epoch(step_in_epoch)
             step_in_epoch = 0
-        self._save(step_in_epoch)
+            self._save_when_due(0)  # only now: after its last step an epoch has still to be ended
+        self.method.finish(lambda network: embed(network, self.images.pixels, self.images.usable).to(self.device))
+        self._save(0)
         return self.method.eval()
 
     def step(self) -> None:
@@ -157,7 +159,7 @@ class Trainer:
         torch.backends.cudnn.benchmark = True
         if self.config.train.compile:
             self.losses, self.view = torch.compile(self.method.losses), torch.compile(self._view)
-        stream = torch.cuda.Stream()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(REHEARSALS):
@@ -185,15 +187,25 @@ class Trainer:
             else:
                 tensor.zero_()  # sums that did not exist yet
 
+    def _save_when_due(self, step_in_epoch: int) -> None:
+        if time.monotonic() - self.last_saved >= 60 * self.config.train.checkpoint_minutes:
+            self._save(step_in_epoch)
+
     def _save(self, step_in_epoch: int) -> None:
         if self.run_folder:
+            if self.device.type == "cuda":
+                torch.cuda.synchronize()
             self.clock.meet()
             progress = {"epoch": self.epoch, "step_in_epoch": step_in_epoch, "step": self.clock.step}
             checkpoint.save(self.run_folder.checkpoint, self._state(), progress | {"seconds": self.clock.seconds})
+        self.last_saved = time.monotonic()
 
     def _restore(self) -> int:
         """Take up the checkpoint; returns the step within the epoch at which to go on."""
         assert self.run_folder is not None, "a run without a folder has no checkpoint"
+        if not checkpoint.exists(self.run_folder.checkpoint):  # interrupted before the first: all is still to be done
+            self.run_folder.truncate_metrics(0)
+            return 0
         saved, progress = checkpoint.load(self.run_folder.checkpoint)
         sums = {name.removeprefix("record."): saved[name] for name in saved if name.startswith("record.")}
         self.record.totals = {name: total.to(self.device) for name, total in sums.items()}
@@ -216,7 +228,8 @@ def make_optimiser(config: Config, method: Method, device: torch.device) -> torc
     if settings.name == "adam":
         optimiser = torch.optim.Adam(groups, lr=rate, fused=cuda, capturable=cuda)
     else:
-        optimiser = torch.optim.SGD(groups, lr=rate, momentum=settings.momentum, nesterov=True, fused=cuda)
+        keep = settings.momentum
+        optimiser = torch.optim.SGD(groups, lr=rate, momentum=keep, nesterov=keep > 0, fused=cuda)
     for _, weight in trained:
         weight.grad = torch.zeros_like(weight)
     optimiser.step()  # at rate 0: creates momentum and moments now, so that checkpoints and graphs find them

@@ -62,7 +62,7 @@ def fit(
     images = open_images(listing, side=store_side(config), progress=decoding)
     training = dataclasses.replace(images, usable=images.usable[_in_split(listing, split)[images.usable]])
     config = resolve(config, training)
-    run = _continue_run(out, config, images) if resume else Run.create(out)
+    run = _continue_run(out, config, images, split) if resume else Run.create(out)
     data = {
         "source": listing.name,
         "location": location,
@@ -117,7 +117,7 @@ def _in_split(listing: Listing, split: Split) -> np.ndarray:
     return np.asarray(listing.split == (0 if split == "train" else 1))
 
 
-def _continue_run(out: Path, config: Config, images: Images) -> Run:
+def _continue_run(out: Path, config: Config, images: Images, split: Split) -> Run:
     """The run to resume, if settings and data are what they were."""
     run = Run.open(out)
     saved, _, data = run.read_config()
@@ -126,6 +126,8 @@ def _continue_run(out: Path, config: Config, images: Images) -> Run:
     changed = [name for name in differences(saved, config) if name not in free]
     if changed:
         raise InputError(f"{out} was started with another {', '.join(changed)}: resume with the same settings")
+    if data["split"] != split:
+        raise InputError(f"{out} was started with --split {data['split']}: resume with the same")
     if data["fingerprint"] != images.fingerprint:
         raise InputError(f"{out} was started on other data: resume with the same source, or start anew elsewhere")
     return run

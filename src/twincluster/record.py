@@ -52,10 +52,13 @@ class Record:
             total.zero_()
         return row
 
-    def on_batch_accuracy(self, labels: np.ndarray) -> float:
-        """ACC of the newest batch alone, as augmented for training: what Fig. 5 of the paper plots, not a result."""
+    def on_batch_accuracy(self, labels: np.ndarray) -> float | None:
+        """ACC of the newest batch alone, as augmented for training: what Fig. 5 of the paper plots, not a result.
+
+        None where no sample of the batch has a label (they are -1).
+        """
         assert self.last is not None, "no step was taken"
-        return score(labels, self.last.cpu().numpy()).acc
+        return score(labels, self.last.cpu().numpy()).acc if (labels >= 0).any() else None
 
 
 def health_of(row: dict[str, Any]) -> Health:

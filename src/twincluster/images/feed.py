@@ -37,12 +37,12 @@ class Feed:
         """Fill the buffers with batch after batch of an epoch, from step `start` on."""
         order = self.order(epoch)
         if self._resident is not None:
-            for batch in order.to(self.device).split(self.batch_size)[start : self.steps_per_epoch]:
+            for batch in torch.split(order.to(self.device), self.batch_size)[start : self.steps_per_epoch]:
                 self.samples.copy_(batch)
                 torch.index_select(self._resident, 0, batch, out=self.images)
                 yield
             return
-        batches = order.split(self.batch_size)[start : self.steps_per_epoch]
+        batches = torch.split(order, self.batch_size)[start : self.steps_per_epoch]
         with ThreadPoolExecutor(READ_AHEAD) as readers:
             waiting = deque(readers.submit(self._read, batch) for batch in batches[:READ_AHEAD])
             for batch, later in zip_longest(batches, batches[READ_AHEAD:]):
@@ -54,7 +54,7 @@ class Feed:
 
     def order(self, epoch: int) -> Tensor:
         """The permutation of an epoch: a function of seed and epoch alone, on every device."""
-        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
+        generator = torch.Generator().manual_seed((self.seed * 1_000_003 + epoch) % 2**63)
         return torch.randperm(self.n_samples, generator=generator)
 
     def _read(self, batch: Tensor) -> Tensor:
@@ -63,7 +63,8 @@ class Feed:
 
     def _to_device(self) -> Tensor:
         everything = np.array_equal(self._rows, np.arange(len(self._pixels)))
-        return torch.tensor(self._pixels if everything else self._pixels[self._rows], device=self.device)
+        pixels = np.ascontiguousarray(self._pixels if everything else self._pixels[self._rows])
+        return torch.tensor(pixels, device=self.device)
 
 
 def _fits(images: Images, device: torch.device) -> bool:

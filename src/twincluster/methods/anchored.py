@@ -147,28 +147,33 @@ class Anchored(Method):
         """New labels: from k-means as long as it leads, from the head's own belief once the head has been let go."""
         old = self.labels.clone()
         if self.label_weight == 0:
-            self.anchor(epoch)
+            self.anchor(self.bank, epoch)
         self.labels.copy_(self.belief.argmax(1))
         top = self.belief.topk(2, dim=1).values
         self.trusted.copy_(assign.confident(top[:, 0] - top[:, 1], self.labels, self.settings.label_share))
         return {"relabelled": float((self.labels != old).float().mean()), "belief": float(top[:, 0].mean())}
 
-    def anchor(self, epoch: int) -> None:
-        """Set the head to the centres of k-means on the whitened bank, with clusters in their old order."""
-        whitening = assign.whiten(self.bank)
-        features = whitening(self.bank)
-        found = assign.spherical_kmeans(features, self.n_clusters, seed=self.seed + epoch, n_init=3, n_iter=30)
+    def anchor(self, features: Tensor, epoch: int) -> None:
+        """Set the head to the centres of k-means on whitened features, with clusters in their old order."""
+        whitening = assign.whiten(features)
+        found = assign.spherical_kmeans(whitening(features), self.n_clusters, seed=self.seed + epoch)
         order = assign.match_labels(self.labels, found.labels, self.n_clusters)
         centres = torch.empty_like(found.centres)
         centres[order] = found.centres
         weight = centres @ whitening.matrix.T  # (K,F): the centres seen from the features before whitening
-        logits = (self.bank - whitening.mean) @ weight.T
+        logits = (features - whitening.mean) @ weight.T
         best = logits.topk(2, dim=1).values
         scale = MARGIN / (best[:, 0] - best[:, 1]).mean().clamp(min=1e-6)
         for network in (self.online, self.momentum):
             network.head.weight.copy_(scale * weight)
             network.head.bias.copy_(-scale * (weight @ whitening.mean))
         self.belief.copy_((scale * logits).softmax(1))
+
+    @torch.no_grad()
+    def finish(self, embed: Callable[[Network], Tensor]) -> None:
+        """A head that was never let go is set once more, now from the features that prediction will see."""
+        if self.label_weight == 0:
+            self.anchor(embed(self.online), epoch=0)
 
 
 def mlp(n_inputs: int, hidden: int, n_outputs: int) -> nn.Sequential:

@@ -109,5 +109,8 @@ class Method(nn.Module):
     def after_epoch(
         self, epoch: int, batches: Callable[[], Iterator[Batch]], optimiser: torch.optim.Optimizer
     ) -> dict[str, float]:
-        """Between epochs; returns metrics. Each call of `batches` walks the whole data once, for methods that want it."""
+        """Between epochs; returns metrics. Each call of `batches` walks the data once, for methods that want it."""
         return {}
+
+    def finish(self, embed: Callable[[Network], Tensor]) -> None:
+        """After the last epoch. `embed` gives the features of all samples without augmentation, (n_samples,F)."""

@@ -1,0 +1,137 @@
+"""Augmented pairs of CIFAR-sized images per second: ours beside a torchvision v2 DataLoader with two workers.
+
+Both use two cores and the paper's augmentation and take turns, so that whatever else the machine does slows both.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+from torchvision.transforms import v2
+
+from twincluster import draws
+from twincluster.bench.synthetic import noise_images
+from twincluster.config import Augment
+from twincluster.images.augment import N_DRAWS, augment_images
+from twincluster.images.feed import Feed
+from twincluster.images.store import Images
+
+TARGET = 3.0
+CORES, SIDE = 2, 32
+PASSES = 8  # of ours in a round, so that both sides are watched for about as long
+MEAN, STD = [0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616]
+OURS = "twincluster"
+
+
+@dataclass(frozen=True)
+class AugmentSpeed:
+    """Pairs per second of every contender, one figure for each round."""
+
+    batch_size: int
+    speeds: dict[str, list[float]]
+
+    def ratio(self, name: str) -> float:
+        """How many times faster ours is: the median over rounds, each compared within itself."""
+        pairs = zip(self.speeds[OURS], self.speeds[name], strict=True)
+        return statistics.median(mine / other for mine, other in pairs)
+
+    def to_text(self) -> str:
+        rounds = len(self.speeds[OURS])
+        lines = [
+            f"augmented pairs of {SIDE} px images per second, {CORES} cores, batch {self.batch_size}, median of {rounds} "
+            "rounds",
+            f"{'':26}{'pairs/s':>9}{'slowest':>9}{'fastest':>9}{'ours is':>9}",
+        ]
+        for name, values in self.speeds.items():
+            times = "" if name == OURS else f"{self.ratio(name):.1f}x"
+            lines.append(f"{name:26}{statistics.median(values):9,.0f}{min(values):9,.0f}{max(values):9,.0f}{times:>9}")
+        return "\n".join([*lines, f"target: at least {TARGET:.0f}x the faster torchvision loader"])
+
+
+def measure(rounds: int, batches: int, batch_size: int) -> AugmentSpeed:
+    images = noise_images(batches * batch_size, SIDE)
+    contenders: dict[str, Callable[[], int]] = {
+        OURS: feeder(images, batch_size),
+        "torchvision v2, tensors": loader(images, batch_size, pillow=False),
+        "torchvision v2, Pillow": loader(images, batch_size, pillow=True),
+    }
+    speeds: dict[str, list[float]] = {name: [] for name in contenders}
+    with _threads(CORES):
+        for turn in range(rounds + 1):
+            for name, run in contenders.items():
+                start = time.perf_counter()
+                pairs = run()
+                if turn:  # the first round starts the workers and warms the allocator
+                    speeds[name].append(pairs / (time.perf_counter() - start))
+    return AugmentSpeed(batch_size, speeds)
+
+
+def feeder(images: Images, batch_size: int) -> Callable[[], int]:
+    """Some epochs as the engine takes them: read a batch, draw, augment it twice. Returns the number of pairs."""
+    feed = Feed(images, batch_size, seed=0, device=torch.device("cpu"))
+    settings, mean, std = Augment(), torch.tensor(MEAN), torch.tensor(STD)
+
+    def run() -> int:
+        pairs = 0
+        for epoch in range(PASSES):
+            for _ in feed.epoch(epoch):
+                keys = draws.sample_keys(feed.seed, torch.tensor(epoch), feed.samples)
+                first, _ = (
+                    augment_images(feed.images, draws.uniform(keys, stream, N_DRAWS), settings, SIDE, mean, std)
+                    for stream in range(2)
+                )
+                pairs += len(first)
+        return pairs
+
+    return run
+
+
+def loader(images: Images, batch_size: int, *, pillow: bool) -> Callable[[], int]:
+    """One shuffled epoch of the usual way, with workers that stay alive between epochs."""
+    batches = DataLoader(_Pairs(images, pillow), batch_size, shuffle=True, num_workers=CORES, persistent_workers=True)
+
+    def run() -> int:
+        return sum(len(first) for first, _ in batches)
+
+    return run
+
+
+class _Pairs(Dataset[tuple[Tensor, Tensor]]):
+    """Two views per image, transformed image by image as torchvision means it: every image has its own draws."""
+
+    def __init__(self, images: Images, pillow: bool) -> None:
+        planes = torch.from_numpy(images.pixels).permute(0, 3, 1, 2).contiguous()
+        self.images = [Image.fromarray(pixels) for pixels in images.pixels] if pillow else planes
+        settings = Augment()
+        jitter = settings.brightness, settings.contrast, settings.saturation, settings.hue
+        crop = v2.RandomResizedCrop(SIDE, settings.crop_area, settings.crop_ratio, antialias=pillow)
+        colour = [v2.RandomGrayscale(settings.grey), v2.ColorJitter(*jitter), v2.RandomHorizontalFlip(settings.flip)]
+        to_float = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
+        # Each kind in its fastest order: tensors go faster as float from the start, Pillow knows bytes only.
+        steps = [crop, *colour, *to_float] if pillow else [*to_float, crop, *colour]
+        self.transform = v2.Compose([*steps, v2.Normalize(MEAN, STD)])
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        image = self.images[index]
+        return self.transform(image), self.transform(image)
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
