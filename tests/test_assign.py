@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from twincluster import assign
-from twincluster.assign import Clusters, confident, margins, match_labels, nearest_neighbours, spherical_kmeans
+from twincluster.assign import Clusters, confident, margins, match_labels, nearest_neighbours, spherical_kmeans, whiten
 from twincluster.errors import InputError
 
 
@@ -297,3 +297,81 @@ def test_neighbours_of_duplicates_leave_out_the_row_and_not_its_twin() -> None:
     assert sorted(nearest_neighbours(features, 3)[0].tolist()) == [1, 2, 3]
     with pytest.raises(InputError, match="ask for 1 to 3"):
         nearest_neighbours(features, 4)
+
+
+def stretched(n: int = 400, d: int = 6) -> Tensor:
+    """Rows away from 0 whose directions vary very differently, and none along an axis."""
+    generator = torch.Generator().manual_seed(0)
+    turn = torch.linalg.qr(torch.randn(d, d, generator=generator))[0]
+    return torch.randn(n, d, generator=generator) * 3.0 ** -torch.arange(d) @ turn + 5
+
+
+@pytest.mark.parametrize("shrinkage", [0.0, 0.1, 1.0])
+def test_whitening_evens_out_directions_down_to_the_floor(shrinkage: float) -> None:
+    features = stretched()
+    whitening = whiten(features, shrinkage)
+    rows = features.double().numpy()
+    variance, directions = np.linalg.eigh(np.cov(rows.T, bias=True))
+    projected = (features - whitening.mean).double() @ whitening.matrix.double()
+    assert projected.mean(0).abs().max() < 1e-3
+    found = np.linalg.eigvalsh(np.cov(projected.numpy().T, bias=True))
+    assert np.allclose(found, np.sort(variance / (variance + shrinkage * variance.mean())), rtol=1e-2)
+    wanted = (rows - rows.mean(0)) @ directions / np.sqrt(variance + shrinkage * variance.mean())
+    wanted /= np.linalg.norm(wanted, axis=1, keepdims=True)
+    unit = whitening(features).double().numpy()
+    assert np.allclose(unit @ unit.T, wanted @ wanted.T, atol=1e-2)  # the same cosines; directions have no sign
+
+
+def test_whitening_does_not_blow_up_directions_without_variance() -> None:
+    features = stretched()
+    features[:, 2] = features[:, 1]  # a direction in which nothing varies
+    gain = torch.linalg.svdvals(whiten(features, shrinkage=1.0).matrix)
+    variance = torch.linalg.eigvalsh(torch.cov(features.T, correction=0))
+    assert gain.max() == pytest.approx(float(variance.mean() ** -0.5), rel=1e-3)
+
+
+def test_whitening_finds_clusters_beside_a_direction_of_large_variance() -> None:
+    features, origin = blobs(300, 3, 16, 0.2, seed=1)
+    features = F.normalize(features, dim=1)
+    nuisance = F.normalize(torch.randn(16, generator=torch.Generator().manual_seed(2)), dim=0)
+    features += torch.randn(300, 1, generator=torch.Generator().manual_seed(3)) * 2 * nuisance
+    plain = spherical_kmeans(features, 3, seed=0).labels
+    whitened = spherical_kmeans(whiten(features, shrinkage=0.1)(features), 3, seed=0).labels
+    agreements = [
+        float((match_labels(origin, labels, 3)[labels] == origin).float().mean()) for labels in (plain, whitened)
+    ]
+    assert agreements[0] < 0.7 < 0.95 < agreements[1]
+
+
+def test_whitening_is_blind_to_shift_and_scale_and_takes_new_rows() -> None:
+    features = stretched()
+    wanted = whiten(features)(features)
+    torch.testing.assert_close(wanted.norm(dim=1), torch.ones(len(features)))
+    moved = 7 * features + 3
+    similarity = whiten(moved)(moved) @ whiten(moved)(moved).T
+    torch.testing.assert_close(similarity, wanted @ wanted.T, rtol=0, atol=1e-3)
+    torch.testing.assert_close(whiten(features)(features[:3]), wanted[:3])
+
+
+@pytest.mark.parametrize(
+    "features", [torch.ones(5, 3), torch.zeros(5, 3), torch.randn(1, 3), torch.randn(2, 8)], ids=str
+)
+def test_whitening_of_rows_that_do_not_vary_is_finite(features: Tensor) -> None:
+    rows = whiten(features)(features)
+    torch.testing.assert_close(rows.norm(dim=1), torch.ones(len(features)))
+
+
+def test_whitening_is_done_in_float32_and_keeps_no_gradient() -> None:
+    features = stretched().requires_grad_()
+    expected = whiten(features)
+    assert not expected.matrix.requires_grad
+    assert whiten(features.bfloat16()).matrix.dtype == torch.float32
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(whiten(features).matrix, expected.matrix)
+
+
+def test_whitening_refuses_features_that_are_not_numbers() -> None:
+    features = stretched()
+    features[3, 1] = float("nan")
+    with pytest.raises(InputError, match="training diverged, lower the learning rate"):
+        whiten(features)

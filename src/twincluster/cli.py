@@ -2,56 +2,45 @@
 
 from __future__ import annotations
 
-import sys
-import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, Parameter
 
 import twincluster
+from twincluster import bench
 from twincluster.config import Config, load_recipe, make_config, parse_overrides, recipe_names
 from twincluster.errors import InputError
+from twincluster.exits import resumable, status_of
 
 app = App(
     name="twincluster",
-    help="Cluster images nobody has labelled. Start with: twincluster demo",
+    help="""Cluster images nobody has labelled. Start with: twincluster demo
+
+    Example: twincluster fit photos/ --clusters 12 --out runs/photos""",
     help_format="plaintext",
     version=twincluster.__version__,
+    suppress_keyboard_interrupt=False,
 )
+app.command(bench.commands)
+
+LARGEST_SEED = 2**32 - 1  # what numpy and scikit-learn take
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status: 0 done, 2 bad input (one line says what to do), 1 a fault of ours."""
-    try:
-        app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
-    except (InputError, CycloptsError) as error:
-        print(f"twincluster: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print(
-            "twincluster: interrupted; the same command with --resume goes on from the last checkpoint", file=sys.stderr
-        )
-        return 130
-    except SystemExit as leaving:
-        return leaving.code if isinstance(leaving.code, int) else 0
-    except Exception:
-        traceback.print_exc()
-        print(
-            "twincluster: this is a fault of twincluster, not of your data; please report the lines above",
-            file=sys.stderr,
-        )
-        return 1
-    return 0
+    """Run a command; the exit status is 0 done, 2 bad input, 1 a fault of ours, 130 interrupted."""
+    return status_of(lambda: app(arguments, exit_on_error=False, print_error=False, result_action="return_value"))
 
 
 @app.command
 def fit(
     source: str,
+    /,
     *,
     clusters: Annotated[int | None, Parameter(name=("--clusters", "-k"))] = None,
     out: Annotated[Path | None, Parameter(name=("--out", "-o"))] = None,
-    recipe: str = "default",
+    recipe: str | None = None,
     epochs: int | None = None,
     minutes: float | None = None,
     settings: Annotated[list[str] | None, Parameter(name="--set", negative=())] = None,
@@ -77,7 +66,8 @@ def fit(
     out
         The run folder to write; runs/NAME when left out.
     recipe
-        A recipe by name (`twincluster recipes` lists them) or a TOML file.
+        A recipe by name (`twincluster recipes` lists them) or a TOML file. Left out, it is `default`, or `rows` for
+        an array of rows.
     epochs
         Passes over the data, instead of the recipe's.
     minutes
@@ -104,25 +94,30 @@ def fit(
     """
     if epochs is not None and minutes is not None:
         raise InputError("--epochs and --minutes both say how long to train: give one of them")
-    if epochs is not None:
-        minutes = 0.0
-    train = {"epochs": epochs, "minutes": minutes, "device": device, "precision": precision}
-    config = _configure(recipe, settings, {"n_clusters": clusters, "seed": seed, "train": train})
-    if config.n_clusters < 2:
-        raise InputError(f"the number of clusters is {config.n_clusters}: say how many with --clusters, at least 2")
-    out = out or _next_free(Path("runs") / Path(source).stem)
+    if clusters is not None and clusters < 2:
+        raise InputError(f"--clusters is {clusters}: give at least 2")
+    if resume and out is None:
+        raise InputError("--resume continues the run in --out: say which, for example --out runs/photos")
+    _above_zero(epochs=epochs, minutes=minutes)
+    train = {"epochs": epochs, "minutes": minutes if epochs is None else 0.0, "device": device, "precision": precision}
+    options = {"n_clusters": clusters, "seed": seed, "train": train}
+    config = _configure(recipe or "default", settings, options)
+    out = out or _next_free(Path("runs") / _name_of(source))
 
     from twincluster import pipeline
     from twincluster.images.sources import open_source
     from twincluster.progress import Progress
 
     listing = open_source(source, labels=labels, root=data_root)
-    others = f" ({listing.skipped:,} other files left alone)" if listing.skipped else ""
-    print(f"{len(listing.paths):,} inputs in {listing.name}{others}, {config.n_clusters} clusters")
-    with Progress(tensorboard=out / "tensorboard" if tensorboard else None) as progress:
+    if recipe is None and listing.array is not None and listing.array.ndim == 2:
+        config = _configure("rows", settings, options)
+    others = f" ({listing.skipped:,} other file{'s' * (listing.skipped != 1)} left alone)" if listing.skipped else ""
+    print(f"{len(listing.paths):,} inputs in {listing.name}{others}, {config.n_clusters} clusters", flush=True)
+    board = out / "tensorboard" if tensorboard else None
+    with resumable(out, "the same command with"), Progress(tensorboard=board) as progress:
         fitted = pipeline.fit(
-            listing, config, out, location=_location(source), split=split, resume=resume, reporter=progress,
-            decoding=progress.decoding,
+            listing, config, out, location=_location(source), root=data_root, split=split, resume=resume,
+            reporter=progress, decoding=progress.decoding,
         )  # fmt: skip
     print(fitted.summary())
 
@@ -131,6 +126,7 @@ def fit(
 def predict(
     run: Path,
     source: str,
+    /,
     *,
     out: Annotated[Path, Parameter(name=("--out", "-o"))],
     device: Literal["auto", "cpu", "cuda"] = "auto",
@@ -147,24 +143,21 @@ def predict(
     source
         A folder, a .npy or .npz array, or a named set.
     out
-        A .csv or .parquet file with path, cluster, confidence and status of every input.
+        A .csv or .parquet file with path, cluster, confidence and status of every input; replaced if it exists.
     device
         auto takes a GPU when there is one.
     data_root
         Where named data sets are kept; else $TWINCLUSTER_DATA.
     """
-    if out.suffix not in (".csv", ".parquet"):
-        raise InputError(f"--out {out}: expected a name that ends in .csv or .parquet")
-
     from twincluster import pipeline
     from twincluster.images.sources import open_source
     from twincluster.progress import Progress
-    from twincluster.results import Run
+    from twincluster.results import Run, check_table
 
+    check_table(out)
+    opened, listing = Run.open(run), open_source(source, labels="none", root=data_root, at_least=1)
     with Progress() as progress:
-        assignments = pipeline.predict(
-            Run.open(run), open_source(source, labels="none", root=data_root, at_least=1), device, progress.decoding
-        )
+        assignments = pipeline.predict(opened, listing, device, progress.decoding)
     assignments.write(out)
     unread = sum(status != "ok" for status in assignments.status)
     print(f"{len(assignments.paths):,} rows in {out}" + (f", {unread:,} of them unreadable" if unread else ""))
@@ -172,9 +165,13 @@ def predict(
 
 @app.command
 def evaluate(
-    run: Path, *, labels: str | None = None, data_root: Path | None = None,
+    run: Path,
+    /,
+    *,
+    labels: str | None = None,
+    data_root: Path | None = None,
     json: Annotated[bool, Parameter(negative=())] = False,
-) -> None:  # fmt: skip
+) -> None:
     """Score a run against labels: ACC, NMI and ARI of one partition of the whole set, and the confusion matrix.
 
     Example: twincluster evaluate runs/photos --labels folders
@@ -192,14 +189,16 @@ def evaluate(
         Print JSON instead of a table.
     """
     from twincluster.findings import findings_of
+    from twincluster.progress import Progress
     from twincluster.results import Run
 
-    findings = findings_of(Run.open(run), labels, data_root)
+    with Progress() as progress:
+        findings = findings_of(Run.open(run), labels, data_root, progress.decoding)
     print(findings.to_json() if json else findings.to_text())
 
 
 @app.command
-def demo(*, out: Path | None = None, seed: int = 0) -> None:
+def demo(*, out: Path | None = None, seed: int = 0, epochs: int | None = None) -> None:
     """Cluster 1,797 embedded images of digits in about a minute, beside k-means, Ward and spectral clustering.
 
     Example: twincluster demo
@@ -210,14 +209,22 @@ def demo(*, out: Path | None = None, seed: int = 0) -> None:
         The run folder to write; runs/demo when left out.
     seed
         Every random draw follows from it.
+    epochs
+        Passes over the data instead of the recipe's; 1 shows all there is to see in seconds, with poor clusters.
     """
+    _above_zero(epochs=epochs)
+    settings = {"seed": seed, "train": {"epochs": epochs}}
+    config = _configure("digits", None, settings)
+    out = out or _next_free(Path("runs") / "demo")
+
     from twincluster.demo import run_demo
 
-    run_demo(out or _next_free(Path("runs") / "demo"), seed)
+    with resumable(out, f"twincluster fit digits --recipe digits --seed {seed}"):
+        run_demo(out, config)
 
 
 @app.command
-def recipes(name: str | None = None) -> None:
+def recipes(name: str | None = None, /) -> None:
     """List the recipes, or show one with its command and numbers.
 
     Example: twincluster recipes paper-cifar10
@@ -227,11 +234,12 @@ def recipes(name: str | None = None) -> None:
     name
         A recipe to show in full.
     """
-    if name is None:
-        for known in recipe_names():
-            print(f"{known:22} {load_recipe(known).about}")
+    if name is not None:
+        print(load_recipe(name).describe())
         return
-    print(load_recipe(name).describe())
+    for known in recipe_names():
+        print(f"{known:22} {load_recipe(known).about}")
+    print("\ntwincluster recipes NAME shows one in full")
 
 
 @app.command
@@ -246,22 +254,41 @@ def methods() -> None:
         print(f"{name:32} {(method.__doc__ or '').strip().splitlines()[0]}")
 
 
-def _configure(recipe: str, settings: list[str] | None, options: dict[str, object]) -> Config:
+def _configure(recipe: str, settings: list[str] | None, options: Mapping[str, object]) -> Config:
     """Recipe, then --set, then the options that were given."""
     config = make_config(load_recipe(recipe).settings)
     config = make_config(parse_overrides(settings or ()), config)
-    return make_config(_given(options), config)
+    config = make_config(_given(options), config)
+    if config.n_clusters < 2:
+        raise InputError("say how many clusters to find, at least 2, for example --clusters 10")
+    if not 0 <= config.seed <= LARGEST_SEED:
+        raise InputError(f"the seed is {config.seed}: choose one from 0 to {LARGEST_SEED}")
+    return config
 
 
-def _given(options: dict[str, object]) -> dict[str, object]:
-    kept = {name: _given(value) if isinstance(value, dict) else value for name, value in options.items()}
+def _given(options: Mapping[str, object]) -> dict[str, object]:
+    kept = {name: _given(value) if isinstance(value, Mapping) else value for name, value in options.items()}
     return {name: value for name, value in kept.items() if value is not None}
+
+
+def _above_zero(**options: float | None) -> None:
+    for name, value in options.items():
+        if value is not None and not value > 0:
+            raise InputError(f"--{name} is {value}: give a number above 0")
+
+
+def _name_of(source: str) -> str:
+    """What a run on a source is called."""
+    path = Path(source).expanduser().resolve()
+    return (path.stem if path.is_file() else path.name) or "run"
 
 
 def _location(source: str) -> str:
     """What opens the same source again from another working directory."""
+    from twincluster.images.sources import NAMED
+
     path = Path(source).expanduser()
-    return str(path.absolute()) if path.exists() else source
+    return str(path.absolute()) if source not in NAMED and path.exists() else source
 
 
 def _next_free(folder: Path) -> Path:

@@ -101,12 +101,13 @@ class Anchored:
     temperature: float = 0.2  # of InfoNCE
     instance_queue: int = 16_384  # rows of Q; at most the number of samples
     n_features: int = 256  # D, of the projection
-    hidden: int = 2048  # width of projector and predictor
+    hidden: int = 2048  # width of projector and predictor; 0: neither, both tracks see the backbone's features
     ema: tuple[float, float] = (0.99, 0.9995)  # first and last momentum, by cosine
+    shrinkage: float = 0.3  # of the whitening before k-means; a large number leaves the features as they are
     cluster_weight: float = 0.1  # of the cluster track: contrast of batch representations r_k
     cluster_temperature: float = 0.5
     cluster_start: float = 0.3  # share of the run after which the cluster track begins
-    label_weight: float = 1.0  # of self-labelling: the head learns the assignments it is surest of
+    label_weight: float = 0.0  # of self-labelling: the head learns what it is surest of; has not paid yet
     label_start: float = 0.7
     label_share: float = 0.7  # share of each cluster that counts as sure
 
@@ -276,7 +277,7 @@ _PROBABILITIES = ("augment.crop_area", "augment.grey", "augment.jitter", "augmen
 _POSITIVE = ("augment.crop_area", "augment.crop_ratio", "augment.blur_sigma", "tcc.temperature",
              "tcc.gumbel_temperature", "tcc.assignment_temperature", "anchored.temperature",
              "anchored.cluster_temperature", "optimiser.learning_rate",
-             "tcc.instance_queue", "tcc.n_features", "anchored.n_features", "anchored.hidden")  # fmt: skip
+             "tcc.instance_queue", "tcc.n_features", "anchored.n_features", "anchored.shrinkage")  # fmt: skip
 
 
 def _check(config: Config) -> None:
@@ -294,6 +295,8 @@ def _check(config: Config) -> None:
         low, high = values[name]
         if low > high:
             raise InputError(f"{name} is [{low}, {high}]: write the smaller number first")
+    if config.anchored.instance == "byol" and not config.anchored.hidden:
+        raise InputError("anchored.hidden is 0: byol needs a predictor; give it a width, or use anchored.instance=infonce")
     if config.augment.hue > 0.5:
         raise InputError(f"augment.hue is {config.augment.hue}: the colour circle allows at most 0.5")
 

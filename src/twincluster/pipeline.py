@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 
 from twincluster import inference
 from twincluster.config import Config, differences
-from twincluster.derive import data_shape, resolve, resolve_device
+from twincluster.derive import LARGEST_SIDE, data_shape, resolve, resolve_device
 from twincluster.engine import Reporter, Trainer
 from twincluster.errors import InputError
 from twincluster.evaluate import Scores, score
@@ -28,22 +29,23 @@ class Fitted:
     """A finished run."""
 
     run: Run
-    images: Images
+    config: Config  # resolved
     assignments: Assignments
-    scores: Scores | None  # when the source has labels; on the other split when only one was trained on
+    scores: Scores | None  # when the source has labels
+    scored_on: Split  # the other split when only one was trained on
 
     def summary(self) -> str:
         """Where the result is and what to do next."""
-        clusters = self.assignments.clusters
-        unread = int((clusters < 0).sum())
-        lines = [f"sizes {' '.join(map(str, np.bincount(clusters[clusters >= 0])))}"]
+        unread = sum(status != "ok" for status in self.assignments.status)
+        lines = [f"sizes {' '.join(map(str, self.assignments.sizes(self.config.n_clusters)))}"]
         if unread:
-            lines.append(f"{unread:,} inputs could not be read; their rows in assignments.csv say why")
+            inputs = "1 input" if unread == 1 else f"{unread:,} inputs"
+            lines.append(f"{inputs} could not be read; the status in assignments.csv says why")
         if self.scores:
-            lines.append(f"ACC {self.scores.acc:.4f}  NMI {self.scores.nmi:.4f}  ARI {self.scores.ari:.4f}")
+            lines.append(scores_line(self.scores, self.scored_on))
         folder = self.run.folder
         lines.append(f"one row per input in {folder / 'assignments.csv'}")
-        lines.append(f"next: twincluster predict {folder} NEW_IMAGES --out new.csv")
+        lines.append(f"next: twincluster predict {shlex.quote(str(folder))} NEW_IMAGES --out new.csv")
         return "\n".join(lines)
 
 
@@ -53,19 +55,24 @@ def fit(
     out: Path,
     *,
     location: str | None = None,
+    root: Path | None = None,
     split: Split = "all",
     resume: bool = False,
     reporter: Reporter | None = None,
     decoding: Callable[[int, int], None] | None = None,
 ) -> Fitted:
-    """Train on a source and write the run folder `out`. `location` lets later commands open the source again."""
+    """Train on a source and write the run folder `out`. `location` and `root` let later commands open it again."""
+    if not resume:
+        Run(out).refuse_if_taken()  # before an hour of decoding
+    scored, scored_on = rows_to_score(listing, split, len(listing.paths))
     images = open_images(listing, side=store_side(config), progress=decoding)
-    training = dataclasses.replace(images, usable=images.usable[_in_split(listing, split)[images.usable]])
+    training = dataclasses.replace(images, usable=_usable(images, split))
     config = resolve(config, training)
     run = _continue_run(out, config, images, split) if resume else Run.create(out)
     data = {
         "source": listing.name,
         "location": location,
+        "root": str(root.absolute()) if root else None,
         "files": listing.files is not None,
         "fingerprint": images.fingerprint,
         "inputs": len(listing.paths),
@@ -79,14 +86,18 @@ def fit(
     assignments = Assignments.of(images, images.usable, inference.predict(network, images.pixels, images.usable))
     run.save_model(network)
     run.write_assignments(assignments)
-    scored, _ = rows_to_score(listing, split, len(listing.paths))
-    scores = score(listing.labels[scored], assignments.clusters[scored]) if listing.labels is not None else None
-    return Fitted(run, images, assignments, scores)
+    scores = None
+    if listing.labels is not None and (scored & (listing.labels >= 0) & (assignments.clusters >= 0)).any():
+        scores = score(listing.labels[scored], assignments.clusters[scored])
+    return Fitted(run, config, assignments, scores, scored_on)
 
 
 def store_side(config: Config) -> int:
-    """Side at which folders are decoded: half as large again as training needs, so that crops stay sharp."""
-    return config.train.image_size * 3 // 2
+    """Side at which folders are decoded: half as large again as training needs, so that crops stay sharp.
+
+    The same before and after the settings are resolved, so that all commands read one and the same store.
+    """
+    return (config.train.image_size or LARGEST_SIDE) * 3 // 2
 
 
 def rows_to_score(listing: Listing | None, split: Split, count: int) -> tuple[np.ndarray, Split]:
@@ -100,12 +111,19 @@ def rows_to_score(listing: Listing | None, split: Split, count: int) -> tuple[np
 def predict(run: Run, listing: Listing, device: str, decoding: Callable[[int, int], None] | None = None) -> Assignments:
     """Assign the inputs of another source to the clusters of a run."""
     config, shape, _ = run.read_config()
-    images = open_images(listing, side=store_side(config), progress=decoding)
-    if images.is_rows != (shape.side == 0) or images.pixels.shape[-1] != shape.n_inputs:
-        trained_on = f"images of {shape.side} pixels" if shape.side else f"rows of {shape.n_inputs} features"
-        raise InputError(f"{listing.name} does not fit the run, which was trained on {trained_on}")
     network = run.load_network(resolve_device(device))
+    width = listing.array.shape[1] if listing.array is not None and listing.array.ndim == 2 else 0  # of rows
+    if width != (0 if shape.side else shape.n_inputs):
+        trained_on = "images" if shape.side else f"rows of {shape.n_inputs} numbers"
+        held = f"rows of {width} numbers" if width else "images"
+        raise InputError(f"{listing.name} holds {held}, but {run.folder} was trained on {trained_on}")
+    images = open_images(listing, side=store_side(config), progress=decoding)
     return Assignments.of(images, images.usable, inference.predict(network, images.pixels, images.usable))
+
+
+def scores_line(scores: Scores, scored_on: Split) -> str:
+    where = "the whole set" if scored_on == "all" else f"the {scored_on} part"
+    return f"ACC {scores.acc:.4f}  NMI {scores.nmi:.4f}  ARI {scores.ari:.4f}  on {where}"
 
 
 def _in_split(listing: Listing, split: Split) -> np.ndarray:
@@ -114,20 +132,34 @@ def _in_split(listing: Listing, split: Split) -> np.ndarray:
         return np.ones(len(listing.paths), dtype=bool)
     if listing.split is None:
         raise InputError(f"{listing.name} has no train and test parts: leave out --split")
-    return np.asarray(listing.split == (0 if split == "train" else 1))
+    chosen = np.asarray(listing.split == (0 if split == "train" else 1))
+    if not chosen.any():
+        raise InputError(f"the {split} part of {listing.name} is empty: leave out --split")
+    return chosen
+
+
+def _usable(images: Images, split: Split) -> np.ndarray:
+    """Rows to train on."""
+    if not len(images.usable):
+        listing, why = images.listing, images.status[0].removeprefix("unreadable: ")
+        raise InputError(
+            f"none of the {len(listing.paths):,} images in {listing.name} can be read ({listing.paths[0]}: {why}): "
+            "name a folder with sound images"
+        )
+    return np.flatnonzero(_in_split(images.listing, split) & (np.array(images.status) == "ok"))
 
 
 def _continue_run(out: Path, config: Config, images: Images, split: Split) -> Run:
     """The run to resume, if settings and data are what they were."""
     run = Run.open(out)
     saved, _, data = run.read_config()
-    # how long and where a run trains, and how often it saves, may change; what it computes may not
+    if data["split"] != split:
+        raise InputError(f"{out} was started with --split {data['split']}: resume with the same")
+    if data["fingerprint"] != images.fingerprint and store_side(saved) == store_side(config):
+        raise InputError(f"{out} was started on other data: resume with the same source, or start anew elsewhere")
+    # how long a run trains and how often it saves may change; what it computes may not
     free = {"train.epochs", "train.minutes", "train.checkpoint_minutes", "train.compile"}
     changed = [name for name in differences(saved, config) if name not in free]
     if changed:
         raise InputError(f"{out} was started with another {', '.join(changed)}: resume with the same settings")
-    if data["split"] != split:
-        raise InputError(f"{out} was started with --split {data['split']}: resume with the same")
-    if data["fingerprint"] != images.fingerprint:
-        raise InputError(f"{out} was started on other data: resume with the same source, or start anew elsewhere")
     return run

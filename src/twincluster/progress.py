@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from pathlib import Path
@@ -19,20 +20,24 @@ class Progress(Reporter):
 
     def __init__(self, stream: TextIO | None = None, tensorboard: Path | None = None) -> None:
         self.stream = stream or sys.stderr
-        self._board = _board(tensorboard) if tensorboard else None
+        self._writer_type = _board_writer() if tensorboard else None
+        self._board_folder = tensorboard
+        self._board: Any = None
         self._bar: Any = None
         self._task: Any = None
-        self._last_line = 0.0
+        self._remaining: float | None = None
+        self._last_line = time.monotonic()
         self._warned: set[str] = set()
 
     def __enter__(self) -> Progress:
         if self.stream.isatty():
             from rich.console import Console
-            from rich.progress import BarColumn, Progress as Bar, TextColumn
+            from rich.progress import BarColumn, TextColumn
+            from rich.progress import Progress as Bar
 
             columns = (TextColumn("{task.description}"), BarColumn(None), TextColumn("{task.fields[note]}"))
             self._bar = Bar(*columns, console=Console(file=self.stream), transient=True, refresh_per_second=4)
-            self._task = self._bar.add_task("training", total=1.0, note="")
+            self._task = self._bar.add_task("starting", total=1.0, note="")
             self._bar.start()
         return self
 
@@ -41,6 +46,7 @@ class Progress(Reporter):
     ) -> None:
         if self._bar:
             self._bar.stop()
+            self._bar = None
         if self._board:
             self._board.close()
 
@@ -49,49 +55,60 @@ class Progress(Reporter):
         self._show("decoding", done / max(1, total), f"{done:,} of {total:,} images", last=done == total)
 
     def step(self, progress: float, remaining: float | None) -> None:
-        note = f"{progress:4.0%}" + (f", {duration(remaining)} left" if remaining is not None else "")
-        self._show("training", progress, note)
+        self._remaining = remaining
+        if self._bar or progress < 1:  # the last epoch's line follows at once
+            left = f", {duration(remaining)} left" if remaining is not None else ""
+            self._show("training", progress, f"{progress:.0%}{left}")
 
     def epoch(self, row: dict[str, Any]) -> None:
-        if self._board:
-            for name, value in row.items():
-                if isinstance(value, float):
-                    self._board.add_scalar(name, value, row["epoch"])
-        if self._bar:
+        self._to_board(row)
+        last = row["progress"] >= 1
+        if not last and (self._bar or not self._line_is_due()):
             return
-        now = time.monotonic()
-        if now - self._last_line >= LINE_SECONDS or row["progress"] >= 1:
-            self._last_line = now
-            self._print(
-                f"epoch {row['epoch'] + 1}: {row['progress']:.0%} done, loss {row['loss']:.3f}, confidence "
-                f"{row['confidence']:.2f}, views agree {row['agreement']:.2f}, {duration(row['seconds'])}"
-            )
+        left = f", {duration(self._remaining)} left" if self._remaining is not None and not last else ""
+        self._print(
+            f"epoch {row['epoch'] + 1}: {row['progress']:.0%} done, loss {row['loss']:.3f}, confidence "
+            f"{row['confidence']:.2f}, views agree {row['agreement']:.2f}, {duration(row['seconds'])}{left}"
+        )
 
     def warn(self, message: str) -> None:
-        if message not in self._warned:
-            self._warned.add(message)
+        kind = re.sub(r"[0-9]+", "", message)  # the same with other numbers is no news
+        if kind not in self._warned:
+            self._warned.add(kind)
             self._print(f"warning: {message}")
 
     def _show(self, what: str, share: float, note: str, last: bool = False) -> None:
         if self._bar:
             self._bar.update(self._task, description=what, completed=share, note=note)
-        elif what == "decoding" and (last or time.monotonic() - self._last_line >= LINE_SECONDS):
-            self._last_line = time.monotonic()
+        elif last or self._line_is_due():
             self._print(f"{what}: {note}")
 
+    def _line_is_due(self) -> bool:
+        return time.monotonic() - self._last_line >= LINE_SECONDS
+
     def _print(self, line: str) -> None:
+        self._last_line = time.monotonic()
         if self._bar:
-            self._bar.console.print(line, markup=False, highlight=False)
+            self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
         else:
             print(line, file=self.stream, flush=True)
 
+    def _to_board(self, row: dict[str, Any]) -> None:
+        if self._writer_type is None:
+            return
+        if self._board is None:  # only now: the run folder has to be empty when training starts
+            self._board = self._writer_type(self._board_folder)
+        for name, value in row.items():
+            if isinstance(value, float):
+                self._board.add_scalar(name, value, row["epoch"])
 
-def _board(folder: Path) -> Any:
+
+def _board_writer() -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise InputError("--tensorboard needs a package: pip install 'twincluster[tensorboard]'") from None
-    return SummaryWriter(folder)  # type: ignore[no-untyped-call]
+    return SummaryWriter
 
 
 def duration(seconds: float) -> str:

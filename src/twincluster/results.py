@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import importlib.util
 import io
 import json
+import math
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ from twincluster.methods import METHODS
 from twincluster.methods.base import DataShape, Network
 
 COLUMNS = ("path", "cluster", "confidence", "status")
+DATA_FACTS = {"source", "location", "files", "fingerprint", "inputs", "readable", "split"}  # in every config.json
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,20 @@ class Assignments:
         confidence[rows] = probabilities.amax(1).numpy()
         return cls(images.listing.paths, clusters, confidence, images.status)
 
+    def sizes(self, n_clusters: int) -> list[int]:
+        """Inputs in each cluster, empty ones included."""
+        counts: list[int] = np.bincount(self.clusters[self.clusters >= 0], minlength=n_clusters).tolist()
+        return counts
+
     def write(self, path: Path) -> None:
+        """A .csv or .parquet table, after the name; cluster and confidence of an unreadable input stay empty."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix.lower() == ".parquet":
+            self._write_parquet(path)
+        else:
+            self._write_csv(path)
+
+    def _write_csv(self, path: Path) -> None:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(COLUMNS)
@@ -60,16 +76,44 @@ class Assignments:
             writer.writerow([name, int(cluster) if known else "", f"{confidence:.4f}" if known else "", status])
         write_atomically(path, text.getvalue())
 
+    def _write_parquet(self, path: Path) -> None:
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        unknown = self.clusters < 0
+        columns = (
+            pa.array(self.paths, pa.string()),
+            pa.array(self.clusters, pa.int32(), mask=unknown, safe=True),
+            pa.array(self.confidence, pa.float32(), mask=unknown, safe=False),
+            pa.array(self.status, pa.string()),
+        )
+        partial = path.with_name(path.name + ".partial")
+        parquet.write_table(pa.table(columns, names=COLUMNS), partial)
+        partial.replace(path)
+
     @classmethod
     def read(cls, path: Path) -> Assignments:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-        return cls(
-            paths=tuple(row["path"] for row in rows),
-            clusters=np.array([int(row["cluster"] or -1) for row in rows], dtype=np.int64),
-            confidence=np.array([float(row["confidence"] or "nan") for row in rows]),
-            status=tuple(row["status"] for row in rows),
-        )
+        try:
+            with path.open(newline="", encoding="utf-8") as file:
+                rows = list(csv.DictReader(file))
+            return cls(
+                paths=tuple(row["path"] for row in rows),
+                clusters=np.array([int(row["cluster"] or -1) for row in rows], dtype=np.int64),
+                confidence=np.array([float(row["confidence"] or "nan") for row in rows]),
+                status=tuple(row["status"] for row in rows),
+            )
+        except (ValueError, KeyError, OverflowError, csv.Error) as error:
+            raise InputError(f"{path} cannot be read as a table of {', '.join(COLUMNS)}: {error}") from error
+
+
+def check_table(path: Path) -> None:
+    """Whether `Assignments.write` will know what to do with a name, before any work is done for it."""
+    if path.suffix.lower() not in (".csv", ".parquet"):
+        raise InputError(f"--out {path}: expected a name that ends in .csv or .parquet")
+    if path.is_dir():
+        raise InputError(f"--out {path} is a folder: give the name of a file, for example {path / 'new.csv'}")
+    if path.suffix.lower() == ".parquet" and importlib.util.find_spec("pyarrow") is None:
+        raise InputError(f"--out {path} needs a package: pip install 'twincluster[parquet]', or name a .csv file")
 
 
 class Run:
@@ -84,12 +128,14 @@ class Run:
     @classmethod
     def create(cls, folder: Path | str) -> Run:
         run = cls(folder)
-        if run.folder.exists() and (not run.folder.is_dir() or any(run.folder.iterdir())):
-            raise InputError(
-                f"{run.folder} exists and is not empty: choose another --out, or continue it with --resume"
-            )
+        run.refuse_if_taken()
         run.folder.mkdir(parents=True, exist_ok=True)
         return run
+
+    def refuse_if_taken(self) -> None:
+        if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
+            hint = ", or continue it with --resume" if self._config.is_file() else ""
+            raise InputError(f"{self.folder} exists and is not empty: choose another --out{hint}")
 
     @classmethod
     def open(cls, folder: Path | str) -> Run:
@@ -116,10 +162,12 @@ class Run:
         """Resolved settings, shape of the data, and what is known of its source."""
         try:
             content = json.loads(self._config.read_text(encoding="utf-8"))
-            shape = {name: tuple(v) if isinstance(v, list) else v for name, v in content["shape"].items()}
+            shape: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in content["shape"].items()}
+            if missing := DATA_FACTS - set(content["data"]):
+                raise KeyError(*sorted(missing))
             return make_config(content["config"]), DataShape(**shape), content["data"]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"{self._config} cannot be read as a run's settings: {error}") from error
+            raise InputError(f"{self._config} cannot be read as a run's settings: {_first_line(error)}") from error
 
     def save_model(self, network: Network) -> None:
         partial = self._model.with_suffix(".partial")
@@ -133,11 +181,13 @@ class Run:
             raise InputError(f"{self.folder} has no model yet: continue the run with `twincluster fit ... --resume`")
         precision = config.train.precision if device == "cuda" else "float32"
         config = dataclasses.replace(config, train=dataclasses.replace(config.train, precision=precision))
-        network = METHODS[config.method].network_type(config, shape)
         try:
+            network = METHODS[config.method].network_type(config, shape)
             network.load_state_dict(load_file(self._model))
-        except (SafetensorError, RuntimeError) as error:
-            raise InputError(f"{self._model} does not fit its config.json: {error}") from error
+        except (SafetensorError, RuntimeError, ValueError, TypeError, KeyError) as error:
+            raise InputError(
+                f"{self._model} and its config.json are damaged or from different runs: {_first_line(error)}"
+            ) from error
         return network.to(device).eval()
 
     def write_assignments(self, assignments: Assignments) -> None:
@@ -146,28 +196,53 @@ class Run:
     def read_assignments(self) -> Assignments:
         if not self._assignments.is_file():
             raise InputError(f"{self.folder} has no assignments yet: continue the run with --resume")
-        return Assignments.read(self._assignments)
+        assignments, (config, _, data) = Assignments.read(self._assignments), self.read_config()
+        lowest, highest = assignments.clusters.min(initial=0), assignments.clusters.max(initial=-1)
+        if len(assignments.paths) != data["inputs"] or lowest < -1 or highest >= config.n_clusters:
+            raise InputError(
+                f"{self._assignments} does not fit its config.json ({data['inputs']} inputs, {config.n_clusters} "
+                "clusters): one of them is damaged or from another run"
+            )
+        return assignments
 
     def append_metrics(self, row: dict[str, Any]) -> None:
         with self._metrics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+            file.write(strict_json(row) + "\n")
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        if not self._metrics.is_file():
-            return []
-        return [json.loads(line) for line in self._metrics.read_text(encoding="utf-8").splitlines()]
+        return list(self._metric_rows())
 
     def truncate_metrics(self, epoch: int) -> None:
-        """Forget the rows of `epoch` and later ones, which a resumed run writes again; also a half-written last line."""
-        rows = []
-        for line in self._metrics.read_text(encoding="utf-8").splitlines() if self._metrics.is_file() else []:
+        """Forget the rows of `epoch` and later ones, which a resumed run writes again."""
+        kept = [row for row in self._metric_rows() if row["epoch"] < epoch]
+        write_atomically(self._metrics, "".join(strict_json(row) + "\n" for row in kept))
+
+    def _metric_rows(self) -> Iterator[dict[str, Any]]:
+        """All rows up to a half-written last line: the process died while writing it."""
+        for line in self._metrics.read_bytes().splitlines() if self._metrics.is_file() else []:
             try:
                 row = json.loads(line)
             except ValueError:
-                break  # the process died while writing it
-            if row["epoch"] < epoch:
-                rows.append(line)
-        write_atomically(self._metrics, "".join(f"{row}\n" for row in rows))
+                return
+            yield row
+
+
+def strict_json(value: Any, indent: int | None = None) -> str:
+    """JSON that every reader takes: numbers that are none (nan, inf) become null."""
+    return json.dumps(_finite(value), indent=indent, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _first_line(error: Exception) -> str:
+    said = str(error).strip().splitlines()
+    return f"{type(error).__name__}, {said[0]}" if said else type(error).__name__
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -1,6 +1,6 @@
 """`twincluster bench NAME`: what is fast, what is small, and how it compares, measured on the machine at hand.
 
-Each benchmark is a module that returns its figures and writes them as a table; torch is imported only by those that run.
+Each benchmark is a module that returns its figures and writes them as a table; only the one that runs imports torch.
 """
 
 from __future__ import annotations
@@ -8,13 +8,17 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
+from cyclopts.validators import Number
 
-commands = App(name="bench", help="Measure speed and memory on this machine; without a name, list what can be measured.")
+commands = App(name="bench", help="Measure speed and memory on this machine.")
+
+Count = Annotated[int, Parameter(validator=Number(gte=1))]
+Settings = Annotated[list[str] | None, Parameter(name="--set", negative=())]
 
 
-@commands.command
-def augment(*, rounds: int = 5, batches: int = 4, batch_size: int = 512) -> None:
-    """Augmented image pairs per second, beside a torchvision v2 DataLoader with two workers.
+@commands.command(name="augment")
+def bench_augment(*, rounds: Count = 5, batches: Count = 4, batch_size: Count = 512, side: Count = 32) -> None:
+    """Augmented image pairs per second, beside torchvision's loader.
 
     Example: twincluster bench augment
 
@@ -26,22 +30,24 @@ def augment(*, rounds: int = 5, batches: int = 4, batch_size: int = 512) -> None
         Batches of images in an epoch.
     batch_size
         Images in a batch.
+    side
+        Of an image and of its views, in pixels.
     """
     from twincluster.bench.augment import measure
 
-    print(measure(rounds, batches, batch_size).to_text())
+    print(measure(rounds, batches, batch_size, side).to_text())
 
 
-@commands.command
-def train(
+@commands.command(name="train")
+def bench_train(
     *,
     recipe: str = "cifar10",
     method: str | None = None,
-    steps: int | None = None,
+    steps: Count | None = None,
     device: Literal["auto", "cpu", "cuda"] | None = None,
-    settings: Annotated[list[str] | None, Parameter(name="--set", negative=())] = None,
+    settings: Settings = None,
 ) -> None:
-    """Training speed of a recipe on made-up images: throughput, arithmetic, start and memory.
+    """Training speed of a recipe on made-up images, and its memory.
 
     Example: twincluster bench train --recipe cifar10
 
@@ -52,7 +58,7 @@ def train(
     method
         A clustering method instead of the recipe's; `twincluster methods` lists them.
     steps
-        Steps in each of the measured rounds; an epoch of 60,000 images on a GPU, 2 on a CPU when left out.
+        Steps in each measured round. Left out: an epoch of 60,000 images on a GPU, 2 on a CPU.
     device
         auto (the default) takes a GPU when there is one.
     settings
@@ -63,14 +69,9 @@ def train(
     print(measure(configure(recipe, method, device, settings or []), steps).to_text())
 
 
-@commands.command
-def memory(
-    *,
-    images: int = 100_000,
-    epochs: int = 1,
-    settings: Annotated[list[str] | None, Parameter(name="--set", negative=())] = None,
-) -> None:
-    """Peak resident memory of `fit` on images of 32 px on a CPU, and of everything it starts.
+@commands.command(name="memory")
+def bench_memory(*, images: Count = 100_000, epochs: Count = 1, settings: Settings = None) -> None:
+    """Peak resident memory of `fit` on 100,000 images of 32 px.
 
     Example: twincluster bench memory
 
@@ -88,9 +89,9 @@ def memory(
     print(measure(images, epochs, settings or []).to_text())
 
 
-@commands.command
-def startup(*, runs: int = 9) -> None:
-    """Time of `twincluster --help`, beside an interpreter that does nothing.
+@commands.command(name="startup")
+def bench_startup(*, runs: Count = 9) -> None:
+    """Time of `twincluster --help`, beside an idle interpreter.
 
     Example: twincluster bench startup
 

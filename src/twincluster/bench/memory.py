@@ -1,7 +1,7 @@
-"""Peak resident memory of `fit`, watched from outside: a child process trains, and /proc tells what it and its children hold.
+"""Peak resident memory of `fit`, watched from outside: a child trains, and /proc tells what it and its children hold.
 
-Pages that two processes share count twice, so the figure is never too small; a peak shorter than the time between two
-looks is seen in the child itself, whose high-water mark the kernel keeps, but not in its children.
+Pages that two processes share count twice. A peak shorter than the time between two looks is noticed in the child
+itself, whose high-water mark the kernel keeps, but not in its children.
 """
 
 from __future__ import annotations

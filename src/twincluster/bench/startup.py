@@ -22,7 +22,10 @@ class Startup:
 
     def to_text(self) -> str:
         runs = len(self.seconds[BARE])
-        lines = [f"seconds from start to end, median of {runs} runs", f"{'':26}{'median':>9}{'fastest':>9}{'slowest':>9}"]
+        lines = [
+            f"seconds from start to end, median of {runs} runs",
+            f"{'':26}{'median':>9}{'fastest':>9}{'slowest':>9}",
+        ]
         for name, values in self.seconds.items():
             lines.append(f"{name:26}{statistics.median(values):9.2f}{min(values):9.2f}{max(values):9.2f}")
         if CACHED in self.seconds:

@@ -78,10 +78,10 @@ class TrainSpeed:
 
 def configure(recipe: str, method: str | None, device: str | None, overrides: Sequence[str]) -> Config:
     """A recipe's settings with overrides and options, resolved as for a set of the size of CIFAR-10."""
-    options = {"method": method} if method else {}
     config = make_config(load_recipe(recipe).settings)
     config = make_config(parse_overrides(overrides), config)
-    config = make_config({**options, "train": {"device": device} if device else {}}, config)
+    config = make_config({"train": {"device": device}} if device else {}, config)
+    config = make_config({"method": method} if method else {}, config)
     if config.method not in METHODS:
         raise InputError(f"there is no method {config.method!r}: choose one of {', '.join(METHODS)}")
     if config.train.backbone == "mlp":
@@ -92,27 +92,29 @@ def configure(recipe: str, method: str | None, device: str | None, overrides: Se
 
 def measure(config: Config, steps: int | None = None) -> TrainSpeed:
     """Train for ROUNDS + 1 epochs of `steps` steps; `config` is resolved."""
-    device, batch_size = config.train.device, config.train.batch_size
+    device, batch_size, side = config.train.device, config.train.batch_size, config.train.image_size
     steps = steps or (CPU_STEPS if device == "cpu" else EPOCH // batch_size)
+    steps = max(steps, -(-config.n_clusters // batch_size))  # fewer images than clusters cannot be clustered
+    images = noise_images(steps * batch_size, side)
     config = replace(config, train=replace(config.train, epochs=ROUNDS + 1, minutes=0.0))
-    images = noise_images(max(steps * batch_size, config.n_clusters), config.train.image_size)
-    watch = Stopwatch(steps := len(images.usable) // batch_size, lambda: _now(device))
+    watch = Stopwatch(steps, lambda: _now(device))
     trainer = Trainer(config, images, reporter=watch)
     trainer.run()
+    resident, on_gpu = _high_water(), torch.cuda.max_memory_reserved() if device == "cuda" else None
+    began = _process_began()
     online, momentum = passes(config, data_shape(config, images))
-    forward = flops(trainer.method.online.backbone, config.train.image_size)
     return TrainSpeed(
         title=_title(config),
         steps=steps,
         batch_size=batch_size,
         step_seconds=statistics.median(watch.rounds[1:]) / steps,
         pause_seconds=statistics.median(watch.pauses[1:]),
-        first_step=watch.first_step - began if (began := _process_began()) is not None else None,
-        image_flops=image_flops(forward, online, momentum),
-        resident=_high_water(),
-        on_gpu=torch.cuda.max_memory_reserved() if device == "cuda" else None,
+        first_step=None if began is None else watch.first_step - began,
+        image_flops=image_flops(flops(trainer.method.online.backbone, side), online, momentum),
         product=product_speed(device),
         product_type=str(PRODUCT_TYPE[device]).removeprefix("torch."),
+        resident=resident,
+        on_gpu=on_gpu,
     )
 
 

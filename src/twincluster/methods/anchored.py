@@ -21,6 +21,7 @@ from twincluster.memory import Queue, ema_update, momentum_copy
 from twincluster.methods.base import Batch, DataShape, Method, Network, Outcome
 
 MARGIN = 3.0  # mean gap, in nats, between a sample's two best clusters when k-means sets the head
+FINAL_STARTS = 10  # of the k-means that decides the result
 BELIEF_KEEP = 0.7  # how much of a sample's belief survives one look at it
 
 
@@ -30,7 +31,8 @@ class AnchoredNetwork(Network):
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
         settings, n_features = config.anchored, self.backbone.n_features
-        self.projector = mlp(n_features, settings.hidden, settings.n_features)
+        self.n_projected = settings.n_features if settings.hidden else n_features
+        self.projector = mlp(n_features, settings.hidden, settings.n_features) if settings.hidden else nn.Identity()
         self.head = nn.Linear(n_features, config.n_clusters)
 
     def embed(self, images: Tensor) -> Tensor:
@@ -70,7 +72,7 @@ class Anchored(Method):
         n_features = self.settings.n_features
         byol = self.settings.instance == "byol"
         self.predictor = mlp(n_features, self.settings.hidden, n_features) if byol else nn.Identity()
-        self.queue = Queue(self.settings.instance_queue, n_features)  # Q
+        self.queue = Queue(self.settings.instance_queue, self.online.n_projected)  # Q
         self.register_buffer("bank", torch.zeros(shape.n_samples, self.online.backbone.n_features))
         self.register_buffer("belief", torch.full((shape.n_samples, self.n_clusters), 1 / self.n_clusters))
         self.register_buffer("labels", torch.zeros(shape.n_samples, dtype=torch.int64))
@@ -147,16 +149,22 @@ class Anchored(Method):
         """New labels: from k-means as long as it leads, from the head's own belief once the head has been let go."""
         old = self.labels.clone()
         if self.label_weight == 0:
-            self.anchor(self.bank, epoch)
+            self.anchor(self.bank, seed=self.seed + epoch, warm=epoch > 0)
         self.labels.copy_(self.belief.argmax(1))
         top = self.belief.topk(2, dim=1).values
         self.trusted.copy_(assign.confident(top[:, 0] - top[:, 1], self.labels, self.settings.label_share))
         return {"relabelled": float((self.labels != old).float().mean()), "belief": float(top[:, 0].mean())}
 
-    def anchor(self, features: Tensor, epoch: int) -> None:
-        """Set the head to the centres of k-means on whitened features, with clusters in their old order."""
-        whitening = assign.whiten(features)
-        found = assign.spherical_kmeans(whitening(features), self.n_clusters, seed=self.seed + epoch)
+    def anchor(self, features: Tensor, *, seed: int, warm: bool, n_init: int = 3) -> None:
+        """Set the head to the centres of k-means on whitened features, with clusters in their old order.
+
+        K-means starts from scratch and, if `warm`, from the clusters there are: the best end wins.
+        """
+        whitening = assign.whiten(features, self.settings.shrinkage)
+        whitened = whitening(features)
+        members = F.one_hot(self.labels, self.n_clusters).to(whitened.dtype)
+        init = losses.cluster_representations(whitened, members) if warm else None
+        found = assign.spherical_kmeans(whitened, self.n_clusters, seed=seed, init=init, n_init=n_init)
         order = assign.match_labels(self.labels, found.labels, self.n_clusters)
         centres = torch.empty_like(found.centres)
         centres[order] = found.centres
@@ -173,7 +181,7 @@ class Anchored(Method):
     def finish(self, embed: Callable[[Network], Tensor]) -> None:
         """A head that was never let go is set once more, now from the features that prediction will see."""
         if self.label_weight == 0:
-            self.anchor(embed(self.online), epoch=0)
+            self.anchor(embed(self.online), seed=self.seed, warm=True, n_init=FINAL_STARTS)
 
 
 def mlp(n_inputs: int, hidden: int, n_outputs: int) -> nn.Sequential:

@@ -1,0 +1,105 @@
+"""How a command ends: its exit status, and the one line that says what to do when it could not be done."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from cyclopts import CycloptsError, MissingArgumentError
+
+from twincluster.errors import InputError
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+IN_THE_WAY = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
+
+
+def status_of(command: Callable[[], object]) -> int:
+    """Run a command: 0 done, 2 bad input (one line says what to do), 1 a fault of ours, 130 interrupted."""
+    try:
+        with _plain_warnings():
+            command()
+            sys.stdout.flush()
+    except SystemExit as leaving:
+        return leaving.code if isinstance(leaving.code, int) else 0
+    except KeyboardInterrupt as interrupt:
+        return _say(str(interrupt) or "interrupted", 130)
+    except BrokenPipeError:  # whoever read our output left, as in `twincluster recipes | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except CycloptsError as error:
+        return _say(_usage(error), 2)
+    except Exception as error:
+        if fixable := _fixable(error):
+            return _say(fixable, 2)
+        traceback.print_exc()
+        return _say("this is a fault of twincluster, not of your data; please report the lines above", 1)
+    return 0
+
+
+@contextmanager
+def resumable(out: Path, command: str) -> Iterator[None]:
+    """Lets an interrupt say how to go on: by `command`, --out and --resume once there is a run to resume."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        begun = (out / "config.json").is_file()
+        how = f"{command} --out {shlex.quote(str(out))} --resume goes on from the last checkpoint"
+        raise KeyboardInterrupt(f"interrupted; {how if begun else 'nothing has been trained yet'}") from None
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Warnings as one line each, without the line of code that raised them."""
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        print(f"warning: {_one_line(str(message))}", file=file or sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
+
+
+def _say(message: str, status: int) -> int:
+    print(f"twincluster: {_one_line(message)}", file=sys.stderr)
+    return status
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _usage(error: CycloptsError) -> str:
+    """What is wrong with the words of a command, and where to look."""
+    command = " ".join(("twincluster", *(error.command_chain or ())))
+    said = str(error).strip().rstrip(".")
+    if isinstance(error, MissingArgumentError) and error.argument and not error.keyword:
+        said = f"{command} needs {error.argument.name}"
+    return f"{said}; see {command} --help"
+
+
+def _fixable(error: Exception) -> str | None:
+    """What a user can do about an error, or None when it is a fault of ours."""
+    if isinstance(error, InputError):
+        return str(error)
+    if isinstance(error, OSError) and error.errno in FULL:
+        return f"the disk is full ({error.filename or 'while writing'}): free some room"
+    if isinstance(error, OSError) and error.errno in IN_THE_WAY and error.filename:
+        return f"{error.filename}: {str(error.strerror).lower()}; check the path and its permissions"
+    if type(error).__name__ == "OutOfMemoryError":  # torch's, which is not imported here
+        return "the memory of the GPU is full: lower train.batch_size or train.image_size with --set, or use a CPU"
+    return None

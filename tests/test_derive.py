@@ -1,0 +1,261 @@
+"""What follows from the data: every setting that is left open, every setting that cannot fit, and the statistics."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from small_runs import images_of, pictures, rows
+from twincluster import derive
+from twincluster.config import Config, make_config
+from twincluster.derive import data_shape, resolve, resolve_device
+from twincluster.errors import InputError
+from twincluster.images.store import Images
+
+
+def blank(n: int, side: int = 8) -> Images:
+    """Black images that take no memory, however many."""
+    few = images_of(np.zeros((2, side, side, 3), dtype=np.uint8))
+    return replace(few, pixels=np.broadcast_to(np.uint8(0), (n, side, side, 3)), usable=np.arange(n))
+
+
+def derived(images: Images, **settings: Any) -> Config:
+    return resolve(make_config({"n_clusters": 10, **settings}), images)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+def test_nothing_is_left_open_and_a_resolved_config_resolves_to_itself() -> None:
+    for images in (blank(600), images_of(rows(600))):
+        config = derived(images)
+        assert "auto" not in (config.train.device, config.train.precision, config.train.backbone)
+        assert min(config.train.batch_size, config.tcc.cluster_queue, config.anchored.instance_queue) > 0
+        assert resolve(config, images) == config
+
+
+def test_what_the_settings_say_is_kept() -> None:
+    train = {"batch_size": 24, "image_size": 6, "backbone": "resnet18", "device": "cpu", "precision": "float32"}
+    queues = {"instance_queue": 40, "cluster_queue": 30}
+    config = derived(blank(60), train=train, tcc=queues, anchored={"instance_queue": 50})
+    assert {name: getattr(config.train, name) for name in train} == train
+    assert {name: getattr(config.tcc, name) for name in queues} == queues
+    assert config.anchored.instance_queue == 50
+
+
+# -- device and precision --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_without_a_gpu() -> None:
+    config = derived(blank(60))
+    assert (config.train.device, config.train.precision) == ("cpu", "float32")
+    assert derived(blank(60), train={"precision": "float32"}).train.precision == "float32"
+    with pytest.raises(InputError, match="'cuda' but torch sees no GPU: use --device auto or cpu"):
+        derived(blank(60), train={"device": "cuda"})
+    with pytest.raises(InputError, match="bf16 needs a GPU: use --precision auto"):
+        derived(blank(60), train={"precision": "bf16"})
+
+
+@pytest.mark.usefixtures("gpu")
+def test_with_a_gpu() -> None:
+    config = derived(blank(60))
+    assert (config.train.device, config.train.precision) == ("cuda", "bf16")
+    assert derived(blank(60), train={"precision": "float32"}).train.precision == "float32"
+    config = derived(blank(60), train={"device": "cpu"})
+    assert (config.train.device, config.train.precision) == ("cpu", "float32")
+    with pytest.raises(InputError, match="bf16 needs a GPU"):
+        derived(blank(60), train={"device": "cpu", "precision": "bf16"})
+
+
+def test_unknown_device() -> None:
+    with pytest.raises(InputError, match="device is 'tpu': expected auto, cpu or cuda"):
+        derived(blank(60), train={"device": "tpu"})
+    assert resolve_device("cpu") == "cpu"
+
+
+# -- number of clusters, method --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_clusters", [0, 1])
+def test_fewer_than_two_clusters(n_clusters: int) -> None:
+    with pytest.raises(InputError, match=f"the number of clusters is {n_clusters}: give at least 2"):
+        derived(blank(60), n_clusters=n_clusters)
+
+
+def test_no_more_clusters_than_readable_samples() -> None:
+    half_readable = replace(blank(20), usable=np.arange(0, 20, 2))
+    assert derived(half_readable, n_clusters=10).n_clusters == 10
+    with pytest.raises(InputError, match="11 clusters need at least as many readable samples; there are 10"):
+        derived(half_readable, n_clusters=11)
+
+
+def test_unknown_method() -> None:
+    with pytest.raises(InputError, match="there is no method 'foo': choose one of .*anchored"):
+        derived(blank(60), method="foo")
+
+
+# -- image size and backbone -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("side", "wanted"), [(8, 8), (96, 96), (144, 96)])
+def test_images_are_trained_on_at_their_own_size_within_reason(side: int, wanted: int) -> None:
+    assert derived(blank(20, side)).train.image_size == wanted
+    assert derived(blank(20, side), train={"image_size": 120}).train.image_size == 120
+
+
+def test_rows_have_no_size_and_an_mlp() -> None:
+    config = derived(images_of(rows(30)), train={"image_size": 16})
+    assert (config.train.image_size, config.train.backbone) == (0, "mlp")
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize(
+    ("side", "device", "method", "wanted"),
+    [
+        (8, "cuda", "anchored", "small"),
+        (28, "cuda", "tcc", "small"),
+        (32, "cpu", "anchored", "small"),
+        (32, "cpu", "tcc", "small"),
+        (32, "cuda", "anchored", "resnet18"),
+        (32, "cuda", "tcc", "resnet34"),
+        (32, "cuda", "tcc-without-l1", "resnet34"),
+        (33, "cpu", "anchored", "resnet18"),
+        (96, "cpu", "tcc", "resnet34"),
+    ],
+)
+def test_the_backbone_follows_size_device_and_method(side: int, device: str, method: str, wanted: str) -> None:
+    assert derived(blank(20, side), train={"device": device}, method=method).train.backbone == wanted
+
+
+def test_a_backbone_must_fit_the_data() -> None:
+    for name in ("mlp", "resnet19"):
+        with pytest.raises(InputError, match=f"train.backbone is '{name}': for images expected auto, resnet18 or"):
+            derived(blank(20), train={"backbone": name})
+    for name in ("small", "resnet19"):
+        with pytest.raises(InputError, match=f"train.backbone is '{name}': for rows expected auto, mlp"):
+            derived(images_of(rows(20)), train={"backbone": name})
+
+
+# -- batch and queues ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("n", "n_clusters", "wanted"), [(10, 2, 10), (500, 10, 320), (500, 20, 500), (2000, 1000, 2000), (60_000, 10, 320)]
+)
+def test_tcc_takes_32_samples_of_every_cluster_where_there_are_so_many(n: int, n_clusters: int, wanted: int) -> None:
+    assert derived(blank(n), n_clusters=n_clusters, method="tcc").train.batch_size == wanted
+
+
+@pytest.mark.parametrize(("n", "n_clusters"), [(2, 2), (10, 2), (500, 10), (2000, 1000), (60_000, 10)])
+def test_every_batch_fits_the_data_and_every_queue_holds_a_batch(n: int, n_clusters: int) -> None:
+    for method in ("anchored", "tcc"):
+        config = derived(blank(n), n_clusters=n_clusters, method=method)
+        batch = config.train.batch_size
+        assert 2 <= batch <= n
+        assert batch <= config.tcc.instance_queue <= max(batch, n)
+        assert 2 * batch <= config.anchored.instance_queue <= max(2 * batch, n)  # both views are keys
+        assert config.tcc.cluster_queue == 100 * n_clusters
+
+
+def test_a_batch_larger_than_the_data_and_a_batch_of_one() -> None:
+    assert derived(blank(50), train={"batch_size": 512}).train.batch_size == 50
+    assert derived(blank(50), train={"batch_size": 1}).train.batch_size == 2  # batch-norm needs two
+
+
+def test_a_queue_holds_each_sample_once_at_most() -> None:
+    config = derived(blank(500), method="tcc", train={"batch_size": 32}, tcc={"instance_queue": 12_800})
+    assert config.tcc.instance_queue == 500
+    config = derived(blank(500), train={"batch_size": 32}, anchored={"instance_queue": 100})
+    assert config.anchored.instance_queue == 100
+
+
+def test_the_cluster_queue_is_whole_blocks_of_clusters() -> None:
+    assert derived(blank(60), tcc={"cluster_queue": 70}).tcc.cluster_queue == 70
+    with pytest.raises(InputError, match="tcc.cluster_queue is 75: expected a multiple of the 10 clusters"):
+        derived(blank(60), tcc={"cluster_queue": 75})
+
+
+def test_a_simplex_needs_room() -> None:
+    assert derived(blank(60), tcc={"prototypes": "simplex", "n_features": 9}).tcc.n_features == 9
+    with pytest.raises(InputError, match="simplex needs tcc.n_features of at least 9 for 10 clusters, it is 8"):
+        derived(blank(60), tcc={"prototypes": "simplex", "n_features": 8})
+
+
+# -- statistics ------------------------------------------------------------------------------------------------------
+
+
+def shape_of(array: NDArray[Any], usable: NDArray[np.int64] | None = None) -> derive.DataShape:
+    images = images_of(array, usable)
+    return data_shape(derived(images, n_clusters=2), images)
+
+
+def test_statistics_of_images_are_per_channel_and_from_0_to_1() -> None:
+    array, _ = pictures(30)
+    shape = shape_of(array)
+    assert (shape.n_samples, shape.side, shape.n_inputs) == (30, 8, 3)
+    for channel in range(3):
+        values = [value / 255 for value in array[..., channel].ravel().tolist()]
+        mean = sum(values) / len(values)
+        assert shape.mean[channel] == pytest.approx(mean, rel=1e-6)
+        variance = sum((value - mean) ** 2 for value in values) / len(values)
+        assert shape.std[channel] == pytest.approx(variance**0.5, rel=1e-6)
+
+
+def test_statistics_of_rows_are_per_feature() -> None:
+    array = rows(40, 7)
+    array[:, 3] += 30_000  # far from 0, where float32 sums are coarse
+    shape = shape_of(array)
+    assert (shape.n_samples, shape.side, shape.n_inputs) == (40, 0, 7)
+    assert shape.mean == pytest.approx(array.astype(float).mean(0).tolist(), rel=1e-6)
+    assert shape.std == pytest.approx(array.astype(float).std(0).tolist(), rel=1e-6)
+
+
+def test_a_constant_channel_or_feature_is_not_divided_by_zero() -> None:
+    array, _ = pictures(30)
+    array[..., 1] = 77
+    shape = shape_of(array)
+    assert shape.std[1] == 1
+    assert shape.mean[1] == pytest.approx(77 / 255)
+    assert max(shape.std[0], shape.std[2]) < 0.5
+    table = rows(30)
+    table[:, 2] = -0.3
+    shape = shape_of(table)
+    assert shape.std[2] == 1
+    assert shape.mean[2] == pytest.approx(-0.3)
+
+
+def test_only_usable_rows_count() -> None:
+    array, _ = pictures(30)
+    usable = np.arange(0, 30, 3)
+    array[1::3] = 255
+    shape, wanted = shape_of(array, usable), shape_of(array[usable])
+    assert shape == wanted
+    assert shape.n_samples == 10
+
+
+def test_sums_over_many_pixels_do_not_saturate() -> None:
+    many = replace(blank(2000, 128), pixels=np.broadcast_to(np.uint8([100, 200, 0]), (2000, 128, 128, 3)))
+    shape = data_shape(derived(many), many)
+    assert shape.mean == pytest.approx((100 / 255, 200 / 255, 0))
+
+
+def test_large_data_is_sampled_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(derive, "STATISTICS_SAMPLE", 50)
+    monkeypatch.setattr(derive, "STATISTICS_PIXELS", 500)
+    array = np.zeros((1000, 4, 4, 3), dtype=np.uint8)
+    array[500:] = 200  # a sample of the first rows alone would be black
+    shape = shape_of(array)
+    assert shape.n_samples == 1000
+    assert shape.mean == pytest.approx((100 / 255,) * 3)
+    assert shape.std == pytest.approx((100 / 255,) * 3)

@@ -1,0 +1,272 @@
+"""Resuming: a run that was interrupted, at any moment and more than once, ends like one that never was, bit for bit.
+
+Some processes here are really killed; the moments that a kill might hit are also gone through one by one.
+"""
+
+import dataclasses
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import twincluster
+from small_runs import SMALL, assert_equal_state, images_of, pictures, rows, small_config, train, without_seconds
+from twincluster import checkpoint, cli, pipeline
+from twincluster.config import Config, make_config, parse_overrides
+from twincluster.engine import Reporter, Trainer
+from twincluster.errors import InputError
+from twincluster.images.sources import Listing, open_source
+from twincluster.results import Run
+
+METHODS = ("anchored", "tcc")
+OFTEN = "train.checkpoint_minutes=0"  # a checkpoint after every step
+
+
+# -- a real kill -----------------------------------------------------------------------------------------------------
+
+
+def command(source: Path, out: Path, method: str, *more: str) -> list[str]:
+    settings = ["train.batch_size=16", "train.image_size=8", "train.backbone=small", OFTEN, f"method={method}"]
+    settings += [
+        "anchored.hidden=16",
+        "anchored.n_features=8",
+        "anchored.label_weight=1.0",
+        "anchored.instance=infonce",
+    ]
+    settings += ["tcc.n_features=8", "tcc.cluster_queue=12", "tcc.instance_queue=64"]
+    pairs = [part for setting in settings for part in ("--set", setting)]
+    return ["fit", str(source), "--clusters", "3", "--epochs", "8", "--seed", "3", "--device", "cpu", "--out", str(out),
+            *pairs, *more]  # fmt: skip
+
+
+def kill_after(arguments: list[str], out: Path, step: int, delay: float) -> dict[str, Any]:
+    """Start a run in a process of its own, wait for a checkpoint of `step` or later, and kill it; returns where."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(twincluster.__file__).parents[1])}
+    program = [sys.executable, "-m", "twincluster", *arguments]
+    child = subprocess.Popen(program, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        while child.poll() is None:
+            # every look at the folder must find a whole checkpoint
+            if checkpoint.exists(out / "checkpoint") and checkpoint.load(out / "checkpoint")[1]["step"] >= step:
+                break
+            time.sleep(0.002)
+        time.sleep(delay)
+    finally:
+        child.send_signal(signal.SIGKILL)
+        errors = child.communicate()[1]
+    assert child.returncode == -signal.SIGKILL, errors
+    return checkpoint.load(out / "checkpoint")[1]
+
+
+def outputs(folder: Path) -> dict[str, Any]:
+    files = {name: (folder / name).read_bytes() for name in ("model.safetensors", "assignments.csv")}
+    return {**files, "metrics": without_seconds(Run(folder).read_metrics())}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_killed_process_resumes_bit_for_bit(tmp_path: Path, method: str) -> None:
+    array, labels = pictures(90)  # 5 steps an epoch
+    source = tmp_path / "data"
+    source.mkdir()
+    np.save(source / "images.npy", array)
+    np.save(source / "labels.npy", labels)
+    assert cli.main(command(source, tmp_path / "whole", method)) == 0
+
+    out, moment = tmp_path / "killed", random.Random(method)
+    first = kill_after(command(source, out, method), out, step=moment.randint(4, 9), delay=moment.uniform(0, 0.05))
+    assert not (out / "model.safetensors").exists()
+    (out / "checkpoint" / f"{checkpoint.FILE}.partial").write_bytes(b"of a writer that died")
+    second = kill_after(
+        command(source, out, method, "--resume"), out, step=first["step"] + moment.randint(3, 8), delay=0.01
+    )
+    assert first["step"] < second["step"] < 40
+    assert second["seconds"] > first["seconds"]
+    assert cli.main(command(source, out, method, "--resume")) == 0
+    assert outputs(out) == outputs(tmp_path / "whole")
+    assert len(outputs(out)["metrics"]) == 8
+    assert list(out.rglob("*.partial")) == []
+
+
+# -- every moment ----------------------------------------------------------------------------------------------------
+
+
+class Interrupted(Exception):
+    """Stands for the death of the process."""
+
+
+class Interrupter(Reporter):
+    """Dies when it is told something for the n-th time."""
+
+    def __init__(self, calls_left: int) -> None:
+        self.calls_left = calls_left
+
+    def step(self, progress: float, remaining: float | None) -> None:
+        self.epoch({})
+
+    def epoch(self, row: dict[str, Any]) -> None:
+        self.calls_left -= 1
+        if self.calls_left == 0:
+            raise Interrupted
+
+
+def assert_same_end(folder: Path, wanted: Path) -> None:
+    (found, progress), (state, wanted_progress) = (checkpoint.load(run / "checkpoint") for run in (folder, wanted))
+    assert_equal_state(found, state)
+    assert progress | {"seconds": 0} == wanted_progress | {"seconds": 0}
+    assert without_seconds(Run(folder).read_metrics()) == without_seconds(Run(wanted).read_metrics())
+
+
+@pytest.mark.parametrize("minutes", [OFTEN, "train.checkpoint_minutes=100"], ids=["often", "never"])
+@pytest.mark.parametrize("changes", [("method=anchored",), ("method=tcc", "optimiser.name=adam")], ids=str)
+def test_dying_at_any_moment_between_steps(tmp_path: Path, changes: tuple[str, ...], minutes: str) -> None:
+    images, labels = images_of(rows()), np.arange(28) % 3
+    changes = (*changes, minutes, "train.epochs=3")
+    train(images, *changes, folder=tmp_path / "whole", labels=labels)
+    for moment in range(1, 13):  # 3 epochs of 3 steps and a row each
+        folder = tmp_path / str(moment)
+        with pytest.raises(Interrupted):
+            train(images, *changes, folder=folder, labels=labels, reporter=Interrupter(moment))
+        train(images, *changes, folder=folder, labels=labels, resume=True)
+        assert_same_end(folder, tmp_path / "whole")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_dying_right_after_each_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    """One run that lives for a single checkpoint at a time."""
+    images, changes = images_of(rows()), (f"method={method}", OFTEN, "train.epochs=3")
+    train(images, *changes, folder=tmp_path / "whole")
+    save, lives = checkpoint.save, 0
+
+    def save_and_die(*arguments: Any) -> None:
+        save(*arguments)
+        raise Interrupted
+
+    monkeypatch.setattr(checkpoint, "save", save_and_die)
+    while not checkpoint.exists(tmp_path / "run" / "checkpoint") or lives < 9:
+        with pytest.raises(Interrupted):
+            train(images, *changes, folder=tmp_path / "run", resume=lives > 0)
+        lives += 1
+    monkeypatch.setattr(checkpoint, "save", save)
+    train(images, *changes, folder=tmp_path / "run", resume=True)
+    assert_same_end(tmp_path / "run", tmp_path / "whole")
+
+
+def test_a_finished_run_resumes_to_the_same_end(tmp_path: Path) -> None:
+    for changes in (("anchored.label_weight=0",), ()):  # with a head that is set at the end, and one that is not
+        folder = tmp_path / str(len(changes))
+        method = train(images_of(rows()), *changes, folder=folder)
+        again = train(images_of(rows()), *changes, folder=folder, resume=True)
+        assert_equal_state(again.state_dict(), method.state_dict())
+        assert [row["epoch"] for row in Run(folder).read_metrics()] == [0, 1, 2, 3]
+
+
+def test_a_half_written_row_of_metrics_is_written_again(tmp_path: Path) -> None:
+    images = images_of(rows())
+    train(images, OFTEN, folder=tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        train(images, OFTEN, folder=tmp_path / "run", reporter=Interrupter(10))
+    with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
+        file.write('{"epoch": 2, "steps": 3, "lo')
+    train(images, OFTEN, folder=tmp_path / "run", resume=True)
+    assert_same_end(tmp_path / "run", tmp_path / "whole")
+
+
+def test_by_minutes_the_time_already_spent_counts(tmp_path: Path) -> None:
+    images = images_of(rows())
+    config = small_config(images, "train.minutes=0.1", OFTEN)
+    run = Run(tmp_path)
+    with pytest.raises(Interrupted):
+        Trainer(config, images, run=run, reporter=Interrupter(7)).run()
+    state, progress = checkpoint.load(run.checkpoint)
+    assert progress["step_in_epoch"] > 0
+    checkpoint.save(run.checkpoint, state, progress | {"seconds": 6.0})  # all of it
+    trainer = Trainer(config, images, run=run)
+    trainer.run(resume=True)
+    assert trainer.clock.step <= progress["step"] + 1
+    assert [row["epoch"] for row in run.read_metrics()] == [0, 1]  # the epoch under way has its row
+    assert run.read_metrics()[-1]["seconds"] >= 6
+
+
+# -- refusals --------------------------------------------------------------------------------------------------------
+
+
+def fit(listing: Listing, out: Path, *changes: str, resume: bool = False, split: pipeline.Split = "all") -> None:
+    config: Config = make_config(parse_overrides(("train.epochs=2", *changes)), SMALL)
+    pipeline.fit(listing, config, out, resume=resume, split=split)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(file): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["seed=1", "n_clusters=4", "method=tcc", "optimiser.learning_rate=0.2", "train.batch_size=7", "augment.flip=0.1",
+     "anchored.temperature=0.3", "tcc.alpha=0.1", "train.image_size=6"],
+)  # fmt: skip
+def test_other_settings_are_refused_by_name(tmp_path: Path, change: str) -> None:
+    listing = open_source(pictures()[0])
+    fit(listing, tmp_path / "run", "train.epochs=1")
+    before = content(tmp_path)
+    with pytest.raises(InputError, match=f"was started with another .*{change.split('=')[0]}.*: resume with the same"):
+        fit(listing, tmp_path / "run", change, resume=True)
+    assert content(tmp_path) == before
+
+
+def test_only_what_differs_is_named(tmp_path: Path) -> None:
+    listing = open_source(rows())
+    fit(listing, tmp_path / "run", "train.epochs=1")
+    with pytest.raises(InputError) as refusal:
+        fit(listing, tmp_path / "run", "seed=4", "augment.noise=0.9", resume=True)
+    assert "another seed, augment.noise: resume" in str(refusal.value)
+
+
+def test_length_and_checkpoints_may_change(tmp_path: Path) -> None:
+    listing = open_source(rows())
+    fit(listing, tmp_path / "run")
+    fit(listing, tmp_path / "run", "train.epochs=5", OFTEN, resume=True)
+    assert [row["epoch"] for row in Run(tmp_path / "run").read_metrics()] == [0, 1, 2, 3, 4]
+    assert Run(tmp_path / "run").read_config()[0].train.epochs == 5
+
+
+def test_other_data_is_refused_and_the_same_data_elsewhere_is_not(tmp_path: Path) -> None:
+    array, _ = pictures()
+    fit(open_source(array), tmp_path / "run", "train.epochs=1")
+    before = content(tmp_path / "run")
+    other = array.copy()
+    other[5, 2, 2, 0] ^= 1
+    for changed in (other, array[:-1], np.concatenate([array, array[:1]])):
+        with pytest.raises(InputError, match="was started on other data: resume with the same source"):
+            fit(open_source(changed), tmp_path / "run", resume=True)
+    assert content(tmp_path / "run") == before
+    np.save(tmp_path / "copy.npy", array)
+    fit(open_source(tmp_path / "copy.npy"), tmp_path / "run", resume=True)
+
+
+def test_another_split_is_refused(tmp_path: Path) -> None:
+    listing = dataclasses.replace(open_source(rows()), split=(np.arange(28) % 2).astype(np.int8))
+    fit(listing, tmp_path / "run", "train.epochs=1", split="train")
+    for split in ("test", "all"):
+        with pytest.raises(InputError, match="was started with --split train: resume with the same"):
+            fit(listing, tmp_path / "run", resume=True, split=split)
+
+
+def test_only_a_run_can_be_resumed(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(InputError, match="is not a run: it has no config.json"):
+            fit(open_source(rows()), folder, resume=True)
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    listing = open_source(rows())
+    fit(listing, tmp_path / "run", "train.epochs=1")
+    (tmp_path / "run" / "checkpoint" / checkpoint.FILE).write_bytes(b"not a checkpoint")
+    with pytest.raises(InputError, match="is not a checkpoint of twincluster"):
+        fit(listing, tmp_path / "run", resume=True)
