@@ -27,8 +27,11 @@ lint: $(READY) ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(READY) ## measure speed on this machine
-	$(BIN)/twincluster bench
+bench: $(READY) ## measure speed and memory on this machine; the last table takes a quarter of an hour
+	$(BIN)/twincluster bench startup
+	$(BIN)/twincluster bench augment
+	$(BIN)/twincluster bench train --device cpu --set train.backbone=small --set train.batch_size=128
+	$(BIN)/twincluster bench memory
 
 clean: ## remove .venv, caches and built packages; runs and data stay
 	rm -rf .venv dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

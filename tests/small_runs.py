@@ -14,8 +14,11 @@ from twincluster.derive import resolve
 from twincluster.engine import Reporter, Trainer
 from twincluster.images.sources import open_source
 from twincluster.images.store import Images, open_images
+from twincluster.methods.anchored import Anchored
 from twincluster.methods.base import Method
 from twincluster.results import Run
+
+FILLED = 5  # rows of the queue of `midway`
 
 # Everything that matters to a test is said here: defaults may change.
 SMALL = make_config(
@@ -64,6 +67,22 @@ KINDS: dict[str, NDArray[Any]] = {"images": pictures()[0], "rows": rows()}
 def make(kind: str, *changes: str) -> Trainer:
     images = images_of(KINDS[kind])
     return Trainer(small_config(images, *changes), images)
+
+
+def midway(*changes: str, kind: str = "images") -> Anchored:
+    """The default method in the midst of training: momentum weights that lag behind, a queue partly full, labels."""
+    method = make(kind, *changes).method
+    assert isinstance(method, Anchored)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weight in method.momentum.parameters():
+            weight += 0.1 * torch.randn(weight.shape, generator=generator)
+        keys = torch.randn(FILLED, method.queue.rows.shape[1], generator=generator)
+        method.queue.push(torch.nn.functional.normalize(keys, dim=1))
+        method.labels.copy_(torch.randint(0, method.n_clusters, method.labels.shape, generator=generator))
+        method.trusted.copy_(torch.rand(method.trusted.shape, generator=generator) < 0.5)
+        method.belief.copy_(torch.randn(method.belief.shape, generator=generator).softmax(1))
+    return method
 
 
 def train(

@@ -296,7 +296,7 @@ def _check(config: Config) -> None:
         if low > high:
             raise InputError(f"{name} is [{low}, {high}]: write the smaller number first")
     if config.anchored.instance == "byol" and not config.anchored.hidden:
-        raise InputError("anchored.hidden is 0: byol needs a predictor; give it a width, or use anchored.instance=infonce")
+        raise InputError("anchored.hidden is 0, but byol needs a predictor: give a width, or anchored.instance=infonce")
     if config.augment.hue > 0.5:
         raise InputError(f"augment.hue is {config.augment.hue}: the colour circle allows at most 0.5")
 

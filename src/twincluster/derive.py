@@ -37,7 +37,7 @@ def resolve(config: Config, images: Images) -> Config:
         image_size=side,
         backbone=_backbone(train.backbone, config.method, side, device),
         batch_size=_batch_size(config, n_samples),
-        epochs=train.epochs or _epochs(n_samples, device),
+        epochs=train.epochs or _epochs(n_samples, device if side else "cpu"),  # rows are small, wherever they are
     )
     tcc = replace(
         config.tcc,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import shlex
 import sys
@@ -23,6 +24,8 @@ IN_THE_WAY = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDI
 
 def status_of(command: Callable[[], object]) -> int:
     """Run a command: 0 done, 2 bad input (one line says what to do), 1 a fault of ours, 130 interrupted."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name that cannot be printed must not cost the run
     try:
         with _plain_warnings():
             command()

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -69,17 +69,7 @@ def fit(
     training = dataclasses.replace(images, usable=_usable(images, split))
     config = resolve(config, training)
     run = _continue_run(out, config, images, split) if resume else Run.create(out)
-    data = {
-        "source": listing.name,
-        "location": location,
-        "root": str(root.absolute()) if root else None,
-        "files": listing.files is not None,
-        "fingerprint": images.fingerprint,
-        "inputs": len(listing.paths),
-        "readable": len(images.usable),
-        "split": split,
-    }
-    run.write_config(config, data_shape(config, training), data)
+    run.write_config(config, data_shape(config, training), describe(images, location, root, split))
     labels = listing.labels[training.usable] if listing.labels is not None else None
     trainer = Trainer(config, training, run=run, labels=labels, reporter=reporter)
     network = trainer.run(resume=resume).online
@@ -90,6 +80,22 @@ def fit(
     if listing.labels is not None and (scored & (listing.labels >= 0) & (assignments.clusters >= 0)).any():
         scores = score(listing.labels[scored], assignments.clusters[scored])
     return Fitted(run, config, assignments, scores, scored_on)
+
+
+def describe(
+    images: Images, location: str | None = None, root: Path | None = None, split: Split = "all"
+) -> dict[str, Any]:
+    """What config.json says of the data."""
+    return {
+        "source": images.listing.name,
+        "location": location,
+        "root": str(root.absolute()) if root else None,
+        "files": images.listing.files is not None,
+        "fingerprint": images.fingerprint,
+        "inputs": len(images.listing.paths),
+        "readable": len(images.usable),
+        "split": split,
+    }
 
 
 def store_side(config: Config) -> int:

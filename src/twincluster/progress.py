@@ -1,10 +1,11 @@
-"""Telling a person how a run goes: a bar on a terminal, a line now and then everywhere else."""
+"""Telling a person how a run goes: a bar on a terminal and in a notebook, a line now and then everywhere else."""
 
 from __future__ import annotations
 
 import re
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
@@ -30,7 +31,7 @@ class Progress(Reporter):
         self._warned: set[str] = set()
 
     def __enter__(self) -> Progress:
-        if self.stream.isatty():
+        if self.stream.isatty() or (self.stream is sys.stderr and _in_notebook()):
             from rich.console import Console
             from rich.progress import BarColumn, TextColumn
             from rich.progress import Progress as Bar
@@ -101,6 +102,11 @@ class Progress(Reporter):
         for name, value in row.items():
             if isinstance(value, float):
                 self._board.add_scalar(name, value, row["epoch"])
+
+
+def _in_notebook() -> bool:
+    """Whether a notebook can show rich's bar; without widgets lines are better than nothing."""
+    return "ipykernel" in sys.modules and find_spec("ipywidgets") is not None
 
 
 def _board_writer() -> Any:

@@ -162,10 +162,9 @@ class Run:
         """Resolved settings, shape of the data, and what is known of its source."""
         try:
             content = json.loads(self._config.read_text(encoding="utf-8"))
-            shape: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in content["shape"].items()}
             if missing := DATA_FACTS - set(content["data"]):
                 raise KeyError(*sorted(missing))
-            return make_config(content["config"]), DataShape(**shape), content["data"]
+            return make_config(content["config"]), _read_shape(**content["shape"]), content["data"]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(f"{self._config} cannot be read as a run's settings: {_first_line(error)}") from error
 
@@ -225,6 +224,14 @@ class Run:
             except ValueError:
                 return
             yield row
+
+
+def _read_shape(n_samples: int, side: int, n_inputs: int, mean: list[float], std: list[float]) -> DataShape:
+    if not all(isinstance(number, int) and number >= 0 for number in (n_samples, side, n_inputs)):
+        raise ValueError("the sizes in shape are not whole numbers")
+    if not len(mean) == len(std) == n_inputs:
+        raise ValueError(f"shape needs {n_inputs} means and standard deviations")
+    return DataShape(n_samples, side, n_inputs, tuple(map(float, mean)), tuple(map(float, std)))
 
 
 def strict_json(value: Any, indent: int | None = None) -> str:

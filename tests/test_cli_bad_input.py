@@ -1,0 +1,230 @@
+"""Bad input: exit status 2, one line that says what to do, no traceback, and nothing left behind."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from command_line import TINY, colours, command, worked
+from twincluster.results import Assignments
+
+FIT = ("--clusters", 3, "--out", "run", *TINY)
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder of each test, with one of every bad thing."""
+    place = tmp_path / "work"
+    place.mkdir()
+    monkeypatch.chdir(place)
+    Path("empty").mkdir()
+    Path("texts/more").mkdir(parents=True)
+    Path("texts/letter.txt").write_text("dear")
+    Path("texts/more/table.csv").write_text("a,b\n")
+    Path("lone.png").touch()
+    images, labels = colours()
+    rows = np.random.default_rng(0).normal(size=(20, 4))
+    np.save("images.npy", images)
+    np.save("labels.npy", labels)
+    np.save("rows.npy", rows)
+    np.save("floats.npy", images / 255)
+    np.save("wide.npy", images.astype(np.int32))
+    np.save("complex.npy", rows.astype(complex))
+    np.save("names.npy", np.array(["a", "b"]))
+    rows[7, 2] = np.nan
+    np.save("nan.npy", rows)
+    rows[7, 2] = np.inf
+    np.save("inf.npy", rows)
+    np.save("one.npy", images[:1])
+    Path("torn.npy").write_bytes(Path("images.npy").read_bytes()[:1000])
+    Path("torn.npz").write_bytes(b"PK\x03\x04 and no more")
+    Path("bad.toml").write_text("epochs = = 3\n")
+    return place
+
+
+# -- what SOURCE can be ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source,complaint", [
+    ("empty", "empty/ is empty: put images into it, or name another folder"),
+    ("texts", "texts/ holds no images (2 other files): name a folder with .jpg, .png or the like"),
+    ("nowhere", "nowhere: no such file, folder or data set; check the path, or name a data set: digits, cifar10"),
+    ("digit", "digit: no such file, folder or data set; did you mean digits?"),
+    ("lone.png", "lone.png is a single image: name the folder it lies in"),
+    ("bad.toml", "bad.toml: cannot tell what this is; expected a folder, .npy or .npz"),
+    ("nan.npy", "nan.npy contains NaN or infinity in row 7: replace it or drop the row"),
+    ("inf.npy", "inf.npy contains NaN or infinity in row 7: replace it or drop the row"),
+    ("floats.npy", "multiply by 255 and cast, (images * 255).astype('uint8')"),
+    ("wide.npy", "bring the values to 0 .. 255 and cast, images.astype('uint8')"),
+    ("complex.npy", "expected uint8 images (n,h,w[,c]) or float rows (n,d), got complex128 (20, 4)"),
+    ("names.npy", "expected uint8 images (n,h,w[,c]) or float rows (n,d)"),
+    ("one.npy", "one.npy has 1 sample, at least 2 are needed: add more images"),
+    ("torn.npy", "torn.npy: not a readable array of plain numbers; save it again with numpy.save"),
+    ("torn.npz", "torn.npz: not a readable array of plain numbers; save it again with numpy.save"),
+], ids=lambda value: value.split(":")[0])  # fmt: skip
+def test_sources(source: str, complaint: str) -> None:
+    assert complaint in command("fit", source, *FIT).complaint
+    assert not Path("run").exists()
+
+
+def test_predict_asks_the_same_of_its_source(workplace: Path) -> None:
+    worked("fit", "images.npy", *FIT)
+    for source in ("empty", "texts", "nowhere", "nan.npy", "floats.npy", "rows.npy"):
+        command("predict", "run", source, "--out", "new.csv").complaint  # noqa: B018  (it checks itself)
+        assert not Path("new.csv").exists()
+    assert (
+        "is not a run: it has no config.json" in command("predict", "empty", "images.npy", "--out", "a.csv").complaint
+    )
+    assert "is not a run: it has no config.json" in command("evaluate", "nowhere").complaint
+    assert "name that ends in .csv or .parquet" in command("predict", "run", "images.npy", "--out", "new.txt").complaint
+    assert "empty: is a folder" or command("predict", "run", "images.npy", "--out", "empty").complaint
+
+
+# -- options ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options,complaint", [
+    (["--clusters", "1"], "--clusters is 1: give at least 2"),
+    (["--clusters", "0"], "--clusters is 0: give at least 2"),
+    (["--clusters", "-3"], "--clusters is -3: give at least 2"),
+    ([], "say how many clusters to find, at least 2, for example --clusters 10"),
+    (["-k", "49", *TINY], "49 clusters need at least as many readable samples; there are 48"),
+    (["-k", "3", "--epochs", "1", "--minutes", "2"], "--epochs and --minutes both say how long to train: give one of them"),
+    (["-k", "3", "--epochs", "0"], "--epochs is 0: give a number above 0"),
+    (["-k", "3", "--minutes", "-1"], "--minutes is -1.0: give a number above 0"),
+    (["-k", "3", "--minutes", "nan"], "--minutes is nan: give a number above 0"),
+    (["-k", "3", "--minutes", "inf"], "train.minutes is inf: expected a finite number"),
+    (["-k", "3", "--seed", "-1"], "the seed is -1: choose one from 0 to 4294967295"),
+    (["-k", "3", "--seed", "9" * 30], f"the seed is {'9' * 30}: choose one from 0 to 4294967295"),
+    (["-k", "3", "--recipe", "digit"], "no recipe 'digit', did you mean 'digits'?"),
+    (["-k", "3", "--recipe", "zzz"], "no recipe 'zzz'; `twincluster recipes` lists them"),
+    (["-k", "3", "--recipe", "zzz.toml"], "no recipe 'zzz.toml'"),
+    (["-k", "3", "--recipe", "bad.toml"], "recipe bad.toml is not valid TOML"),
+    (["-k", "3", "--set", "tcc.alhpa=0.3"], "no setting 'tcc.alhpa', did you mean 'tcc.alpha'?"),
+    (["-k", "3", "--set", "tcc.alpha"], "--set 'tcc.alpha': expected FIELD=VALUE, for example --set tcc.alpha=0.25"),
+    (["-k", "3", "--set", "tcc.alpha=2"], "tcc.alpha is 2.0: expected a number from 0 to 1"),
+    (["-k", "3", *TINY, "--set", "method=kmeans"], "there is no method 'kmeans': choose one of anchored, tcc"),
+    (["-k", "3", *TINY, "--split", "train"], "images.npy has no train and test parts: leave out --split"),
+    (["-k", "3", "--labels", "folders"], "images.npy has no folders to take labels from"),
+    (["-k", "3", "--labels", "truth.csv"], "labels truth.csv: no such file"),
+    (["-k", "3", "--labels", "one.npy"], "labels one.npy: 48 labels are needed, one per input"),
+    (["-k", "3", "--labels", "bad.toml"], "labels bad.toml: expected none, folders, or a .csv or .npy file"),
+], ids=lambda value: " ".join(value[-2:]) if isinstance(value, list) else None)  # fmt: skip
+def test_options(options: list[str], complaint: str) -> None:
+    assert complaint in command("fit", "images.npy", "--out", "run", *options).complaint
+    assert not Path("run").exists()
+
+
+@pytest.mark.parametrize("words,complaint", [
+    (["fit"], "twincluster fit needs SOURCE; see twincluster fit --help"),
+    (["predict", "run"], "twincluster predict needs SOURCE; see twincluster predict --help"),
+    (["predict", "run", "images.npy"], "twincluster predict needs --out; see twincluster predict --help"),
+    (["evaluate"], "twincluster evaluate needs RUN; see twincluster evaluate --help"),
+    (["fit", "digits", "--epoch", "3"], "Did you mean --epochs?; see twincluster fit --help"),
+    (["fit", "digits", "--epochs", "ten"], '"ten" into int; see twincluster fit --help'),
+    (["fit", "digits", "--epochs"], "--epochs requires an argument; see twincluster fit --help"),
+    (["fit", "digits", "--device", "gpu"], "see twincluster fit --help"),
+    (["fit", "digits", "more"], "['more']; see twincluster fit --help"),
+    (["fti", "digits"], 'Unknown command "fti". Did you mean "fit"?'),
+    (["--verison"], "see twincluster --help"),
+], ids=" ".join)  # fmt: skip
+def test_words_that_are_no_command(words: list[str], complaint: str) -> None:
+    assert complaint in command(*words).complaint
+
+
+# -- runs ------------------------------------------------------------------------------------------------------------
+
+
+def content(folder: str) -> dict[str, bytes]:
+    return {str(file): file.read_bytes() for file in Path(folder).rglob("*") if file.is_file()}
+
+
+def test_an_existing_run_is_left_alone() -> None:
+    worked("fit", "images.npy", *FIT)
+    before = content("run")
+    again = command("fit", "images.npy", *FIT)
+    assert again.complaint == "run exists and is not empty: choose another --out, or continue it with --resume"
+    assert command("fit", "images.npy", "-k", 3, "--out", "texts", *TINY).complaint.endswith("choose another --out")
+    assert command("fit", "images.npy", "-k", 3, "--out", "one.npy", *TINY).complaint.endswith("choose another --out")
+    assert content("run") == before
+
+
+def test_resume_with_something_else_says_what() -> None:
+    worked("fit", "images.npy", *FIT)
+    before = content("run")
+    other = ("--set", "anchored.temperature=0.3", "--set", "augment.flip=0.1")
+    done = command("fit", "images.npy", *FIT, *other, "--seed", 4, "--resume")
+    assert done.complaint == (
+        "run was started with another seed, augment.flip, anchored.temperature: resume with the same settings"
+    )
+    clusters = command("fit", "images.npy", "-k", 4, "--out", "run", *TINY, "--resume").complaint
+    assert (
+        clusters == "run was started with another n_clusters: resume with the same settings" or "n_clusters" in clusters
+    )
+    np.save("changed.npy", colours(seed=1)[0])
+    assert "run was started on other data" in command("fit", "changed.npy", *FIT, "--resume").complaint
+    assert content("run") == before
+
+
+def test_resume_without_a_run() -> None:
+    for out in ("nowhere", "empty", "texts"):
+        done = command("fit", "images.npy", "-k", 3, "--out", out, *TINY, "--resume")
+        assert done.complaint == f"{out} is not a run: it has no config.json; `twincluster fit` makes one"
+    assert not Path("nowhere").exists()
+    assert "say which, for example --out" in command("fit", "images.npy", "-k", 3, *TINY, "--resume").complaint
+
+
+def test_a_path_through_a_file() -> None:
+    done = command("fit", "images.npy", "-k", 3, "--out", "one.npy/run", *TINY)
+    assert done.complaint == "one.npy/run: not a directory; check the path and its permissions"
+    worked("fit", "images.npy", *FIT)
+    complaint = command("predict", "run", "images.npy", "--out", "one.npy/new.csv").complaint
+    assert complaint.startswith("one.npy: ")
+    assert complaint.endswith("; check the path and its permissions")
+
+
+# -- files that cannot be read ---------------------------------------------------------------------------------------
+
+
+def test_unreadable_files_stop_nothing_and_keep_their_rows(photo_folder: Path) -> None:
+    done = worked("fit", photo_folder, *FIT)
+    assert "62 inputs in photos/ (1 other file left alone), 3 clusters" in done.out
+    assert "2 inputs could not be read" in done.out
+    table = Assignments.read(Path("run/assignments.csv"))
+    pictures = [file for file in photo_folder.rglob("*") if file.is_file() and file.name != "notes.txt"]
+    assert sorted(table.paths) == sorted(file.relative_to(photo_folder).as_posix() for file in pictures)
+    broken = {path: status for path, status in zip(table.paths, table.status, strict=True) if status != "ok"}
+    assert set(broken) == {"blue-rings/truncated.jpg", "red-rows/empty.png"}
+    done = worked("predict", "run", photo_folder, "--out", "new.csv")
+    assert done.out == "62 rows in new.csv, 2 of them unreadable\n"
+    assert Path("new.csv").read_text() == Path("run/assignments.csv").read_text()
+
+
+def test_nothing_but_unreadable_files() -> None:
+    Path("broken").mkdir()
+    for name in ("a.png", "b.jpg", "c.webp"):
+        Path("broken", name).touch()
+    assert "none of the 3 images in broken/ can be read (a.png: empty file)" in command("fit", "broken", *FIT).complaint
+    worked("fit", "images.npy", *FIT)
+    assert worked("predict", "run", "broken", "--out", "new.csv").out == "3 rows in new.csv, 3 of them unreadable\n"
+    assert Assignments.read(Path("new.csv")).paths == ("a.png", "b.jpg", "c.webp")
+
+
+# -- as a shell sees it ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments", [("fit", "images.npy", "-k", "1"), ("fit", "empty", "-k", "3"), ("fit",)], ids=str
+)
+def test_a_real_process(arguments: tuple[str, ...]) -> None:
+    source = Path(command.__code__.co_filename).parents[1] / "src"
+    done = subprocess.run(
+        [sys.executable, "-m", "twincluster", *arguments], capture_output=True, text=True, timeout=120,
+        env={**os.environ, "PYTHONPATH": str(source)},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("twincluster: ")
+    assert done.stderr.count("\n") == 1

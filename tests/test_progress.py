@@ -1,0 +1,227 @@
+"""Progress: few lines on a pipe, a bar with the remaining time on a terminal, and event files for TensorBoard."""
+
+import io
+import os
+import pty
+import re
+import sys
+import threading
+import tty
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from command_line import TINY, colours, command, worked
+from twincluster import progress
+from twincluster.errors import InputError
+from twincluster.progress import LINE_SECONDS, Progress, duration
+from twincluster.results import Run
+
+
+class Clock:
+    """Stands for the module `time`: it moves when told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(progress, "time", clock)
+    return clock
+
+
+def row(epoch: int, share: float, **more: Any) -> dict[str, Any]:
+    return {
+        "epoch": epoch,
+        "progress": share,
+        "loss": 1.25,
+        "confidence": 0.5,
+        "agreement": 0.75,
+        "seconds": 65.0,
+    } | more
+
+
+# -- on a pipe -------------------------------------------------------------------------------------------------------
+
+
+def test_a_pipe_gets_a_line_now_and_then_and_the_last(clock: Clock) -> None:
+    """500 steps of a second each, an epoch every five of them: 50 lines, never two at once."""
+    stream, times = io.StringIO(), []
+    with Progress(stream) as shown:
+        for step in range(1, 501):
+            clock.now += 1
+            before = len(stream.getvalue().splitlines())
+            shown.step(step / 500, 500.0 - step)
+            if step % 5 == 0:
+                shown.epoch(row(step // 5 - 1, step / 500))
+            new = len(stream.getvalue().splitlines()) - before
+            assert new <= 1
+            times += [clock.now] * new
+    gaps = np.diff(times)
+    assert (gaps[:-1] >= LINE_SECONDS).all()
+    assert (gaps <= LINE_SECONDS + 1).all()
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 50
+    assert lines[-1] == "epoch 100: 100% done, loss 1.250, confidence 0.50, views agree 0.75, 1 min 5 s"
+    assert "\r" not in stream.getvalue()
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_a_long_epoch_is_not_silent_and_says_how_long_it_will_take(clock: Clock) -> None:
+    stream = io.StringIO()
+    shown = Progress(stream)
+    shown.step(0.001, None)
+    clock.now += LINE_SECONDS
+    shown.step(0.1, 90.0)
+    clock.now += LINE_SECONDS
+    shown.epoch(row(0, 0.2))
+    assert stream.getvalue().splitlines() == [
+        "training: 10%, 1 min 30 s left",
+        "epoch 1: 20% done, loss 1.250, confidence 0.50, views agree 0.75, 1 min 5 s, 1 min 30 s left",
+    ]
+
+
+def test_decoding_tells_its_end(clock: Clock) -> None:
+    stream = io.StringIO()
+    shown = Progress(stream)
+    for done in range(0, 2001):
+        clock.now += 0.0101
+        shown.decoding(done, 2000)
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 3
+    assert lines[-1] == "decoding: 2,000 of 2,000 images"
+    Progress(stream).decoding(0, 0)  # nothing to divide by
+
+
+def test_a_warning_comes_once_however_its_numbers_change(clock: Clock) -> None:
+    stream = io.StringIO()
+    shown = Progress(stream)
+    for share in (91, 92, 100):
+        shown.warn(f"one of 10 holds {share}% of the images")
+    shown.warn("2 of 10 are empty")
+    assert stream.getvalue().splitlines() == [
+        "warning: one of 10 holds 91% of the images", "warning: 2 of 10 are empty",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("seconds,text", [
+    (0, "0 s"), (0.4, "0 s"), (59.4, "59 s"), (59.6, "1 min 0 s"), (90, "1 min 30 s"), (3599.9, "1 h 0 min"),
+    (7260, "2 h 1 min"), (100 * 3600, "100 h 0 min"),
+])  # fmt: skip
+def test_durations_read_well(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+# -- on a terminal ---------------------------------------------------------------------------------------------------
+
+
+class Terminal:
+    """A pseudo-terminal: `stream` is its inside, `text` what a person would have been shown so far."""
+
+    def __init__(self) -> None:
+        self.outside, inside = pty.openpty()
+        tty.setraw(inside)
+        self.stream = os.fdopen(inside, "w")
+        self.text = ""
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self) -> None:
+        try:
+            while chunk := os.read(self.outside, 4096):
+                self.text += chunk.decode()
+        except OSError:
+            pass  # how a pseudo-terminal says that its inside was closed
+
+    def close(self) -> str:
+        self.stream.close()
+        self.reader.join(timeout=30)
+        os.close(self.outside)
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.text)
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    return Terminal()
+
+
+def test_a_terminal_gets_a_bar_with_the_remaining_time(terminal: Terminal) -> None:
+    with Progress(terminal.stream) as shown:
+        for done in range(101):
+            shown.decoding(done, 100)
+        shown.step(0.25, 75.0)
+        shown._bar.refresh()
+        shown.warn("[bold]the clusters collapsed[/bold]: one of 10 holds 91% of the images, and so on " + "x" * 60)
+        shown.epoch(row(0, 0.5))
+        shown.step(1.0, 0.0)
+        shown.epoch(row(1, 1.0))
+    text = terminal.close()
+    assert "25%, 1 min 15 s left" in text
+    assert "━" in text
+    assert "warning: [bold]the clusters collapsed[/bold]: one of 10 holds 91% of the images" in text
+    assert "epoch 1:" not in text  # the bar shows it
+    assert "epoch 2: 100% done" in text
+
+
+def test_a_whole_run_on_a_terminal(terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save(tmp_path / "images.npy", colours()[0])
+    monkeypatch.setattr(sys, "stderr", terminal.stream)
+    from twincluster.cli import main
+
+    arguments = ["fit", str(tmp_path / "images.npy"), "--clusters", "3", "--out", str(tmp_path / "run"), *TINY]
+    assert main(arguments) == 0
+    assert main(arguments) == 2  # and a bar that never started does not disturb the complaint
+    text = terminal.close()
+    assert "epoch 1: 100% done" in text
+    assert "exists and is not empty" in text
+    assert "Traceback" not in text
+
+
+def test_a_fault_leaves_the_terminal_usable(terminal: Terminal) -> None:
+    with suppress(RuntimeError), Progress(terminal.stream) as shown:
+        shown.step(0.5, None)
+        raise RuntimeError
+    terminal.close()
+    assert terminal.text.count("\x1b[?25l") == terminal.text.count("\x1b[?25h") == 1  # the cursor is shown again
+
+
+# -- TensorBoard -----------------------------------------------------------------------------------------------------
+
+
+def test_tensorboard_gets_every_number_of_every_epoch(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    np.save(tmp_path / "images.npy", colours()[0])
+    settings = TINY[TINY.index("--set") :]
+    fit = ("fit", tmp_path / "images.npy", "--clusters", 3, "--out", tmp_path / "run", *settings, "--tensorboard")
+    worked(*fit, "--epochs", 2)
+    worked(*fit, "--epochs", 3, "--resume")
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+    rows = Run(tmp_path / "run").read_metrics()
+    assert len(rows) == 3
+    expected = {name for name, value in rows[0].items() if isinstance(value, float)}
+    assert set(events.Tags()["scalars"]) == expected >= {"loss", "confidence", "agreement"}
+    losses = [(event.step, event.value) for event in events.Scalars("loss")]
+    assert losses == [(row["epoch"], pytest.approx(row["loss"], rel=1e-6)) for row in rows]
+
+
+def test_tensorboard_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "tensorboard" or "utils.tensorboard" in name]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)  # as if it were not there
+    with pytest.raises(InputError, match=r"pip install 'twincluster\[tensorboard\]'"):
+        Progress(tensorboard=tmp_path / "board")
+    np.save(tmp_path / "images.npy", colours()[0])
+    done = command("fit", tmp_path / "images.npy", "-k", 3, "--out", tmp_path / "run", *TINY, "--tensorboard")
+    assert done.complaint == "--tensorboard needs a package: pip install 'twincluster[tensorboard]'"
+    assert not (tmp_path / "run").exists()
