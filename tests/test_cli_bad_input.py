@@ -80,7 +80,8 @@ def test_predict_asks_the_same_of_its_source(workplace: Path) -> None:
     )
     assert "is not a run: it has no config.json" in command("evaluate", "nowhere").complaint
     assert "name that ends in .csv or .parquet" in command("predict", "run", "images.npy", "--out", "new.txt").complaint
-    assert "empty: is a folder" or command("predict", "run", "images.npy", "--out", "empty").complaint
+    Path("folder.csv").mkdir()
+    assert "folder.csv is a folder" in command("predict", "run", "images.npy", "--out", "folder.csv").complaint
 
 
 # -- options ---------------------------------------------------------------------------------------------------------
@@ -92,7 +93,7 @@ def test_predict_asks_the_same_of_its_source(workplace: Path) -> None:
     (["--clusters", "-3"], "--clusters is -3: give at least 2"),
     ([], "say how many clusters to find, at least 2, for example --clusters 10"),
     (["-k", "49", *TINY], "49 clusters need at least as many readable samples; there are 48"),
-    (["-k", "3", "--epochs", "1", "--minutes", "2"], "--epochs and --minutes both say how long to train: give one of them"),
+    (["-k", "3", "--epochs", "1", "--minutes", "2"], "--epochs and --minutes both say how long to train: give one"),
     (["-k", "3", "--epochs", "0"], "--epochs is 0: give a number above 0"),
     (["-k", "3", "--minutes", "-1"], "--minutes is -1.0: give a number above 0"),
     (["-k", "3", "--minutes", "nan"], "--minutes is nan: give a number above 0"),
@@ -124,15 +125,15 @@ def test_options(options: list[str], complaint: str) -> None:
     (["predict", "run", "images.npy"], "twincluster predict needs --out; see twincluster predict --help"),
     (["evaluate"], "twincluster evaluate needs RUN; see twincluster evaluate --help"),
     (["fit", "digits", "--epoch", "3"], "Did you mean --epochs?; see twincluster fit --help"),
-    (["fit", "digits", "--epochs", "ten"], '"ten" into int; see twincluster fit --help'),
+    (["fit", "digits", "--epochs", "ten"], "ten into int; see twincluster fit --help"),
     (["fit", "digits", "--epochs"], "--epochs requires an argument; see twincluster fit --help"),
     (["fit", "digits", "--device", "gpu"], "see twincluster fit --help"),
     (["fit", "digits", "more"], "['more']; see twincluster fit --help"),
-    (["fti", "digits"], 'Unknown command "fti". Did you mean "fit"?'),
+    (["fti", "digits"], "Unknown command fti. Did you mean fit?"),
     (["--verison"], "see twincluster --help"),
 ], ids=" ".join)  # fmt: skip
 def test_words_that_are_no_command(words: list[str], complaint: str) -> None:
-    assert complaint in command(*words).complaint
+    assert complaint in command(*words).complaint.replace('"', "")  # releases of cyclopts differ in quotation marks
 
 
 # -- runs ------------------------------------------------------------------------------------------------------------
@@ -161,9 +162,7 @@ def test_resume_with_something_else_says_what() -> None:
         "run was started with another seed, augment.flip, anchored.temperature: resume with the same settings"
     )
     clusters = command("fit", "images.npy", "-k", 4, "--out", "run", *TINY, "--resume").complaint
-    assert (
-        clusters == "run was started with another n_clusters: resume with the same settings" or "n_clusters" in clusters
-    )
+    assert clusters.startswith("run was started with another n_clusters")
     np.save("changed.npy", colours(seed=1)[0])
     assert "run was started on other data" in command("fit", "changed.npy", *FIT, "--resume").complaint
     assert content("run") == before

@@ -68,5 +68,5 @@ def test_bad_options(tmp_path: Path, option: str, value: int) -> None:
 def test_the_classics_score_as_is_known_of_them(digits: tuple[NDArray[np.uint8], NDArray[np.int64]]) -> None:
     scores = classic_scores(*digits, seed=0)
     assert scores["k-means on pixels"].acc == pytest.approx(0.79, abs=0.01)
-    assert scores["Ward on pixels"].acc == pytest.approx(0.86, abs=0.01)
+    assert scores["Ward on pixels"].acc == pytest.approx(0.84, abs=0.01)
     assert scores["spectral on pixels"].acc == pytest.approx(0.81, abs=0.015)

@@ -89,7 +89,7 @@ def test_a_long_epoch_is_not_silent_and_says_how_long_it_will_take(clock: Clock)
     ]
 
 
-def test_decoding_tells_its_end(clock: Clock) -> None:
+def test_long_decoding_tells_its_end(clock: Clock) -> None:
     stream = io.StringIO()
     shown = Progress(stream)
     for done in range(0, 2001):
@@ -98,7 +98,16 @@ def test_decoding_tells_its_end(clock: Clock) -> None:
     lines = stream.getvalue().splitlines()
     assert len(lines) == 3
     assert lines[-1] == "decoding: 2,000 of 2,000 images"
-    Progress(stream).decoding(0, 0)  # nothing to divide by
+
+
+def test_decoding_that_is_over_at_once_is_not_worth_a_line(clock: Clock) -> None:
+    stream = io.StringIO()
+    shown = Progress(stream)
+    shown.decoding(0, 3)
+    clock.now += 0.5
+    shown.decoding(3, 3)
+    shown.decoding(0, 0)  # nothing to divide by
+    assert stream.getvalue() == ""
 
 
 def test_a_warning_comes_once_however_its_numbers_change(clock: Clock) -> None:

@@ -99,16 +99,19 @@ def fit(
     if resume and out is None:
         raise InputError("--resume continues the run in --out: say which, for example --out runs/photos")
     _above_zero(epochs=epochs, minutes=minutes)
-    train = {"epochs": epochs, "minutes": minutes if epochs is None else 0.0, "device": device, "precision": precision}
+    minutes = 0.0 if epochs else minutes
+    train = {"epochs": epochs, "minutes": minutes, "device": device, "precision": precision}
     options = {"n_clusters": clusters, "seed": seed, "train": train}
     config = _configure(recipe or "default", settings, options)
-    out = out or _next_free(Path("runs") / _name_of(source))
+    out = out or _next_free(Path("runs") / _run_name(source))
+
+    from twincluster.images.sources import open_source
+
+    listing = open_source(source, labels=labels, root=data_root)  # before torch: a wrong name is told at once
 
     from twincluster import pipeline
-    from twincluster.images.sources import open_source
     from twincluster.progress import Progress
 
-    listing = open_source(source, labels=labels, root=data_root)
     if recipe is None and listing.array is not None and listing.array.ndim == 2:
         config = _configure("rows", settings, options)
     others = f" ({listing.skipped:,} other file{'s' * (listing.skipped != 1)} left alone)" if listing.skipped else ""
@@ -213,8 +216,7 @@ def demo(*, out: Path | None = None, seed: int = 0, epochs: int | None = None) -
         Passes over the data instead of the recipe's; 1 shows all there is to see in seconds, with poor clusters.
     """
     _above_zero(epochs=epochs)
-    settings = {"seed": seed, "train": {"epochs": epochs}}
-    config = _configure("digits", None, settings)
+    config = _configure("digits", None, {"seed": seed, "train": {"epochs": epochs}})
     out = out or _next_free(Path("runs") / "demo")
 
     from twincluster.demo import run_demo
@@ -267,8 +269,7 @@ def _configure(recipe: str, settings: list[str] | None, options: Mapping[str, ob
 
 
 def _given(options: Mapping[str, object]) -> dict[str, object]:
-    kept = {name: _given(value) if isinstance(value, Mapping) else value for name, value in options.items()}
-    return {name: value for name, value in kept.items() if value is not None}
+    return {k: _given(v) if isinstance(v, Mapping) else v for k, v in options.items() if v is not None}
 
 
 def _above_zero(**options: float | None) -> None:
@@ -277,8 +278,7 @@ def _above_zero(**options: float | None) -> None:
             raise InputError(f"--{name} is {value}: give a number above 0")
 
 
-def _name_of(source: str) -> str:
-    """What a run on a source is called."""
+def _run_name(source: str) -> str:
     path = Path(source).expanduser().resolve()
     return (path.stem if path.is_file() else path.name) or "run"
 

@@ -64,7 +64,7 @@ class Train:
     epochs: int = 1000  # 0: from the number of samples and the device
     minutes: float = 0.0  # 0: `epochs` decides; otherwise the schedule ends when the time does
     batch_size: int = 0  # 0: 32 per cluster, as the paper, at most the number of samples
-    image_size: int = 0  # side of a training image in pixels; 0: the data's own, at most 96 for folders
+    image_size: int = 0  # side of a training image in pixels; 0: the images' own, at most 96
     backbone: str = "auto"  # resnet18, resnet34, resnet50, small (tiny images) or mlp (rows)
     device: str = "auto"  # auto, cpu or cuda
     precision: Precision = "auto"  # auto: bf16 backbone on CUDA; losses are always float32
@@ -277,7 +277,8 @@ _PROBABILITIES = ("augment.crop_area", "augment.grey", "augment.jitter", "augmen
 _POSITIVE = ("augment.crop_area", "augment.crop_ratio", "augment.blur_sigma", "tcc.temperature",
              "tcc.gumbel_temperature", "tcc.assignment_temperature", "anchored.temperature",
              "anchored.cluster_temperature", "optimiser.learning_rate",
-             "tcc.instance_queue", "tcc.n_features", "anchored.n_features", "anchored.shrinkage")  # fmt: skip
+             "tcc.instance_queue", "tcc.n_features", "anchored.n_features", "anchored.shrinkage",
+             "anchored.label_share")  # fmt: skip
 
 
 def _check(config: Config) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from twincluster.backbones import BACKBONES
-from twincluster.config import Config, Precision
+from twincluster.config import Config, Precision, Train
 from twincluster.errors import InputError
 from twincluster.images.store import Images
 from twincluster.methods import METHODS
@@ -17,8 +17,9 @@ from twincluster.methods.base import DataShape
 LARGEST_SIDE = 96  # of a training image when the settings name none
 STATISTICS_SAMPLE = 10_000  # samples that mean and standard deviation are computed from
 STATISTICS_PIXELS = 2**22  # held at once
-SAMPLES_SEEN = {"cpu": 100_000, "cuda": 24_000_000}  # what a run of no stated length looks at, ...
-EPOCHS = {"cpu": (20, 100), "cuda": (30, 1000)}  # ... in at least and at most so many epochs
+SAMPLES_SEEN = {"rows": 100_000, "cpu": 100_000, "cuda": 24_000_000}  # what a run of no stated length looks at, ...
+EPOCHS = {"rows": (20, 200), "cpu": (20, 100), "cuda": (30, 1000)}  # ... in at least and at most so many epochs
+LONG_STEPS, LONG_MINUTES = 5000, 5.0  # of a run that is worth compiling for
 
 
 def resolve(config: Config, images: Images) -> Config:
@@ -37,8 +38,9 @@ def resolve(config: Config, images: Images) -> Config:
         image_size=side,
         backbone=_backbone(train.backbone, config.method, side, device),
         batch_size=_batch_size(config, n_samples),
-        epochs=train.epochs or _epochs(n_samples, device if side else "cpu"),  # rows are small, wherever they are
+        epochs=train.epochs or _epochs(n_samples, device if side else "rows"),
     )
+    train = replace(train, compile=train.compile and _pays(train, n_samples))
     tcc = replace(
         config.tcc,
         cluster_queue=_cluster_queue(config.tcc.cluster_queue, config.n_clusters),
@@ -137,10 +139,16 @@ def _batch_size(config: Config, n_samples: int) -> int:
     return max(2, min(wanted, n_samples))
 
 
-def _epochs(n_samples: int, device: str) -> int:
+def _epochs(n_samples: int, kind: str) -> int:
     """Enough to see SAMPLES_SEEN views, within sane limits: small data needs more passes, a CPU can afford fewer."""
-    fewest, most = EPOCHS[device]
-    return min(most, max(fewest, SAMPLES_SEEN[device] // n_samples))
+    fewest, most = EPOCHS[kind]
+    return min(most, max(fewest, SAMPLES_SEEN[kind] // n_samples))
+
+
+def _pays(train: Train, n_samples: int) -> bool:
+    """Whether a run is long enough for compilation, about a minute, to be made up for."""
+    steps = train.epochs * (n_samples // train.batch_size)
+    return train.device == "cuda" and (train.minutes >= LONG_MINUTES if train.minutes else steps >= LONG_STEPS)
 
 
 def _cluster_queue(wanted: int, n_clusters: int) -> int:
@@ -150,5 +158,5 @@ def _cluster_queue(wanted: int, n_clusters: int) -> int:
 
 
 def _instance_queue(wanted: int, n_samples: int, batch: int) -> int:
-    """At most one row per sample, or an image would be its own negative; at least one batch."""
+    """At most one row per sample, so that no image is in the queue twice; at least one batch."""
     return max(batch, min(wanted, n_samples))

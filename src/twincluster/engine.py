@@ -28,6 +28,7 @@ from twincluster.results import Run
 from twincluster.schedule import Clock, learning_rate
 
 REHEARSALS = 3  # eager steps before a graph is captured: lazy buffers and autotuning must have happened
+FIRST_MEETINGS = (10, 100)  # steps at which even a GPU is waited for, to tell how long the run will take
 SETTLED = 0.2  # share of the run before which unhealthy clusters are no cause for a warning
 NOISE = 20  # stream of the normal draws of rows, beside the uniform ones of each view
 
@@ -56,7 +57,9 @@ class Trainer:
         self.reporter = reporter or Reporter()
         self.device = torch.device(config.train.device)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(config.seed)  # for initial weights; every other draw is keyed, see draws.py
+            torch.default_generator.manual_seed(
+                config.seed
+            )  # for initial weights; every other draw is keyed, see draws.py
             self.method = METHODS[config.method](config, data_shape(config, images))
         self.method.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimiser = make_optimiser(config, self.method, self.device)
@@ -72,6 +75,7 @@ class Trainer:
         """Train to the end of the schedule; `resume` continues from the run folder's checkpoint."""
         step_in_epoch = self._restore() if resume else 0
         take_step = self._capture() if self.device.type == "cuda" else self.step
+        self.clock.begin()
         while step_in_epoch or not self.clock.finished:  # an epoch once begun is brought to its end
             self.epoch_on_device.fill_(self.epoch)
             for _ in self.feed.epoch(self.epoch, step_in_epoch):
@@ -79,8 +83,8 @@ class Trainer:
                 take_step()
                 step_in_epoch += 1
                 self.clock.step += 1
-                if self.device.type == "cpu":
-                    self.clock.meet()
+                if self.device.type == "cpu" or self.clock.step in FIRST_MEETINGS:
+                    self._meet()
                 self.reporter.step(self.clock.progress, self.clock.remaining)
                 if self.clock.finished:
                     break
@@ -187,15 +191,18 @@ class Trainer:
             else:
                 tensor.zero_()  # sums that did not exist yet
 
+    def _meet(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        self.clock.meet()
+
     def _save_when_due(self, step_in_epoch: int) -> None:
         if time.monotonic() - self.last_saved >= 60 * self.config.train.checkpoint_minutes:
             self._save(step_in_epoch)
 
     def _save(self, step_in_epoch: int) -> None:
         if self.run_folder:
-            if self.device.type == "cuda":
-                torch.cuda.synchronize()
-            self.clock.meet()
+            self._meet()
             progress = {"epoch": self.epoch, "step_in_epoch": step_in_epoch, "step": self.clock.step}
             checkpoint.save(self.run_folder.checkpoint, self._state(), progress | {"seconds": self.clock.seconds})
         self.last_saved = time.monotonic()

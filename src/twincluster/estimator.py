@@ -30,7 +30,7 @@ from twincluster.images.objects import as_arrays, is_rows
 from twincluster.images.sources import Listing, open_source
 from twincluster.images.store import Images, open_images
 from twincluster.methods.base import DataShape, Network
-from twincluster.pipeline import describe, store_side
+from twincluster.pipeline import describe, store_side, with_image_size
 from twincluster.progress import Progress
 from twincluster.results import Assignments, Run
 
@@ -123,7 +123,7 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         watcher = _Watcher(self.verbose)
         with watcher:
             listing = self._listing(X, reset=True)
-            config = self._configure(listing)
+            config = with_image_size(self._configure(listing), listing)
             images = open_images(listing, side=store_side(config), progress=watcher.decoding)
             if (n_samples := len(images.usable)) < self.n_clusters:
                 raise InputError(f"n_samples={n_samples} is below n_clusters={self.n_clusters}: ask for fewer clusters")

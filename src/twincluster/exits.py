@@ -90,7 +90,7 @@ def _usage(error: CycloptsError) -> str:
     """What is wrong with the words of a command, and where to look."""
     command = " ".join(("twincluster", *(error.command_chain or ())))
     said = str(error).strip().rstrip(".")
-    if isinstance(error, MissingArgumentError) and error.argument and not error.keyword:
+    if isinstance(error, MissingArgumentError) and error.argument and error.argument.required:
         said = f"{command} needs {error.argument.name}"
     return f"{said}; see {command} --help"
 

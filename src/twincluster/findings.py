@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from twincluster import inference
+from twincluster.derive import resolve_device
 from twincluster.errors import InputError
 from twincluster.evaluate import Scores, knn_accuracy, score, silhouette
 from twincluster.images.labels import read_labels
@@ -119,8 +120,8 @@ def _feature_figures(
     run: Run, images: Images, assignments: Assignments, truth: np.ndarray | None
 ) -> tuple[float | None, float | None]:
     """Silhouette, and kNN accuracy where there are labels, of an even sample of the features."""
-    rows = images.usable[:: max(1, len(images.usable) // FEATURE_SAMPLE)]
-    features = inference.embed(run.load_network(), images.pixels, rows)
+    rows = images.usable[:: math.ceil(len(images.usable) / FEATURE_SAMPLE) or 1]
+    features = inference.embed(run.load_network(resolve_device("auto")), images.pixels, rows)
     quality = silhouette(features.numpy(), assignments.clusters[rows])
     split, knn = images.listing.split, math.nan
     if truth is not None:

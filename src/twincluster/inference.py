@@ -27,7 +27,7 @@ def embed(network: Network, pixels: np.ndarray, rows: np.ndarray) -> Tensor:
 @torch.no_grad()
 def _apply(network: Network, function: Callable[[Tensor], Tensor], pixels: np.ndarray, rows: np.ndarray) -> Tensor:
     device = network.mean.device
-    chunk = max(1, CHUNK_PIXELS // network.side**2) if network.side else CHUNK_ROWS
+    chunk = max(1, CHUNK_PIXELS // max(network.side, pixels.shape[1]) ** 2) if network.side else CHUNK_ROWS
     was_training = network.training
     network.eval()
     results = []

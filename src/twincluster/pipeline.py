@@ -17,11 +17,13 @@ from twincluster.derive import LARGEST_SIDE, data_shape, resolve, resolve_device
 from twincluster.engine import Reporter, Trainer
 from twincluster.errors import InputError
 from twincluster.evaluate import Scores, score
+from twincluster.images.decode import typical_side
 from twincluster.images.sources import Listing
 from twincluster.images.store import Images, open_images
 from twincluster.results import Assignments, Run
 
 Split = Literal["all", "train", "test"]
+SMALLEST_SIDE = 8  # pixels that a network can make something of
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ def fit(
     if not resume:
         Run(out).refuse_if_taken()  # before an hour of decoding
     scored, scored_on = rows_to_score(listing, split, len(listing.paths))
+    config = with_image_size(config, listing)
     images = open_images(listing, side=store_side(config), progress=decoding)
     training = dataclasses.replace(images, usable=_usable(images, split))
     config = resolve(config, training)
@@ -98,12 +101,17 @@ def describe(
     }
 
 
-def store_side(config: Config) -> int:
-    """Side at which folders are decoded: half as large again as training needs, so that crops stay sharp.
+def with_image_size(config: Config, listing: Listing) -> Config:
+    """Training size of images in files, where the settings name none: their own, within bounds."""
+    if config.train.image_size or listing.files is None:
+        return config
+    side = min(LARGEST_SIDE, max(SMALLEST_SIDE, typical_side(listing.files) or LARGEST_SIDE))
+    return dataclasses.replace(config, train=dataclasses.replace(config.train, image_size=side))
 
-    The same before and after the settings are resolved, so that all commands read one and the same store.
-    """
-    return (config.train.image_size or LARGEST_SIDE) * 3 // 2
+
+def store_side(config: Config) -> int:
+    """Side at which files are decoded: half as large again as training needs, so that crops stay sharp."""
+    return config.train.image_size * 3 // 2
 
 
 def rows_to_score(listing: Listing | None, split: Split, count: int) -> tuple[np.ndarray, Split]:

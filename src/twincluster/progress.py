@@ -27,7 +27,8 @@ class Progress(Reporter):
         self._bar: Any = None
         self._task: Any = None
         self._remaining: float | None = None
-        self._last_line = time.monotonic()
+        self._started = self._last_line = time.monotonic()
+        self._decodes_long = False
         self._warned: set[str] = set()
 
     def __enter__(self) -> Progress:
@@ -52,8 +53,10 @@ class Progress(Reporter):
             self._board.close()
 
     def decoding(self, done: int, total: int) -> None:
-        """Reading the source for the first time."""
-        self._show("decoding", done / max(1, total), f"{done:,} of {total:,} images", last=done == total)
+        """Reading the source for the first time; where that takes a moment only, there is nothing to tell."""
+        note = f"{done:,} of {total:,} images"
+        self._show("decoding", done / max(1, total), note, last=self._decodes_long and done == total)
+        self._decodes_long |= self._last_line > self._started
 
     def step(self, progress: float, remaining: float | None) -> None:
         self._remaining = remaining

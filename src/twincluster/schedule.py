@@ -22,12 +22,19 @@ class Clock:
         self.seconds = 0.0  # at the last meeting, over all resumed parts of the run
         self._met_step = 0
         self._pace = 0.0  # seconds per step
-        self._started = time.monotonic()
+        self._created = self._started = time.monotonic()
 
     def resume(self, step: int, seconds: float) -> None:
         self.step = self._met_step = step
         self.seconds = seconds
         self._started = time.monotonic() - seconds
+
+    def begin(self) -> None:
+        """The first step comes now. What went before, such as compiling, is taken off the time there is."""
+        now = time.monotonic()
+        if self.budget:
+            self.budget = max(1.0, self.budget - (now - self._created))
+        self._started = now - self.seconds
 
     def meet(self) -> None:
         """Device and host are at the same step now."""

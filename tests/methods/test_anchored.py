@@ -40,7 +40,7 @@ def step(method: Anchored, views: tuple[Tensor, Tensor] | None = None) -> Outcom
 def projections(method: Anchored, views: tuple[Tensor, Tensor]) -> tuple[slow.Array, slow.Array]:
     """Queries and keys (2N,D) of both views."""
     images = torch.cat(views)
-    query = method.predict(method.online.project(method.online.backbone_features(images)))
+    query = method.predicted_key(method.online.project(method.online.backbone_features(images)))
     key = method.momentum.project(method.momentum.backbone_features(images))
     return tuple(F.normalize(rows, dim=1).detach().double().numpy() for rows in (query, key))
 

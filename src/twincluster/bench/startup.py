@@ -18,16 +18,20 @@ CACHED = "the same, bytecode kept"
 
 @dataclass(frozen=True)
 class Startup:
-    seconds: dict[str, list[float]]  # by command
+    """By command, one figure for each run."""
+
+    seconds: dict[str, list[float]]
+    cpu: dict[str, list[float]]  # seconds of processor time, which a busy machine changes less
 
     def to_text(self) -> str:
         runs = len(self.seconds[BARE])
         lines = [
             f"seconds from start to end, median of {runs} runs",
-            f"{'':26}{'median':>9}{'fastest':>9}{'slowest':>9}",
+            f"{'':26}{'median':>9}{'fastest':>9}{'slowest':>9}{'CPU':>9}",
         ]
         for name, values in self.seconds.items():
-            lines.append(f"{name:26}{statistics.median(values):9.2f}{min(values):9.2f}{max(values):9.2f}")
+            wall = f"{statistics.median(values):9.2f}{min(values):9.2f}{max(values):9.2f}"
+            lines.append(f"{name:26}{wall}{statistics.median(self.cpu[name]):9.2f}")
         if CACHED in self.seconds:
             lines.append("PYTHONDONTWRITEBYTECODE is set: every start compiles each module anew")
         return "\n".join([*lines, f"target: {HELP} under {TARGET} s"])
@@ -43,10 +47,18 @@ def measure(runs: int) -> Startup:
             kept = {name: value for name, value in here.items() if name != "PYTHONDONTWRITEBYTECODE"}
             commands[CACHED] = (help_, kept | {"PYTHONPYCACHEPREFIX": cache})
         seconds: dict[str, list[float]] = {name: [] for name in commands}
+        cpu: dict[str, list[float]] = {name: [] for name in commands}
         for turn in range(runs + 1):
             for name, (command, environment) in commands.items():
-                start = time.perf_counter()
+                start, spent = time.perf_counter(), _children_cpu()
                 subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True)
                 if turn:  # the first turn fills the file cache and writes bytecode
                     seconds[name].append(time.perf_counter() - start)
-    return Startup(seconds)
+                    cpu[name].append(_children_cpu() - spent)
+    return Startup(seconds, cpu)
+
+
+def _children_cpu() -> float:
+    """Processor time of all children that have ended."""
+    times = os.times()
+    return times.children_user + times.children_system

@@ -51,6 +51,20 @@ _BATCH = 16  # files handed to a process at a time
 _WORTH_A_POOL = 96  # starting processes takes longer than decoding fewer files than this
 
 
+def typical_side(files: Sequence[Path], sample: int = 100) -> int:
+    """Median of the shorter sides of some of the files, by their headers; 0 when none of them can be read."""
+    sides = []
+    for file in files[:: max(1, len(files) // sample)]:
+        try:
+            if not file.is_file():
+                continue
+            with warnings.catch_warnings(action="ignore"), Image.open(file, formats=_FORMATS) as image:
+                sides.append(min(image.size))
+        except Exception:  # whatever Pillow makes of a damaged file: decoding will say so
+            continue
+    return int(np.median(sides)) if sides else 0
+
+
 def decode(path: Path, side: int) -> Decoded:
     """The centre square of an image at side x side pixels; the first frame of an animation. Never raises."""
     with warnings.catch_warnings():

@@ -16,6 +16,8 @@ from twincluster.images.folders import printable
 
 Labels = tuple[np.ndarray, tuple[str, ...] | None]  # int64 (n,), -1 where unknown, and what the codes are called
 
+LARGEST_CODE = 10_000  # integers from here on are taken for names
+
 _SPLIT_FOLDERS = frozenset(("train", "training", "test", "testing", "val", "valid", "validation"))
 
 
@@ -49,7 +51,17 @@ def as_labels(values: np.ndarray, count: int, name: str) -> Labels:
         return _coded([printable(os.fsdecode(value)) for value in values.tolist()])
     if values.dtype.kind not in "iub":
         raise InputError(f"{name}: labels must be integers or names, not {values.dtype}")
-    return np.maximum(values.astype(np.int64), -1), None
+    return _compact(np.maximum(values.astype(np.int64), -1))
+
+
+def _compact(codes: np.ndarray) -> Labels:
+    """Codes as they are, unless they are so large (years, bar codes) that a table over all of them would be."""
+    if codes.max(initial=-1) < LARGEST_CODE:
+        return codes, None
+    known, positions = np.unique(codes[codes >= 0], return_inverse=True)
+    compact = np.full_like(codes, -1)
+    compact[codes >= 0] = positions
+    return compact, tuple(str(code) for code in known)
 
 
 def _folders(name: str, paths: Sequence[str]) -> Labels:
@@ -86,7 +98,7 @@ def _csv(file: Path, shown: str, paths: Sequence[str]) -> Labels:
 def _coded(labels: Sequence[str], *, numbers: bool = True) -> Labels:
     """Codes for names in sorted order; where all are integers, and numbers is true, they stand for themselves."""
     if numbers and all(re.fullmatch(r"-?[0-9]{1,18}", label) for label in labels if label):
-        return np.array([max(int(label), -1) if label else -1 for label in labels], np.int64), None
+        return _compact(np.array([max(int(label), -1) if label else -1 for label in labels], np.int64))
     names = tuple(sorted({label for label in labels if label}))
     code = {label: number for number, label in enumerate(names)}
     return np.array([code.get(label, -1) for label in labels], np.int64), names

@@ -1,9 +1,10 @@
-"""The default method: the paper's two tracks, with an assignment model that is anchored before it is trained.
+"""The default method: the paper's two tracks, with an assignment model that is anchored to the features.
 
 Representation first, commitment later. The instance track learns features from the start. After each epoch k-means on
 the whitened momentum features sets the assignment head, and its clusters feed the cluster track (representations r_k
-contrasted with their momentum counterparts). Late in the run the head is let go: it learns, under augmentation, the
-assignments that its own momentum copy is surest of. Shapes: N batch, K clusters, D projection, F backbone features.
+contrasted with their momentum counterparts). On request (`label_weight`, off by default) the head is let go late in
+the run and learns, under augmentation, the assignments that its own momentum copy is surest of.
+Shapes: N batch, K clusters, D projection, F backbone features.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class AnchoredNetwork(Network):
 
 
 class Anchored(Method):
-    """Instance and cluster contrast on clusters found by k-means, then self-labelling (the default)."""
+    """Instance and cluster contrast on clusters that k-means finds in the momentum features (the default)."""
 
     network_type = AnchoredNetwork
     online: AnchoredNetwork
@@ -91,7 +92,7 @@ class Anchored(Method):
     def losses(self, views: tuple[Tensor, ...], samples: Tensor, keys: Tensor) -> Outcome:
         images = torch.cat(views)  # (2N,...): both views pass both networks
         features = self.online.backbone_features(images)
-        query = F.normalize(self.predict(self.online.project(features)), dim=1)  # (2N,D)
+        query = F.normalize(self.predicted_key(self.online.project(features)), dim=1)  # (2N,D)
         log_assignment = self.online.assign_features(F.normalize(features, dim=1))  # (2N,K)
         with torch.no_grad():
             key_features = self.momentum.backbone_features(images)
@@ -113,7 +114,7 @@ class Anchored(Method):
             metrics={"instance_loss": instance, "cluster_loss": cluster, "label_loss": label},
         )
 
-    def predict(self, projection: Tensor) -> Tensor:
+    def predicted_key(self, projection: Tensor) -> Tensor:
         with torch.autocast(projection.device.type, torch.bfloat16, enabled=self.online.bf16):
             prediction: Tensor = self.predictor(projection)
         return prediction.float()

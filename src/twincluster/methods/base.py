@@ -44,7 +44,7 @@ class Outcome:
 
     loss: Tensor
     assignment: Tensor  # (N,K) q of the first view, for the health record
-    key_assignment: Tensor  # (N,K) q of the other view by the momentum network
+    key_assignment: Tensor  # (N,K) q of the other view, to see whether the two agree
     memory: dict[str, Tensor]
     metrics: dict[str, Tensor]  # numbers, averaged over the epoch
 

@@ -1,0 +1,129 @@
+"""How commands end: faults of ours, what a user can mend, interrupts, and readers that leave."""
+
+import errno
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import twincluster
+from command_line import TINY, colours, command, worked
+from twincluster import pipeline
+
+SOURCE = Path(twincluster.__file__).parents[1]
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder of each test, with images.npy."""
+    monkeypatch.chdir(tmp_path)
+    np.save("images.npy", colours()[0])
+    return tmp_path
+
+
+def test_a_fault_of_ours_has_a_traceback_and_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "fit", lambda *_, **__: 1 / 0)
+    done = command("fit", "images.npy", "-k", 3, "--out", "run")
+    assert done.status == 1
+    assert done.err.startswith("Traceback (most recent call last):")
+    assert "ZeroDivisionError" in done.err
+    assert done.err.splitlines()[-1].startswith("twincluster: this is a fault of twincluster, not of your data")
+
+
+class OutOfMemoryError(RuntimeError):
+    """Named as torch's."""
+
+
+@pytest.mark.parametrize("error,complaint", [
+    (OSError(errno.ENOSPC, "No space left on device", "run/model"), "the disk is full (run/model): free some room"),
+    (OSError(errno.ENOSPC, "No space left on device"), "the disk is full (while writing): free some room"),
+    (OSError(errno.EACCES, "Permission denied", "run"), "run: permission denied; check the path and its permissions"),
+    (OutOfMemoryError("CUDA out of memory.\nTried ..."), "the memory of the GPU is full: lower train.batch_size"),
+], ids=str)  # fmt: skip
+def test_what_a_user_can_mend_is_no_fault_of_ours(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, complaint: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(pipeline, "fit", fail)
+    assert complaint in command("fit", "images.npy", "-k", 3, "--out", "run").complaint
+
+
+def test_an_interrupt_before_training_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    worked("fit", "images.npy", "-k", 3, "--out", "run", *TINY)
+    monkeypatch.setattr(pipeline, "fit", interrupt)
+    monkeypatch.setattr(pipeline, "predict", interrupt)
+    done = command("fit", "images.npy", "-k", 3, "--out", "another")
+    assert (done.status, done.err) == (130, "twincluster: interrupted; nothing has been trained yet\n")
+    done = command("predict", "run", "images.npy", "--out", "new.csv")
+    assert (done.status, done.err) == (130, "twincluster: interrupted\n")
+
+
+def test_warnings_are_lines_without_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    def warn(*_: object, **__: object) -> None:
+        warnings.warn("a sub-folder cannot be\nread: left out", stacklevel=1)
+        raise SystemExit(0)
+
+    monkeypatch.setattr(pipeline, "fit", warn)
+    assert worked("fit", "images.npy", "-k", 3).err == "warning: a sub-folder cannot be read: left out\n"
+
+
+def process(*arguments: str, **options: object) -> subprocess.Popen[bytes]:
+    """The command in a process of its own, which takes interrupts even where this one was told to ignore them."""
+    program = """if True:
+        import signal, sys
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        from twincluster.cli import main
+        sys.exit(main())
+    """
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "TERM": "xterm", "COLUMNS": "100"}
+    return subprocess.Popen([sys.executable, "-c", program, *arguments], env=environment, **options)
+
+
+def test_an_interrupted_run_on_a_terminal_says_how_to_go_on_and_can() -> None:
+    outside, inside = pty.openpty()
+    settings = [*TINY[TINY.index("--set") :], "--set", "train.checkpoint_minutes=0"]
+    arguments = ["fit", "images.npy", "-k", "3", "--out", "run", *settings]
+    child = process(*arguments, "--epochs", "1000000", stdout=subprocess.PIPE, stderr=inside)
+    os.close(inside)
+    try:
+        shown, interrupted, end = "", False, time.monotonic() + 300
+        while time.monotonic() < end:
+            try:
+                shown += os.read(outside, 4096).decode(errors="replace")
+            except OSError:
+                break  # the process has closed its side
+            if not interrupted and " left" in shown and Path("run/checkpoint/state.safetensors").exists():
+                child.send_signal(signal.SIGINT)
+                interrupted = True
+        assert child.wait(timeout=60) == 130, shown
+    finally:
+        child.kill()
+        child.communicate()
+        os.close(outside)
+    assert re.search(r"training.*━.*\d+%, .* left", shown)  # the bar
+    assert "Traceback" not in shown
+    assert "interrupted; the same command with --out run --resume goes on from the last checkpoint" in shown
+    worked(*arguments, "--epochs", 1, "--resume")  # there is nothing left to train: it finishes
+    assert Path("run/assignments.csv").exists()
+
+
+def test_a_reader_that_leaves_is_no_fault() -> None:
+    read, write = os.pipe()
+    os.close(read)  # nobody will ever read
+    child = process("recipes", "digits", stdout=write, stderr=subprocess.PIPE)
+    os.close(write)
+    assert child.communicate(timeout=100)[1] == b""
+    assert child.returncode == 141
