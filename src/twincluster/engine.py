@@ -56,10 +56,8 @@ class Trainer:
         self.config, self.images, self.run_folder, self.labels = config, images, run, labels
         self.reporter = reporter or Reporter()
         self.device = torch.device(config.train.device)
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(
-                config.seed
-            )  # for initial weights; every other draw is keyed, see draws.py
+        with torch.random.fork_rng(devices=[]):  # for initial weights; every other draw is keyed, see draws.py
+            torch.default_generator.manual_seed(config.seed)
             self.method = METHODS[config.method](config, data_shape(config, images))
         self.method.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimiser = make_optimiser(config, self.method, self.device)
