@@ -1,4 +1,4 @@
-"""Cluster two moons, the analogy of Figure 1 in "You Never Cluster Alone", and draw them beside what k-means makes of them.
+"""Cluster two moons, the analogy of Figure 1 in "You Never Cluster Alone", and draw them beside what k-means finds.
 
     python examples/two_moons.py two_moons.png
 
@@ -29,7 +29,7 @@ def main() -> None:
     points, moons = make_moons(options.points, noise=0.05, random_state=options.seed)
     by_centre = KMeans(n_clusters=2, n_init=10, random_state=options.seed).fit(points)
     by_context = TwinContrastClustering(n_clusters=2, random_state=options.seed, verbose=1).fit(points)
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.1), layout="constrained")
     for axes, name, model in ((left, "k-means", by_centre), (right, "twin-contrast clustering", by_context)):
         score = adjusted_rand_score(moons, model.labels_)
         print(f"{name}: ARI {score:.3f}")

@@ -192,6 +192,41 @@ def test_a_simplex_needs_room() -> None:
         derived(blank(60), tcc={"prototypes": "simplex", "n_features": 8})
 
 
+# -- length ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize("kind", ["rows", "cpu", "cuda"])
+def test_a_run_of_no_stated_length_sees_so_many_samples_within_limits(kind: str) -> None:
+    def epochs(n: int, stated: int = 0) -> int:
+        images = blank(n)
+        if kind == "rows":
+            images = replace(images, pixels=np.broadcast_to(np.float32(0), (n, 4)))
+        device = "cpu" if kind == "rows" else kind
+        return derived(images, train={"epochs": stated, "device": device}).train.epochs
+
+    fewest, most = derive.EPOCHS[kind]
+    assert epochs(10) == most
+    assert epochs(10**8) == fewest
+    between = derive.SAMPLES_SEEN[kind] // ((fewest + most) // 2)
+    assert epochs(between) * between == pytest.approx(derive.SAMPLES_SEEN[kind], rel=0.05)
+    assert epochs(10, stated=3) == 3
+
+
+@pytest.mark.usefixtures("gpu")
+def test_only_long_runs_on_a_gpu_are_compiled() -> None:
+    enough = {"epochs": derive.LONG_STEPS, "batch_size": 50}  # one step each
+    for train, compiled in [
+        (enough, True),
+        (enough | {"epochs": derive.LONG_STEPS - 1}, False),
+        (enough | {"compile": False}, False),
+        (enough | {"device": "cpu"}, False),
+        ({"epochs": 1, "minutes": derive.LONG_MINUTES}, True),
+        (enough | {"minutes": derive.LONG_MINUTES / 2}, False),
+    ]:
+        assert derived(blank(50), train=train).train.compile is compiled
+
+
 # -- statistics ------------------------------------------------------------------------------------------------------
 
 
@@ -244,10 +279,14 @@ def test_only_usable_rows_count() -> None:
     assert shape.n_samples == 10
 
 
-def test_sums_over_many_pixels_do_not_saturate() -> None:
-    many = replace(blank(2000, 128), pixels=np.broadcast_to(np.uint8([100, 200, 0]), (2000, 128, 128, 3)))
-    shape = data_shape(derived(many), many)
-    assert shape.mean == pytest.approx((100 / 255, 200 / 255, 0))
+def test_sums_over_many_pixels_lose_no_digits() -> None:
+    """A float32 sum of millions of pixels is off, and of hundreds of millions no longer grows at all."""
+    array = np.random.default_rng(0).integers(0, 256, (400, 64, 64, 3), dtype=np.uint8)
+    shape = shape_of(array)
+    assert shape.mean == pytest.approx(
+        (array.sum((0, 1, 2), dtype=np.int64) / (400 * 64 * 64) / 255).tolist(), rel=1e-9
+    )
+    assert shape.std == pytest.approx((array / 255).std((0, 1, 2)).tolist(), rel=1e-9)
 
 
 def test_large_data_is_sampled_evenly(monkeypatch: pytest.MonkeyPatch) -> None:

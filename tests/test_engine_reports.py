@@ -36,7 +36,7 @@ def test_by_minutes_a_run_ends_when_it_is_told_to(tmp_path: Path) -> None:
     train(images_of(KINDS["rows"]), f"train.minutes={minutes}", "train.epochs=1", folder=tmp_path, reporter=diary)
     last = diary.rows[-1]
     assert last["progress"] == 1
-    assert 1 <= last["seconds"] / (60 * minutes) < 2
+    assert 0.8 < last["seconds"] / (60 * minutes) < 2  # what goes before the first step is taken off
     assert len(diary.rows) > 2  # epochs went by until then
     assert all(row["progress"] < 1 for row in diary.rows[:-1])
     assert last["seconds"] > diary.rows[0]["seconds"]

@@ -98,6 +98,25 @@ def test_progress_never_runs_backwards_at_an_even_pace(wall: Wall) -> None:
     assert seen[-1] == pytest.approx(59 / 60)
 
 
+def test_what_goes_before_the_first_step_is_taken_off_the_budget(wall: Wall) -> None:
+    clock = Clock(epochs=1, minutes=2, steps_per_epoch=10)
+    wall.now += 30  # compiling
+    clock.begin()
+    assert clock.progress == 0
+    advance(clock, wall, 10, seconds=45)
+    assert clock.seconds == pytest.approx(45)
+    assert clock.progress == pytest.approx(0.5)
+    advance(clock, wall, 10, seconds=45)
+    assert clock.finished  # 120 seconds after it was asked for
+
+
+def test_a_budget_that_is_spent_before_the_first_step_still_allows_one(wall: Wall) -> None:
+    clock = Clock(epochs=1, minutes=1, steps_per_epoch=10)
+    wall.now += 300
+    clock.begin()
+    assert not clock.finished
+
+
 # -- estimates -------------------------------------------------------------------------------------------------------
 
 
@@ -108,6 +127,14 @@ def test_nothing_is_estimated_before_the_first_meeting(wall: Wall) -> None:
     assert clock.remaining is None
     clock.meet()
     assert clock.remaining == pytest.approx(19 * 3)
+
+
+def test_by_epochs_the_time_before_the_first_step_does_not_slow_the_pace(wall: Wall) -> None:
+    clock = Clock(epochs=1, minutes=0, steps_per_epoch=10)
+    wall.now += 60
+    clock.begin()
+    advance(clock, wall, 1, seconds=2)
+    assert clock.remaining == pytest.approx(9 * 2)
 
 
 def test_a_slow_first_step_is_soon_forgotten(wall: Wall) -> None:
@@ -159,6 +186,17 @@ def test_a_resumed_clock_measures_its_own_pace(wall: Wall) -> None:
     assert clock.remaining is None
     advance(clock, wall, 10, seconds=5)
     assert clock.remaining == pytest.approx(50 * 0.5)
+
+
+def test_beginning_keeps_what_was_resumed(wall: Wall) -> None:
+    clock = Clock(epochs=1, minutes=2, steps_per_epoch=10)
+    clock.resume(6, 30.0)
+    wall.now += 20
+    clock.begin()
+    assert (clock.step, clock.seconds) == (6, 30.0)
+    assert clock.progress == pytest.approx(30 / 100)
+    advance(clock, wall, 5, seconds=20)
+    assert clock.seconds == pytest.approx(50)
 
 
 # -- learning rate ---------------------------------------------------------------------------------------------------

@@ -1,0 +1,177 @@
+"""The estimator on what scikit-learn's checks know nothing of: images, files, and run folders.
+
+The pictures differ in colour alone, and most models are trained for two epochs.
+"""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.base import clone
+from sklearn.metrics import adjusted_rand_score
+
+from small_runs import pictures, rows
+from twincluster import TwinContrastClustering, cli
+from twincluster.errors import InputError
+from twincluster.results import Run
+
+QUICK = {"train": {"batch_size": 16}, "anchored": {"n_features": 8, "hidden": 16, "instance_queue": 64}}
+
+
+def on_images(n_clusters: int = 3, **changes: Any) -> TwinContrastClustering:
+    settings = QUICK | {"train.image_size": 8, "train.backbone": "small"}
+    options = {"recipe": "digits", "settings": settings, "epochs": 2, "device": "cpu", "random_state": 0} | changes
+    return TwinContrastClustering(n_clusters, **options)
+
+
+def on_rows(n_clusters: int = 3, **changes: Any) -> TwinContrastClustering:
+    return TwinContrastClustering(n_clusters, **({"epochs": 3, "device": "cpu", "random_state": 0} | changes))
+
+
+def test_every_kind_of_image_gives_the_same_clusters() -> None:
+    pixels, colours = pictures(48)
+    tensors = torch.from_numpy(pixels)
+    kinds = {
+        "array": pixels,
+        "tensor, channels last": tensors,
+        "tensor, channels first": tensors.permute(0, 3, 1, 2),
+        "list of tensors": list(tensors.permute(0, 3, 1, 2)),
+        "list of arrays": list(pixels),
+        "PIL": [Image.fromarray(picture) for picture in pixels],
+        "four channels": np.concatenate([pixels, np.full_like(pixels[..., :1], 255)], axis=3),
+    }
+    model = on_images(epochs=8)
+    expected = model.fit(pixels).labels_
+    assert adjusted_rand_score(colours, expected) > 0.8
+    assert (model.n_iter_, model.config_.train.image_size, hasattr(model, "n_features_in_")) == (8, 8, False)
+    for name, kind in kinds.items():
+        np.testing.assert_array_equal(model.predict(kind), expected, err_msg=name)
+        if name in ("tensor, channels first", "PIL"):
+            np.testing.assert_array_equal(clone(model).fit_predict(kind), expected, err_msg=name)
+
+
+def test_grey_images_are_three_equal_channels() -> None:
+    grey = pictures(32)[0][..., 0]
+    model = on_images().fit(grey)
+    np.testing.assert_array_equal(model.predict(np.repeat(grey[..., None], 3, axis=3)), model.labels_)
+
+
+def test_images_probabilities_and_embedding() -> None:
+    pixels, _ = pictures(32)
+    model = on_images().fit(pixels)
+    probabilities, embedding = model.predict_proba(pixels), model.transform(pixels)
+    assert (probabilities.shape, probabilities.dtype) == ((32, 3), np.float32)
+    np.testing.assert_allclose(probabilities.sum(1), 1, atol=1e-5)
+    np.testing.assert_array_equal(probabilities.argmax(1), model.labels_)
+    names = model.get_feature_names_out()
+    assert embedding.shape == (32, len(names))
+    assert names[0] == "twincontrastclustering0"
+    framed = model.set_output(transform="pandas").transform(pixels)
+    assert list(framed.columns) == list(names)
+    np.testing.assert_array_equal(framed.to_numpy(), embedding)
+    assert model.predict(pixels[:1]).tolist() == [model.labels_[0]]
+
+
+def test_folder_and_paths_keep_the_place_of_unreadable_files(photo_folder: Path) -> None:
+    model = on_images().fit(photo_folder)
+    names = sorted(str(path) for path in photo_folder.rglob("*.*") if path.name != "notes.txt")
+    broken = np.array([name.endswith(("truncated.jpg", "empty.png")) for name in names])
+    assert (len(names), broken.sum()) == (62, 2)
+    np.testing.assert_array_equal(model.labels_ == -1, broken)
+    for listed in (names, [Path(name) for name in names], np.array(names)):
+        np.testing.assert_array_equal(model.predict(listed), model.labels_)
+    for values in (model.predict_proba(names), model.transform(names)):
+        np.testing.assert_array_equal(np.isnan(values).all(1), broken)
+        np.testing.assert_array_equal(np.isnan(values).any(1), broken)
+    np.testing.assert_array_equal(on_images().fit_predict([*names, "missing.png"])[-1:], [-1])
+    assert model.predict([names[int(broken.argmax())]]).tolist() == [-1]
+
+
+@pytest.mark.parametrize(
+    "wrong, words",
+    [
+        (pictures(8)[0] / 255, "multiply by 255"),
+        (pictures(8)[0].transpose(0, 3, 1, 2), "channels last"),
+        ([Image.new("RGB", (8, 8))], "1 sample"),
+        ("no/such/folder", "no such file"),
+        ([], "Expected 2D array"),
+        (["a.png", "b.png", "c.png"], "n_samples=0 is below n_clusters=3"),
+        (pictures(2)[0], "n_samples=2 is below n_clusters=3"),
+    ],
+)
+def test_bad_images_are_refused(wrong: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        on_images().fit(wrong)
+
+
+def test_images_for_rows_and_rows_for_images_are_refused() -> None:
+    with pytest.raises(InputError, match="fitted on images of 8 pixels"):
+        on_images().fit(pictures(16)[0]).predict(rows(16))
+    model = on_rows().fit(rows(16))
+    with pytest.raises(InputError, match="fitted on rows of 5 features"):
+        model.predict(pictures(16)[0])
+    with pytest.raises(ValueError, match="X has 4 features"):
+        model.predict(rows(16)[:, :4])
+
+
+def test_images_after_rows_leave_no_trace_of_rows() -> None:
+    model = on_rows().fit(rows(16))
+    assert model.n_features_in_ == 5
+    model.set_params(**on_images().get_params()).fit(pictures(16)[0])
+    assert not hasattr(model, "n_features_in_")
+
+
+def test_image_models_survive_pickle_and_joblib(tmp_path: Path) -> None:
+    pixels, _ = pictures(32)
+    model = on_images().fit(pixels)
+    joblib.dump(model, tmp_path / "model.joblib")
+    for copy in (pickle.loads(pickle.dumps(model)), joblib.load(tmp_path / "model.joblib")):
+        np.testing.assert_array_equal(copy.predict_proba(pixels), model.predict_proba(pixels))
+        np.testing.assert_array_equal(copy.fit_predict(pixels), model.labels_)
+
+
+@pytest.mark.parametrize("kind", ["rows", "images"])
+def test_saved_model_predicts_from_the_command_line_and_after_load(kind: str, tmp_path: Path) -> None:
+    data = rows(24) if kind == "rows" else pictures(24)[0]
+    model = (on_rows() if kind == "rows" else on_images()).fit(data)
+    model.save(tmp_path / "run")
+    np.save(tmp_path / "data.npy", data)
+    out = tmp_path / "new.csv"
+    assert cli.main(["predict", str(tmp_path / "run"), str(tmp_path / "data.npy"), "--out", str(out)]) == 0
+    written = [line.split(",")[1] for line in out.read_text().splitlines()[1:]]
+    assert written == [str(label) for label in model.labels_]
+
+    loaded = TwinContrastClustering.load(tmp_path / "run", device="cpu")
+    for method in ("predict", "predict_proba", "transform"):
+        np.testing.assert_array_equal(getattr(loaded, method)(data), getattr(model, method)(data))
+    np.testing.assert_array_equal(loaded.labels_, model.labels_)
+    assert (loaded.n_clusters, loaded.n_iter_, loaded.config_) == (3, model.n_iter_, model.config_)
+    np.testing.assert_array_equal(clone(loaded).fit_predict(data), model.labels_)
+    assert len(list(Run.open(tmp_path / "run").read_metrics())) == model.n_iter_
+    with pytest.raises(InputError, match="exists and is not empty"):
+        model.save(tmp_path / "run")
+
+
+def test_run_of_the_command_line_can_be_loaded(tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", rows(24))
+    command = ["fit", str(tmp_path / "rows.npy"), "--recipe", "rows", "--clusters", "3", "--epochs", "3", "--seed", "7"]
+    assert cli.main([*command, "--device", "cpu", "--out", str(tmp_path / "run")]) == 0
+    loaded = TwinContrastClustering.load(tmp_path / "run")
+    np.testing.assert_array_equal(loaded.predict(rows(24)), loaded.labels_)
+    np.testing.assert_array_equal(loaded.labels_, on_rows(random_state=7).fit_predict(rows(24)))
+
+
+def test_column_names_outlive_a_saved_run(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(rows(24), columns=list("abcde"))
+    on_rows().fit(frame).save(tmp_path / "run")
+    loaded = TwinContrastClustering.load(tmp_path / "run")
+    loaded.predict(frame)
+    assert not [warning for warning in recwarn if "feature names" in str(warning.message)]
+    with pytest.raises(ValueError, match="feature names"):
+        loaded.predict(frame.rename(columns={"a": "z"}))
