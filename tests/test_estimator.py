@@ -128,6 +128,7 @@ def test_settings_may_be_dotted_or_nested() -> None:
     [
         ({"settings": {"augment.nose": 0.3}}, "augment.noise"),
         ({"settings": {"augment": 3}}, "augment is a group of settings"),
+        ({"settings": {"anchored.instance": "byol"}}, "byol needs a predictor"),
         ({"recipe": "row"}, "did you mean 'rows'"),
         ({"epochs": 2, "minutes": 1.0}, "give one of them"),
         ({"epochs": 0}, "epochs is 0"),
@@ -222,7 +223,7 @@ def test_bar_is_not_drawn_without_widgets(monkeypatch: pytest.MonkeyPatch, capfd
     assert "epoch 3: 100% done" in capfd.readouterr().err
 
 
-def test_a_model_trained_on_a_gpu_is_kept_on_the_cpu() -> None:
+def test_what_predicts_is_kept_on_the_cpu() -> None:
     model = on_rows().fit(rows(24))
     assert {tensor.device.type for tensor in model._network.state_dict().values()} == {"cpu"}
     assert not model._network.training

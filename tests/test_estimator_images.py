@@ -22,6 +22,9 @@ from twincluster.results import Run
 
 QUICK = {"train": {"batch_size": 16}, "anchored": {"n_features": 8, "hidden": 16, "instance_queue": 64}}
 
+# two epochs leave clusters that deserve a warning
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 
 def on_images(n_clusters: int = 3, **changes: Any) -> TwinContrastClustering:
     settings = QUICK | {"train.image_size": 8, "train.backbone": "small"}

@@ -45,8 +45,8 @@ def command(source: Path, out: Path, method: str, *more: str) -> list[str]:
     ]
     settings += ["tcc.n_features=8", "tcc.cluster_queue=12", "tcc.instance_queue=64"]
     pairs = [part for setting in settings for part in ("--set", setting)]
-    return ["fit", str(source), "--clusters", "3", "--epochs", "12", "--seed", "3", "--device", "cpu", "--out", str(out),
-            *pairs, *more]  # fmt: skip
+    fixed = ["--clusters", "3", "--epochs", "12", "--seed", "3", "--device", "cpu"]
+    return ["fit", str(source), "--out", str(out), *fixed, *pairs, *more]
 
 
 def kill_after(arguments: list[str], out: Path, step: int, delay: float) -> dict[str, Any]:

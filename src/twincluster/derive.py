@@ -37,7 +37,7 @@ def resolve(config: Config, images: Images) -> Config:
         precision=_precision(train.precision, device),
         image_size=side,
         backbone=_backbone(train.backbone, config.method, side, device),
-        batch_size=_batch_size(config, n_samples),
+        batch_size=_batch_size(config, n_samples, device),
         epochs=train.epochs or _epochs(n_samples, device if side else "rows"),
     )
     train = replace(train, compile=train.compile and _pays(train, n_samples))
@@ -132,10 +132,10 @@ def _backbone(wanted: str, method: str, side: int, device: str) -> str:
     return "resnet34" if method.startswith("tcc") else "resnet18"
 
 
-def _batch_size(config: Config, n_samples: int) -> int:
+def _batch_size(config: Config, n_samples: int, device: str) -> int:
     wanted = config.train.batch_size or 32 * config.n_clusters  # Sec. 4.2: enough samples of every cluster in a step
     if not config.train.batch_size and config.method == "anchored":
-        wanted = 512 if n_samples >= 20_000 else 128
+        wanted = 512 if device == "cuda" and n_samples >= 20_000 else 128  # a CPU gains nothing but memory use
     return max(2, min(wanted, n_samples))
 
 
