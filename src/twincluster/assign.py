@@ -17,6 +17,7 @@ CELLS = 2**24  # similarities held at once: 64 MiB in float32
 SEEDING_POOL = 16_384  # rows that starting centres are drawn from, at least; more rows do not make better starts
 STARTS_DRAWN = 4  # starts drawn for each one that is followed: a blob missed at the start stays missed ...
 FEW_CLUSTERS = 50  # ... up to this many clusters; above, drawing costs more than it brings
+ROWS_PER_DIRECTION = 10  # as many rows, and the variances of a whitening begin to be known
 SAME = 1e-6  # rows closer than this (1 - cosine) count as one: float32 cannot tell them apart
 
 
@@ -42,7 +43,8 @@ class Whitening:
 
 @torch.no_grad()
 def whiten(features: Tensor, shrinkage: float = 0.3) -> Whitening:
-    """The whitening of some rows. Directions with less than `shrinkage` times the mean variance are not blown up.
+    """The whitening of some rows. Directions with less than `shrinkage` times the mean variance are not blown up,
+    nor larger ones where there are few rows per direction: then small variances are an accident of the rows.
 
     Without it a few directions of large variance, which contrastive features always have, decide every cluster.
     """
@@ -51,7 +53,8 @@ def whiten(features: Tensor, shrinkage: float = 0.3) -> Whitening:
     centred = features - mean
     with torch.autocast(features.device.type, enabled=False):
         variance, directions = torch.linalg.eigh(centred.T @ centred / len(features))
-    floor = (shrinkage * variance.mean()).clamp(min=torch.finfo(variance.dtype).tiny)
+    caution = 1 + ROWS_PER_DIRECTION * features.shape[1] / len(features)
+    floor = (shrinkage * caution * variance.mean()).clamp(min=torch.finfo(variance.dtype).tiny)
     return Whitening(mean, directions / (variance.clamp(min=0) + floor).sqrt())
 
 
