@@ -162,12 +162,21 @@ def test_prediction_reads_the_store_that_training_wrote(tmp_path: Path, photo_fo
     """With a side of its own choice, too: settled or not, it asks for the same pixels."""
     listing = open_source(sorted(photo_folder.glob("*/0[0-2].*")))
     fitted = pipeline.fit(listing, tiny("train.image_size=0", "train.batch_size=4"), tmp_path / "run")
-    assert fitted.config.train.image_size == 96
+    sides = [min(Image.open(file).size) for file in listing.files or ()]
+    assert fitted.config.train.image_size == int(np.median(sides)) != 96
     decoded: list[int] = []
     again = pipeline.predict(fitted.run, listing, "cpu", lambda done, total: decoded.append(done))
     assert decoded == []
     assert len([entry for entry in own_cache.iterdir() if entry.is_dir()]) == 1
     assert again.clusters.tolist() == fitted.assignments.clusters.tolist()
+
+
+@pytest.mark.parametrize(("side", "expected"), [(4, 8), (28, 28), (300, 96)])
+def test_the_training_size_of_files_is_their_own_within_bounds(tmp_path: Path, side: int, expected: int) -> None:
+    for number in range(3):
+        Image.new("RGB", (side, side + 5 * number)).save(tmp_path / f"{number}.png")
+    (tmp_path / "damaged.png").write_bytes(b"no image")
+    assert pipeline.with_image_size(Config(), open_source(tmp_path)).train.image_size == expected
 
 
 def test_images_of_any_size_can_be_predicted(tmp_path: Path) -> None:

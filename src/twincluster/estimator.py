@@ -120,8 +120,7 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
 
     def fit(self, X: Any, y: object = None) -> Self:
         """Train on `X`; `y` is ignored."""
-        watcher = _Watcher(self.verbose)
-        with watcher:
+        with (watcher := _Watcher(self.verbose)):
             listing = self._listing(X, reset=True)
             config = with_image_size(self._configure(listing), listing)
             images = open_images(listing, side=store_side(config), progress=watcher.decoding)
