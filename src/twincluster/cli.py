@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
@@ -30,6 +31,8 @@ LARGEST_SEED = 2**32 - 1  # what numpy and scikit-learn take
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; the exit status is 0 done, 2 bad input, 1 a fault of ours, 130 interrupted."""
+    # before torch loads: threads that spin while they wait make a busy machine several times slower
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     return status_of(lambda: app(arguments, exit_on_error=False, print_error=False, result_action="return_value"))
 
 

@@ -58,7 +58,10 @@ def typical_side(files: Sequence[Path], sample: int = 100) -> int:
         try:
             if not file.is_file():
                 continue
-            with warnings.catch_warnings(action="ignore"), Image.open(file, formats=_FORMATS) as image:
+            with (
+                warnings.catch_warnings(action="ignore"),
+                Image.open(file, formats=_formats(file.suffix.lower())) as image,
+            ):
                 sides.append(min(image.size))
         except Exception:  # whatever Pillow makes of a damaged file: decoding will say so
             continue
