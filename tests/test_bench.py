@@ -1,6 +1,8 @@
 """Benchmarks at toy sizes: the commands run and print their fields, and what they count agrees with counts by hand."""
 
 import multiprocessing
+import signal
+import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -252,6 +254,17 @@ def test_watch_notices_a_peak_between_two_looks(monkeypatch: pytest.MonkeyPatch)
 def test_watch_reports_a_command_that_fails() -> None:
     with pytest.raises(InputError, match="status 3"):
         memory.watch([sys.executable, "-c", "raise SystemExit(3)"])
+
+
+def test_watch_takes_its_child_along_when_terminated() -> None:
+    child = "import time; time.sleep(60)"
+    code = f"import sys; from twincluster.bench.memory import watch; watch([sys.executable, '-c', {child!r}])"
+    with subprocess.Popen([sys.executable, "-c", code]) as parent:
+        while len(family := memory._family(parent.pid)) < 2:
+            time.sleep(0.05)
+        parent.terminate()
+        assert parent.wait() == 128 + signal.SIGTERM
+    assert not any(Path(f"/proc/{pid}").exists() for pid in family)
 
 
 def test_noise_is_written_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

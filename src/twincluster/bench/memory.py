@@ -6,11 +6,13 @@ itself, whose high-water mark the kernel keeps, but not in its children.
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,7 +75,7 @@ def watch(command: Sequence[str]) -> Peak:
     """Run a command to its end and note the most that it and its descendants held."""
     start = time.monotonic()
     most, own, high_water = 0, 0, 0
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+    with _terminable(), subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         try:
             while process.poll() is None:
                 held = [_status(pid) for pid in _family(process.pid)]
@@ -88,6 +90,16 @@ def watch(command: Sequence[str]) -> Peak:
     if process.returncode:
         raise InputError(f"the command that was watched ended with status {process.returncode}: {' '.join(command)}")
     return Peak(max(most, high_water), own, time.monotonic() - start)
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Lets SIGTERM unwind the stack as an interrupt does, so that neither child nor temporary files stay behind."""
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _family(root: int) -> list[int]:
