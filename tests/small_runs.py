@@ -28,7 +28,7 @@ SMALL = make_config(
         "optimiser": {"name": "sgd", "learning_rate": 0.1, "weight_decay": 1e-3, "schedule": "cosine", "warmup": 0.1},
         "anchored": {
             "instance": "infonce", "instance_queue": 64, "n_features": 8, "hidden": 16, "cluster_weight": 0.1,
-            "cluster_start": 0.25, "label_weight": 1.0, "label_start": 0.5, "label_share": 0.7,
+            "cluster_start": 0.25, "commit_weight": 1.0, "commit_start": 0.5,
         },
         "tcc": {"instance_queue": 16, "cluster_queue": 6, "n_features": 8},
     }
@@ -80,8 +80,7 @@ def midway(*changes: str, kind: str = "images") -> Anchored:
         keys = torch.randn(FILLED, method.queue.rows.shape[1], generator=generator)
         method.queue.push(torch.nn.functional.normalize(keys, dim=1))
         method.labels.copy_(torch.randint(0, method.n_clusters, method.labels.shape, generator=generator))
-        method.trusted.copy_(torch.rand(method.trusted.shape, generator=generator) < 0.5)
-        method.belief.copy_(torch.randn(method.belief.shape, generator=generator).softmax(1))
+        method.anchors.copy_(torch.randn(method.anchors.shape, generator=generator).softmax(1))
     return method
 
 

@@ -52,7 +52,7 @@ def test_a_row_of_metrics_per_epoch(tmp_path: Path, method: str) -> None:
     train(images_of(array), f"method={method}", folder=tmp_path, labels=labels, reporter=diary)
     assert Run(tmp_path).read_metrics() == diary.rows
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 4
-    own = {"anchored": {"label_loss", "relabelled", "belief"}, "tcc": {"entropy", "dec_loss", "norm_ratio"}}[method]
+    own = {"anchored": {"commit_loss", "relabelled"}, "tcc": {"entropy", "dec_loss", "norm_ratio"}}[method]
     numbers = {
         "loss",
         "instance_loss",

@@ -40,7 +40,7 @@ def command(source: Path, out: Path, method: str, *more: str) -> list[str]:
     settings += [
         "anchored.hidden=16",
         "anchored.n_features=8",
-        "anchored.label_weight=1.0",
+        "anchored.commit_weight=1.0",
         "anchored.instance=infonce",
     ]
     settings += ["tcc.n_features=8", "tcc.cluster_queue=12", "tcc.instance_queue=64"]
@@ -167,7 +167,7 @@ def test_dying_right_after_each_checkpoint(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_finished_run_resumes_to_the_same_end(tmp_path: Path) -> None:
-    for changes in (("anchored.label_weight=0",), ()):  # with a head that is set at the end, and one that is not
+    for changes in (("anchored.commit_weight=0",), ()):  # with a head that is set at the end, and one that is not
         folder = tmp_path / str(len(changes))
         method = train(images_of(rows()), *changes, folder=folder)
         again = train(images_of(rows()), *changes, folder=folder, resume=True)

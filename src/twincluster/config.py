@@ -22,6 +22,7 @@ from twincluster.errors import InputError
 RECIPES = Path(__file__).parent / "recipes"
 
 Precision = Literal["auto", "float32", "bf16"]
+Frame = Literal["crop", "letterbox"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Augment:
     solarise: float = 0.0  # probability
     noise: float = 0.2  # rows only: standard deviation of the noise added to standardised features
     dropout: float = 0.1  # rows only: probability of dropping a feature
+    neighbours: int = 0  # rows only: the second view is one of so many nearest rows; 0: the row itself
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,9 @@ class Train:
     minutes: float = 0.0  # 0: `epochs` decides; otherwise the schedule ends when the time does
     batch_size: int = 0  # 0: 32 per cluster, as the paper, at most the number of samples
     image_size: int = 0  # side of a training image in pixels; 0: the images' own, at most 96
+    frame: Frame = "crop"  # how oblong images become square: their middle, or all of them between bars (letterbox)
     backbone: str = "auto"  # resnet18, resnet34, resnet50, small (tiny images) or mlp (rows)
+    encoder: str = ""  # a pretrained network whose features are clustered instead of the images (encoders.py)
     device: str = "auto"  # auto, cpu or cuda
     precision: Precision = "auto"  # auto: bf16 backbone on CUDA; losses are always float32
     compile: bool = True  # CUDA only: fuse kernels before the step is captured as a graph
@@ -107,9 +111,8 @@ class Anchored:
     cluster_weight: float = 0.1  # of the cluster track: contrast of batch representations r_k
     cluster_temperature: float = 0.5
     cluster_start: float = 0.3  # share of the run after which the cluster track begins
-    label_weight: float = 0.0  # of self-labelling: the head learns what it is surest of; has not paid yet
-    label_start: float = 0.7
-    label_share: float = 0.7  # share of each cluster that counts as sure
+    commit_weight: float = 0.0  # how much every view learns the cluster of its image; pays on digits, not on CIFAR-10
+    commit_start: float = 0.5
 
 
 @dataclass(frozen=True)
@@ -272,13 +275,11 @@ _ARTICLES = {int: "a whole number", float: "a number", str: "a word", bool: "tru
 
 _PROBABILITIES = ("augment.crop_area", "augment.grey", "augment.jitter", "augment.flip", "augment.blur",
                   "augment.solarise", "augment.dropout", "tcc.alpha", "tcc.ema", "optimiser.warmup",
-                  "optimiser.momentum", "anchored.ema", "anchored.cluster_start",
-                  "anchored.label_start", "anchored.label_share")  # fmt: skip
+                  "optimiser.momentum", "anchored.ema", "anchored.cluster_start", "anchored.commit_start")  # fmt: skip
 _POSITIVE = ("augment.crop_area", "augment.crop_ratio", "augment.blur_sigma", "tcc.temperature",
              "tcc.gumbel_temperature", "tcc.assignment_temperature", "anchored.temperature",
              "anchored.cluster_temperature", "optimiser.learning_rate",
-             "tcc.instance_queue", "tcc.n_features", "anchored.n_features", "anchored.shrinkage",
-             "anchored.label_share")  # fmt: skip
+             "tcc.instance_queue", "tcc.n_features", "anchored.n_features", "anchored.shrinkage")  # fmt: skip
 
 
 def _check(config: Config) -> None:

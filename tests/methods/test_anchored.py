@@ -14,7 +14,6 @@ from torch import Tensor
 import reference_losses as slow
 from small_runs import FILLED, midway
 from twincluster import draws
-from twincluster.methods import anchored
 from twincluster.methods.anchored import Anchored
 from twincluster.methods.base import Outcome
 
@@ -73,26 +72,22 @@ def test_cluster_loss_contrasts_the_clusters_that_the_batch_holds(labels: list[i
     assert step(method).metrics["cluster_loss"].item() == pytest.approx(wanted, abs=1e-4)
 
 
-def test_label_loss_is_the_cross_entropy_of_trusted_samples() -> None:
+def test_commitment_is_the_cross_entropy_of_every_view_to_the_anchor_of_its_image() -> None:
     method = midway()
     features = F.normalize(method.online.backbone_features(torch.cat(two_views(method))), dim=1)
-    probability = method.online.head(features).softmax(1)
-    trusted = [i for i in range(2 * N) if method.trusted[SAMPLES[i % N]]]
-    assert 0 < len(trusted) < 2 * N
-    wanted = -np.mean([probability[i, method.labels[SAMPLES[i % N]]].log().item() for i in trusted])
-    assert step(method).metrics["label_loss"].item() == pytest.approx(wanted, abs=1e-4)
-    method.trusted.zero_()
-    assert step(method).metrics["label_loss"].item() == 0
+    log_q = method.online.head(features).log_softmax(1)
+    terms = [-(method.anchors[SAMPLES[i % N]] * log_q[i]).sum().item() for i in range(2 * N)]
+    assert step(method).metrics["commit_loss"].item() == pytest.approx(np.mean(terms), abs=1e-4)
 
 
 def test_the_loss_weighs_its_parts_by_what_the_schedule_says() -> None:
     method = midway()
-    for cluster, label in itertools.product((0.0, 0.3), (0.0, 2.0)):
+    for cluster, commit in itertools.product((0.0, 0.3), (0.0, 2.0)):
         method.cluster_weight.fill_(cluster)
-        method.label_weight.fill_(label)
+        method.commit_weight.fill_(commit)
         outcome = step(method)
         parts = {name: value.item() for name, value in outcome.metrics.items()}
-        wanted = parts["instance_loss"] + cluster * parts["cluster_loss"] + label * parts["label_loss"]
+        wanted = parts["instance_loss"] + cluster * parts["cluster_loss"] + commit * parts["commit_loss"]
         assert outcome.loss.item() == pytest.approx(wanted, abs=1e-5)
 
 
@@ -113,7 +108,7 @@ def test_assignments_are_those_of_both_views_and_carry_no_gradient() -> None:
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_gradients_reach_what_they_should_and_a_step_descends(variant: tuple[str, ...], kind: str) -> None:
     method = midway(*variant, kind=kind)
-    method.label_weight.fill_(0.0)
+    method.commit_weight.fill_(0.0)
     weights = {name: weight for name, weight in method.named_parameters() if weight.requires_grad}
     momentum = [weight for name, weight in method.named_parameters() if name.startswith("momentum.")]
     before = step(method).loss
@@ -130,34 +125,32 @@ def test_gradients_reach_what_they_should_and_a_step_descends(variant: tuple[str
     assert step(method).loss < before
 
 
-def test_self_labelling_reaches_the_head() -> None:
+def test_commitment_moves_the_features_and_leaves_the_head_to_kmeans() -> None:
     method = midway()
-    method.label_weight.fill_(1.0)
-    step(method).loss.backward()
-    assert method.online.head.weight.grad is not None
-    assert method.online.head.weight.grad.abs().max() > 1e-4
+    gradients = []
+    for commit in (0.0, 1.0):
+        method.zero_grad()
+        method.commit_weight.fill_(commit)
+        step(method).loss.backward()
+        gradients.append(method.online.backbone.stem[0].weight.grad.clone())
+    assert (gradients[1] - gradients[0]).abs().max() > 1e-4
+    assert method.online.head.weight.grad is None
     assert all(weight.grad is None for weight in method.momentum.parameters())
 
 
 # -- memory ----------------------------------------------------------------------------------------------------------
 
 
-def test_belief_and_bank_equal_a_slow_reference() -> None:
+def test_the_bank_equals_a_slow_reference() -> None:
     method = midway()
-    keep = anchored.BELIEF_KEEP
-    belief = [row.tolist() for row in method.belief]
     bank = [row.tolist() for row in method.bank]
     for number in range(3):
         outcome = step(method, two_views(method, number))
-        q, f = outcome.memory["assignment"].tolist(), outcome.memory["features"].tolist()
+        f = outcome.memory["features"].tolist()
         for i, sample in enumerate(SAMPLES.tolist()):
-            seen = [(a + b) / 2 for a, b in zip(q[i], q[i + N], strict=True)]
-            belief[sample] = [keep * old + (1 - keep) * new for old, new in zip(belief[sample], seen, strict=True)]
             bank[sample] = slow.unit([a + b for a, b in zip(f[i], f[i + N], strict=True)])
         method.remember(outcome.memory)
-        torch.testing.assert_close(method.belief, torch.tensor(belief))
         torch.testing.assert_close(method.bank, torch.tensor(bank))
-    torch.testing.assert_close(method.belief.sum(1), torch.ones(len(belief)))
 
 
 def test_memory_holds_what_the_momentum_network_saw() -> None:
@@ -166,7 +159,6 @@ def test_memory_holds_what_the_momentum_network_saw() -> None:
     memory = step(method).memory
     features = F.normalize(method.momentum.backbone_features(images), dim=1)
     torch.testing.assert_close(memory["features"], features)
-    torch.testing.assert_close(memory["assignment"], method.momentum.head(features).softmax(1))
     method.remember(memory)
     torch.testing.assert_close(method.queue.rows[FILLED : FILLED + 2 * N], memory["key"])
     assert int(method.queue.written) == FILLED + 2 * N
@@ -191,13 +183,13 @@ def test_momentum_follows_every_weight_of_the_online_network() -> None:
 
 
 def test_tracks_begin_when_they_are_told_to_and_never_in_the_first_epoch() -> None:
-    method = midway("anchored.cluster_weight=0.25", "anchored.cluster_start=0.3", "anchored.label_start=0.6")
-    for epoch, progress, cluster, label in [
+    method = midway("anchored.cluster_weight=0.25", "anchored.cluster_start=0.3", "anchored.commit_start=0.6")
+    for epoch, progress, cluster, commit in [
         (0, 0.0, 0, 0), (0, 0.9, 0, 0), (3, 0.29, 0, 0), (3, 0.3, 0.25, 0), (6, 0.59, 0.25, 0), (6, 0.6, 0.25, 1),
         (9, 1.0, 0.25, 1),
     ]:  # fmt: skip
         method.schedule(epoch, progress)
-        assert (method.cluster_weight.item(), method.label_weight.item()) == (cluster, label)
+        assert (method.cluster_weight.item(), method.commit_weight.item()) == (cluster, commit)
 
 
 def test_momentum_rises_from_its_first_to_its_last_value() -> None:

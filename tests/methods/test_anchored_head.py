@@ -1,4 +1,4 @@
-"""How k-means sets the head of the default method, and when it no longer does. Shapes: K clusters, F features."""
+"""How k-means sets the head of the default method. Shapes: K clusters, F features."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -56,40 +56,27 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[Clusters]:
     return results
 
 
-def test_anchored_heads_draw_the_partition_of_kmeans(found: list[Clusters]) -> None:
+def test_an_anchored_head_draws_the_partition_of_kmeans(found: list[Clusters]) -> None:
     method = midway()
     method.bank.copy_(F.normalize(torch.randn(method.bank.shape, generator=torch.Generator().manual_seed(3)), dim=1))
-    method.label_weight.zero_()
-    told = end_epoch(method)
+    end_epoch(method)
     by_kmeans = found[0].labels
     assert len(found) == 1
-    for network in (method.online, method.momentum):
-        log_q = network.assign_features(method.bank)
-        assert same_partition(log_q.argmax(1), by_kmeans)
-        torch.testing.assert_close(log_q.exp(), method.belief, rtol=1e-3, atol=1e-4)
-    assert torch.equal(method.online.head.weight, method.momentum.head.weight)
-    assert torch.equal(method.online.head.bias, method.momentum.head.bias)
-    assert torch.equal(method.labels, method.belief.argmax(1))
-    assert told["belief"] == pytest.approx(method.belief.amax(1).mean().item())
+    log_q = method.online.assign_features(method.bank)
+    assert same_partition(log_q.argmax(1), by_kmeans)
+    torch.testing.assert_close(log_q.exp(), method.anchors, rtol=1e-3, atol=1e-4)
+    assert torch.equal(method.labels, method.anchors.argmax(1))
 
 
-def test_anchoring_finds_clouds_and_trusts_the_share_it_is_told(found: list[Clusters]) -> None:
-    method = midway("anchored.label_share=0.4")
+def test_anchoring_finds_clouds(found: list[Clusters]) -> None:
+    method = midway()
     origin = cloudy_bank(method)
-    method.label_weight.zero_()
     end_epoch(method)
     assert same_partition(method.labels, origin)
-    margin = method.belief.topk(2, dim=1).values.diff(dim=1).neg().squeeze(1)
-    for k in range(K):
-        own = method.labels == k
-        trusted = own & (method.trusted > 0)
-        assert int(trusted.sum()) == round(0.4 * int(own.sum()))
-        assert margin[trusted].min() >= margin[own & (method.trusted == 0)].max()
 
 
 def test_clusters_keep_their_numbers_from_epoch_to_epoch(found: list[Clusters]) -> None:
     method = midway()
-    method.label_weight.zero_()
     cloudy_bank(method)
     end_epoch(method)
     labels = method.labels.clone()
@@ -104,24 +91,21 @@ def test_clusters_keep_their_numbers_from_epoch_to_epoch(found: list[Clusters]) 
     assert torch.equal(method.labels, renumbered)
 
 
-def test_a_head_that_was_let_go_is_left_to_the_gradient(found: list[Clusters]) -> None:
+def test_once_images_commit_kmeans_only_moves_their_clusters_on(monkeypatch: pytest.MonkeyPatch) -> None:
     method = midway()
     cloudy_bank(method)
-    method.schedule(1, 1.0)
-    assert method.label_weight > 0
-    before = {name: tensor.clone() for name, tensor in method.state_dict().items()}
-    told = end_epoch(method, 1)
-    method.finish(lambda network: method.bank)
-    assert found == []
-    changed = {name for name, tensor in method.state_dict().items() if not torch.equal(tensor, before[name])}
-    assert changed <= {"labels", "trusted"}
-    assert torch.equal(method.labels, before["belief"].argmax(1))
-    assert told["relabelled"] == pytest.approx((method.labels != before["labels"]).float().mean().item())
+    asked = []
+    kmeans = assign.spherical_kmeans
+    monkeypatch.setattr(assign, "spherical_kmeans", lambda *a, **o: asked.append(o["n_init"]) or kmeans(*a, **o))
+    for progress in (0.0, 1.0):
+        method.schedule(1, progress)
+        end_epoch(method, 1)
+    assert asked[0] > 0
+    assert asked[1] == 0
 
 
 def test_at_the_end_the_head_is_set_for_the_features_that_prediction_sees(found: list[Clusters]) -> None:
     method = midway()
-    method.label_weight.zero_()
     plain = F.normalize(torch.randn(method.bank.shape, generator=torch.Generator().manual_seed(8)), dim=1)
     asked = []
 

@@ -2,8 +2,8 @@
 
 Representation first, commitment later. The instance track learns features from the start. After each epoch k-means on
 the whitened momentum features sets the assignment head, and its clusters feed the cluster track (representations r_k
-contrasted with their momentum counterparts). On request (`label_weight`, off by default) the head is let go late in
-the run and learns, under augmentation, the assignments that its own momentum copy is surest of.
+contrasted with their momentum counterparts). Late in the run every image may commit (`commit_weight`): its views then
+learn the assignment that k-means gave it, while k-means goes on setting the head.
 Shapes: N batch, K clusters, D projection, F backbone features.
 """
 
@@ -22,8 +22,7 @@ from twincluster.memory import Queue, ema_update, momentum_copy
 from twincluster.methods.base import Batch, DataShape, Method, Network, Outcome
 
 MARGIN = 3.0  # mean gap, in nats, between a sample's two best clusters when k-means sets the head
-FINAL_STARTS = 10  # of the k-means that decides the result
-BELIEF_KEEP = 0.7  # how much of a sample's belief survives one look at it
+STARTS, FINAL_STARTS = 3, 10  # of k-means after an epoch, and of the one that decides the result
 
 
 class AnchoredNetwork(Network):
@@ -34,7 +33,7 @@ class AnchoredNetwork(Network):
         settings, n_features = config.anchored, self.backbone.n_features
         self.n_projected = settings.n_features if settings.hidden else n_features
         self.projector = mlp(n_features, settings.hidden, settings.n_features) if settings.hidden else nn.Identity()
-        self.head = nn.Linear(n_features, config.n_clusters)
+        self.head = nn.Linear(n_features, config.n_clusters).requires_grad_(False)  # k-means sets it
 
     def embed(self, images: Tensor) -> Tensor:
         return F.normalize(self.backbone_features(images), dim=1)
@@ -58,11 +57,10 @@ class Anchored(Method):
     network_type = AnchoredNetwork
     online: AnchoredNetwork
     bank: Tensor  # (n_samples,F) momentum features, mean of the two newest views
-    belief: Tensor  # (n_samples,K) q of the momentum network, averaged over views and epochs
-    labels: Tensor  # (n_samples,)
-    trusted: Tensor  # (n_samples,) 1 where self-labelling may use the label
+    anchors: Tensor  # (n_samples,K) q of the head on the bank when k-means last set it
+    labels: Tensor  # (n_samples,) the cluster of each sample
     cluster_weight: Tensor  # now
-    label_weight: Tensor
+    commit_weight: Tensor
     keep: Tensor  # EMA, now
 
     def __init__(self, config: Config, shape: DataShape) -> None:
@@ -75,17 +73,16 @@ class Anchored(Method):
         self.predictor = mlp(n_features, self.settings.hidden, n_features) if byol else nn.Identity()
         self.queue = Queue(self.settings.instance_queue, self.online.n_projected)  # Q
         self.register_buffer("bank", torch.zeros(shape.n_samples, self.online.backbone.n_features))
-        self.register_buffer("belief", torch.full((shape.n_samples, self.n_clusters), 1 / self.n_clusters))
+        self.register_buffer("anchors", torch.full((shape.n_samples, self.n_clusters), 1 / self.n_clusters))
         self.register_buffer("labels", torch.zeros(shape.n_samples, dtype=torch.int64))
-        self.register_buffer("trusted", torch.zeros(shape.n_samples))
-        for name in ("cluster_weight", "label_weight", "keep"):
+        for name in ("cluster_weight", "commit_weight", "keep"):
             self.register_buffer(name, torch.zeros(()))
 
     def schedule(self, epoch: int, progress: float) -> None:
         s = self.settings
         # in the first epoch there are no labels yet
         self.cluster_weight.fill_(s.cluster_weight if epoch and progress >= s.cluster_start else 0.0)
-        self.label_weight.fill_(s.label_weight if epoch and progress >= s.label_start else 0.0)
+        self.commit_weight.fill_(s.commit_weight if epoch and progress >= s.commit_start else 0.0)
         first, last = s.ema
         self.keep.fill_(last - (last - first) * (1 + math.cos(math.pi * progress)) / 2)
 
@@ -97,21 +94,18 @@ class Anchored(Method):
         with torch.no_grad():
             key_features = self.momentum.backbone_features(images)
             key = F.normalize(self.momentum.project(key_features), dim=1)
-            key_features = F.normalize(key_features, dim=1)
-            key_assignment = self.momentum.assign_features(key_features).exp()
         other = torch.cat(key.chunk(2)[::-1])  # the key of a query is the other view's
-        labels, trusted = self.labels[samples].repeat(2), self.trusted[samples].repeat(2)
 
         instance = self.instance_loss(query, other)
-        cluster = self.cluster_loss(query, other, labels)
-        label = (F.nll_loss(log_assignment, labels, reduction="none") * trusted).sum() / trusted.sum().clamp(min=1)
+        cluster = self.cluster_loss(query, other, self.labels[samples].repeat(2))
+        commit = -(self.anchors[samples].repeat(2, 1) * log_assignment).sum(1).mean()
         first, second = log_assignment.detach().exp().chunk(2)
         return Outcome(
-            loss=instance + self.cluster_weight * cluster + self.label_weight * label,
+            loss=instance + self.cluster_weight * cluster + self.commit_weight * commit,
             assignment=first,
             key_assignment=second,
-            memory={"samples": samples, "key": key, "features": key_features, "assignment": key_assignment},
-            metrics={"instance_loss": instance, "cluster_loss": cluster, "label_loss": label},
+            memory={"samples": samples, "key": key, "features": F.normalize(key_features, dim=1)},
+            metrics={"instance_loss": instance, "cluster_loss": cluster, "commit_loss": commit},
         )
 
     def predicted_key(self, projection: Tensor) -> Tensor:
@@ -138,8 +132,6 @@ class Anchored(Method):
         samples = memory["samples"]
         first, second = memory["features"].chunk(2)
         self.bank.index_copy_(0, samples, F.normalize(first + second, dim=1))
-        first, second = memory["assignment"].chunk(2)
-        self.belief.index_copy_(0, samples, self.belief[samples].lerp((first + second) / 2, 1 - BELIEF_KEEP))
         self.queue.push(memory["key"])
         ema_update(self.momentum, self.online, self.keep)
 
@@ -147,16 +139,12 @@ class Anchored(Method):
     def after_epoch(
         self, epoch: int, batches: Callable[[], Iterator[Batch]], optimiser: torch.optim.Optimizer
     ) -> dict[str, float]:
-        """New labels: from k-means as long as it leads, from the head's own belief once the head has been let go."""
+        """New clusters from the features; once images have committed to clusters, k-means only moves these on."""
         old = self.labels.clone()
-        if self.label_weight == 0:
-            self.anchor(self.bank, seed=self.seed + epoch, warm=epoch > 0)
-        self.labels.copy_(self.belief.argmax(1))
-        top = self.belief.topk(2, dim=1).values
-        self.trusted.copy_(assign.confident(top[:, 0] - top[:, 1], self.labels, self.settings.label_share))
-        return {"relabelled": float((self.labels != old).float().mean()), "belief": float(top[:, 0].mean())}
+        self.anchor(self.bank, seed=self.seed + epoch, warm=epoch > 0, n_init=0 if self.commit_weight > 0 else STARTS)
+        return {"relabelled": float((self.labels != old).float().mean())}
 
-    def anchor(self, features: Tensor, *, seed: int, warm: bool, n_init: int = 3) -> None:
+    def anchor(self, features: Tensor, *, seed: int, warm: bool, n_init: int) -> None:
         """Set the head to the centres of k-means on whitened features, with clusters in their old order.
 
         K-means starts from scratch and, if `warm`, from the clusters there are: the best end wins.
@@ -173,16 +161,15 @@ class Anchored(Method):
         logits = (features - whitening.mean) @ weight.T
         best = logits.topk(2, dim=1).values
         scale = MARGIN / (best[:, 0] - best[:, 1]).mean().clamp(min=1e-6)
-        for network in (self.online, self.momentum):
-            network.head.weight.copy_(scale * weight)
-            network.head.bias.copy_(-scale * (weight @ whitening.mean))
-        self.belief.copy_((scale * logits).softmax(1))
+        self.online.head.weight.copy_(scale * weight)
+        self.online.head.bias.copy_(-scale * (weight @ whitening.mean))
+        self.anchors.copy_((scale * logits).softmax(1))
+        self.labels.copy_(self.anchors.argmax(1))
 
     @torch.no_grad()
     def finish(self, embed: Callable[[Network], Tensor]) -> None:
-        """A head that was never let go is set once more, now from the features that prediction will see."""
-        if self.label_weight == 0:
-            self.anchor(embed(self.online), seed=self.seed, warm=True, n_init=FINAL_STARTS)
+        """Set the head once more, now from the features that prediction will see."""
+        self.anchor(embed(self.online), seed=self.seed, warm=True, n_init=FINAL_STARTS)
 
 
 def mlp(n_inputs: int, hidden: int, n_outputs: int) -> nn.Sequential:
