@@ -6,6 +6,7 @@ it is ever unpickled.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -25,7 +26,13 @@ def save(folder: Path, tensors: dict[str, Tensor], progress: dict[str, Any]) -> 
     target, partial = folder / FILE, folder / f"{FILE}.partial"
     # cloned: safetensors refuses tensors that share memory, such as channels-last views of one buffer
     body = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
-    save_file(body, partial, metadata={"progress": json.dumps(progress)})
+    try:
+        save_file(body, partial, metadata={"progress": json.dumps(progress)})
+    except SafetensorError as error:  # in which safetensors hides what the system said
+        partial.unlink(missing_ok=True)
+        if f"os error {errno.ENOSPC}" in str(error):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(partial)) from error
+        raise
     with partial.open("rb") as file:
         os.fsync(file.fileno())
     partial.replace(target)

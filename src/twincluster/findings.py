@@ -19,8 +19,8 @@ from twincluster.errors import InputError
 from twincluster.evaluate import Scores, knn_accuracy, score, silhouette
 from twincluster.images.labels import read_labels
 from twincluster.images.sources import open_source
-from twincluster.images.store import Images, open_images
-from twincluster.pipeline import Split, rows_to_score, scores_line, store_side
+from twincluster.images.store import Images
+from twincluster.pipeline import Split, open_for, rows_to_score, scores_line
 from twincluster.results import Assignments, Run, strict_json
 
 FEATURE_SAMPLE = 20_000  # inputs that silhouette and kNN look at
@@ -110,7 +110,7 @@ def _reopen(run: Run, root: Path | None, decoding: Callable[[int, int], None] | 
         listing = open_source(data["location"], root=root) if data["location"] else None
         if listing is None or len(listing.paths) != data["inputs"]:
             return None
-        images = open_images(listing, side=store_side(config), progress=decoding)
+        images = open_for(config, listing, decoding)
     except InputError:
         return None
     return images if images.fingerprint == data["fingerprint"] else None

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from twincluster.images import decode as module
-from twincluster.images.decode import decode_many
+from twincluster.images import decode_many as module
+from twincluster.images.decode_many import decode_many
 
 
 def _numbered(folder: Path, count: int) -> list[Path]:
@@ -67,7 +67,7 @@ def test_a_script_without_a_main_guard_is_not_run_again_by_the_processes(tmp_pat
     script.write_text(
         "import sys\n"
         "from pathlib import Path\n"
-        "from twincluster.images.decode import decode_many\n"
+        "from twincluster.images.decode_many import decode_many\n"
         "print('started', flush=True)\n"
         "files = sorted(Path(sys.argv[1]).glob('*.png'))\n"
         "print(sum(status == 'ok' for _, status in decode_many(files, 8, workers=2)))\n"

@@ -1,4 +1,4 @@
-"""Sources: named sets, arrays and objects of Python, and what is said when they are no good."""
+"""Sources: arrays and objects of Python, and what is said when they are no good."""
 
 import os
 import subprocess
@@ -6,118 +6,11 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 from PIL import Image
+from sourcing import colours, complaint, picture, prepared
 
 import twincluster
-from twincluster.errors import InputError
-from twincluster.images.sources import open_source, take_split
-
-
-def picture(path: Path, colour: tuple[int, int, int] = (9, 9, 9), size: tuple[int, int] = (8, 8)) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", size, colour).save(path, format="PNG")
-    return path
-
-
-def colours(count: int, height: int = 8, width: int = 8) -> np.ndarray:
-    return np.random.default_rng(0).integers(0, 256, (count, height, width, 3), np.uint8)
-
-
-def complaint(source: object, **options: object) -> str:
-    """The one line a user reads."""
-    with pytest.raises(InputError) as caught:
-        open_source(source, **options)  # type: ignore[arg-type]
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
-# Named sets
-
-
-def test_digits(digits: tuple[np.ndarray, np.ndarray]) -> None:
-    listing = open_source("digits")
-    assert listing.array is not None
-    assert listing.labels is not None
-    assert np.array_equal(listing.array, digits[0])
-    assert listing.array.dtype == np.uint8
-    assert listing.array.max() == 255
-    assert np.array_equal(listing.labels, digits[1])
-    assert listing.paths[:2] == ("0", "1")
-    assert listing.class_names == tuple("0123456789")
-    assert (listing.name, listing.split, listing.files) == ("digits", None, None)
-
-
-def _prepared(folder: Path, count: int = 12) -> np.ndarray:
-    folder.mkdir(parents=True)
-    images = colours(count)
-    np.save(folder / "images.npy", images)
-    np.save(folder / "labels.npy", np.arange(count) % 3)
-    np.save(folder / "split.npy", np.repeat([0, 1], [count - 4, 4]).astype(np.int8))
-    return images
-
-
-@pytest.mark.parametrize("how", ["root", "environment"])
-def test_cifar10_from_a_prepared_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    images = _prepared(tmp_path / "cifar10")
-    if how == "environment":
-        monkeypatch.setenv("TWINCLUSTER_DATA", str(tmp_path))
-    listing = open_source("cifar10", root=tmp_path if how == "root" else None)
-    assert isinstance(listing.array, np.memmap)
-    assert np.array_equal(listing.array, images)
-    assert listing.name == "cifar10"
-    assert listing.class_names is not None
-    assert listing.class_names[3] == "cat"
-
-
-def test_cifar10_from_the_files_torchvision_keeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small files of the same form; torchvision compares checksums, so it is told of theirs."""
-    import hashlib
-    import pickle
-
-    from torchvision.datasets import CIFAR10
-
-    kept = tmp_path / "cifar-10-batches-py"
-    kept.mkdir()
-    random = np.random.default_rng(0)
-
-    def write(name: str, content: dict[str, object]) -> str:
-        (kept / name).write_bytes(pickle.dumps(content))
-        return hashlib.md5((kept / name).read_bytes()).hexdigest()
-
-    data = {name: random.integers(0, 256, (5, 3072), np.uint8) for name in ("data_batch_1", "test_batch")}
-    sums = {name: write(name, {"data": rows, "labels": [0, 1, 2, 3, 9]}) for name, rows in data.items()}
-    monkeypatch.setattr(CIFAR10, "train_list", [["data_batch_1", sums["data_batch_1"]]])
-    monkeypatch.setattr(CIFAR10, "test_list", [["test_batch", sums["test_batch"]]])
-    meta = write("batches.meta", {"label_names": ["x"] * 10})
-    monkeypatch.setattr(CIFAR10, "meta", {"filename": "batches.meta", "key": "label_names", "md5": meta})
-    listing = open_source("cifar10", root=tmp_path)
-    assert listing.array is not None
-    assert listing.labels is not None
-    assert listing.split is not None
-    first = data["data_batch_1"][0].reshape(3, 32, 32)
-    assert np.array_equal(listing.array[0, :, :, 1], first[1])
-    assert listing.array.shape == (10, 32, 32, 3)
-    assert listing.labels.tolist() == [0, 1, 2, 3, 9] * 2
-    assert listing.split.tolist() == [0] * 5 + [1] * 5
-
-
-def test_cifar10_that_cannot_be_downloaded_says_what_to_put_where(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from torchvision.datasets import CIFAR10
-
-    monkeypatch.setattr(CIFAR10, "url", "http://127.0.0.1:9/cifar-10-python.tar.gz")  # nobody listens there
-    said = complaint("cifar10", root=tmp_path)
-    assert str(tmp_path) in said
-    assert "images.npy" in said
-    assert "cifar-10-batches-py" in said
-
-
-def test_cifar10_without_torchvision_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torchvision.datasets", None)
-    assert "cifar-10-batches-py" in complaint("cifar10", root=tmp_path)
-
+from twincluster.images.sources import open_source
 
 # Arrays
 
@@ -145,7 +38,7 @@ def test_npy_and_npz(tmp_path: Path) -> None:
 
 
 def test_prepared_folder_with_and_without_its_parts(tmp_path: Path) -> None:
-    images = _prepared(tmp_path / "set")
+    images = prepared(tmp_path / "set")
     listing = open_source(tmp_path / "set")
     assert isinstance(listing.array, np.memmap)
     assert np.array_equal(listing.array, images)
@@ -257,40 +150,6 @@ def test_sequences_of_open_images() -> None:
     assert large.array is not None
     assert large.array.shape == (2, 96, 96, 3)
     assert "pass a list" in complaint(Image.new("RGB", (4, 4)))
-
-
-# Splits
-
-
-def test_take_split(tmp_path: Path) -> None:
-    images = _prepared(tmp_path / "set")
-    whole = open_source(tmp_path / "set")
-    assert take_split(whole, "all") is whole
-    train, test = take_split(whole, "train"), take_split(whole, "test")
-    assert isinstance(train.array, np.memmap)  # one run of rows: no copy
-    assert np.shares_memory(train.array, whole.array)  # type: ignore[arg-type]
-    assert np.array_equal(test.array, images[8:])  # type: ignore[arg-type]
-    assert test.paths == ("8", "9", "10", "11")  # rows keep their number
-    assert test.labels is not None
-    assert test.labels.tolist() == [2, 0, 1, 2]
-    assert test.split is not None
-    assert test.split.tolist() == [1] * 4
-
-
-def test_take_split_of_scattered_rows(tmp_path: Path) -> None:
-    images = colours(4)
-    np.savez(tmp_path / "a.npz", images=images, split=[1, 0, 1, 0])
-    test = take_split(open_source(tmp_path / "a.npz"), "test")
-    assert np.array_equal(test.array, images[[0, 2]])  # type: ignore[arg-type]
-    assert test.paths == ("0", "2")
-
-
-def test_a_split_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="not split into train and test"):
-        take_split(open_source("digits"), "train")
-    np.savez(tmp_path / "a.npz", images=colours(2), split=[0, 0])
-    with pytest.raises(InputError, match="has no test images"):
-        take_split(open_source(tmp_path / "a.npz"), "test")
 
 
 def test_nothing_heavy_is_imported() -> None:

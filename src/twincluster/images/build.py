@@ -19,7 +19,8 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from twincluster.errors import InputError
-from twincluster.images.decode import decode_many, may_pass
+from twincluster.images.decode import Frame, may_pass
+from twincluster.images.decode_many import decode_many
 
 _LINES_HELD = 64  # rows decoded again, at most, after a build was killed
 
@@ -35,8 +36,8 @@ class Row(NamedTuple):
 class Store:
     """Where the files of one state of a source are, and what is in them."""
 
-    def __init__(self, folder: Path, entries: list[Entry], side: int) -> None:
-        self.folder, self.entries, self.side = folder, entries, side
+    def __init__(self, folder: Path, entries: list[Entry], side: int, frame: Frame = "crop") -> None:
+        self.folder, self.entries, self.side, self.frame = folder, entries, side, frame
         self.tag = short_hash(entries)
         self.pixels, self.journal = folder / f"{self.tag}.npy", folder / f"{self.tag}.jsonl"
         written = io.BytesIO()
@@ -90,7 +91,7 @@ def build(store: Store, files: Sequence[Path], workers: int, progress: Callable[
                     todo.append(row)
             done = len(files) - len(todo)
             progress(done, len(files))
-            with closing(decode_many([files[row] for row in todo], store.side, workers)) as results:
+            with closing(decode_many([files[row] for row in todo], store.side, workers, store.frame)) as results:
                 for row, (pixels, status) in zip(todo, results, strict=True):
                     writer.add(row, pixels, status)
                     done += 1

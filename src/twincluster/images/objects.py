@@ -1,14 +1,19 @@
 """What a caller in Python may hand over: tensors become arrays here, and images are told from rows of numbers."""
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
 
+from twincluster.errors import InputError
+from twincluster.images.decode import square
+
 CHANNELS = (1, 3, 4)
 NAMES_OR_IMAGES = (str, bytes, os.PathLike, Image.Image)
+LARGEST_SIDE = 96  # of open images of several sizes
 
 
 def as_arrays(X: Any) -> Any:
@@ -37,3 +42,20 @@ def is_rows(X: Any) -> bool:
     except TypeError:
         return True
     return not isinstance(first, NAMES_OR_IMAGES) and np.ndim(first) < 2
+
+
+def differ_in_size(X: Any) -> bool:
+    """Whether `X` is a list of open images that no array can hold as they are."""
+    if not isinstance(X, list | tuple) or not all(isinstance(item, Image.Image) for item in X):
+        return False
+    return len({item.size for item in X}) > 1
+
+
+def letterboxes(images: Sequence[Image.Image]) -> np.ndarray:
+    """Open images of several sizes, whole, as (n,s,s,3) uint8."""
+    side = min(LARGEST_SIDE, max(max(image.size) for image in images))
+    try:
+        return np.stack([square(image, side, "letterbox") for image in images])
+    except Exception as error:  # an image is read from its file only now
+        said = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"an open image cannot be read ({said}): leave it out, or pass paths instead") from None

@@ -15,10 +15,12 @@ import numpy as np
 
 from twincluster.errors import InputError
 from twincluster.images.build import Entry, Row, Store, build, explained, short_hash
+from twincluster.images.decode import Frame, letterboxed
 from twincluster.images.sources import DEFAULT_SIDE, Listing
 
-VERSION = 1  # of the files and of what decode.py makes of an image: another number, another store
+VERSION = 2  # of the files and of what decode.py makes of an image: another number, another store
 HASHED_BYTES = 1 << 28  # of an array, for its fingerprint
+_FRAMED: dict[Frame, str] = {"crop": "", "letterbox": " letterbox"}  # in a fingerprint
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +47,7 @@ def open_images(
     listing: Listing,
     *,
     side: int = 0,
+    frame: Frame = "crop",
     cache: Path | None = None,
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -52,22 +55,22 @@ def open_images(
     """Give a listing pixels.
 
     Arrays keep their size and stay where they are: grey and four-channel ones become three channels, and oblong ones
-    their centre square, as views. Files are decoded at side x side pixels (0: 96) by `workers` processes (None: one
-    per core; 1: in this process) under cache, else $TWINCLUSTER_CACHE, else ~/.cache/twincluster/store; progress is
-    told (rows done, rows in all). A file that cannot be read keeps its row, black, with a status.
+    their centre square, as views; only a letterbox takes a copy. Files are decoded at side x side pixels (0: 96) by
+    `workers` processes (None: one per core; 1: in this process) under cache, else $TWINCLUSTER_CACHE, else
+    ~/.cache/twincluster/store; progress is told (rows done, rows in all). A file that cannot be read keeps its row,
+    black, with a status.
     """
     if listing.array is not None:
-        pixels = listing.array if listing.array.ndim == 2 else _squares(listing.array)
+        pixels = listing.array if listing.array.ndim == 2 else _squares(listing.array, frame)
         count = len(pixels)
-        return Images(
-            listing, pixels, ("ok",) * count, np.arange(count, dtype=np.int64), _array_fingerprint(listing.array)
-        )
+        fingerprint = _array_fingerprint(listing.array, frame if pixels.ndim == 4 else "crop")
+        return Images(listing, pixels, ("ok",) * count, np.arange(count, dtype=np.int64), fingerprint)
     side = side or DEFAULT_SIDE
     if not 1 <= side <= 4096:
         raise InputError(f"images cannot be decoded at {side} pixels a side: choose 1 to 4096")
     files = listing.files or ()
     entries = [_entry(path, file) for path, file in zip(listing.paths, files, strict=True)]
-    store = Store(_place(listing, side, cache), entries, side)
+    store = Store(_place(listing, side, frame, cache), entries, side, frame)
     with explained(store):
         rows = store.rows()
         if not store.is_complete(rows):
@@ -75,11 +78,11 @@ def open_images(
         pixels = np.load(store.pixels, mmap_mode="r", allow_pickle=False)
     status = tuple(rows[row].status for row in range(len(rows)))
     usable = np.flatnonzero([said == "ok" for said in status]).astype(np.int64)
-    return Images(listing, pixels, status, usable, _fingerprint(side, rows))
+    return Images(listing, pixels, status, usable, _fingerprint(side, frame, rows))
 
 
-def _squares(array: np.ndarray) -> np.ndarray:
-    """uint8 (n,h,w) or (n,h,w,c) as (n,s,s,3), without a copy."""
+def _squares(array: np.ndarray, frame: Frame) -> np.ndarray:
+    """uint8 (n,h,w) or (n,h,w,c) as (n,s,s,3), without a copy unless bars have to be added."""
     if array.ndim == 3:
         array = array[..., None]
     if array.shape[3] == 1:
@@ -89,14 +92,16 @@ def _squares(array: np.ndarray) -> np.ndarray:
     height, width = array.shape[1:3]
     if height == width:
         return array
+    if frame == "letterbox":
+        return letterboxed(array)
     edge = min(height, width)
     top, left = (height - edge) // 2, (width - edge) // 2
     return array[:, top : top + edge, left : left + edge]
 
 
-def _array_fingerprint(array: np.ndarray) -> str:
+def _array_fingerprint(array: np.ndarray, frame: Frame) -> str:
     """Of shape, type and bytes; above 256 MiB of every second, third, ... row, so that a resume starts at once."""
-    digest = hashlib.sha256(f"{array.dtype} {array.shape}".encode())
+    digest = hashlib.sha256(f"{array.dtype} {array.shape}{_FRAMED[frame]}".encode())
     sample = array[:: max(1, math.ceil(array.nbytes / HASHED_BYTES))]
     chunk = max(1, (1 << 24) * len(sample) // max(sample.nbytes, 1))
     for start in range(0, len(sample), chunk):
@@ -112,20 +117,20 @@ def _entry(path: str, file: Path) -> Entry:
     return path, found.st_size, found.st_mtime_ns
 
 
-def _place(listing: Listing, side: int, cache: Path | None) -> Path:
-    """A folder per source and side; lists of paths have no folder in common, so theirs is known by every name."""
+def _place(listing: Listing, side: int, frame: Frame, cache: Path | None) -> Path:
+    """A folder per source, side and frame; lists of paths lie in no folder of their own and are known by every name."""
     base = Path(cache or os.environ.get("TWINCLUSTER_CACHE") or "~/.cache/twincluster/store").expanduser()
     files = [os.path.realpath(listing.root)] if listing.root else [str(file) for file in listing.files or ()]
-    return base / short_hash([VERSION, side, bool(listing.root), *files])
+    return base / short_hash([VERSION, side, frame, bool(listing.root), *files])
 
 
 def _cores() -> int:
     return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 61)
 
 
-def _fingerprint(side: int, rows: dict[int, Row]) -> str:
+def _fingerprint(side: int, frame: Frame, rows: dict[int, Row]) -> str:
     """Of names and decoded pixels: a copy of the folder elsewhere, or touched files, are the same data."""
-    digest = hashlib.sha256(f"files {len(rows)} {side}\n".encode())
+    digest = hashlib.sha256(f"files {len(rows)} {side}{_FRAMED[frame]}\n".encode())
     for row in range(len(rows)):
         digest.update(json.dumps([rows[row].entry[0], rows[row].status == "ok", rows[row].digest]).encode())
     return digest.hexdigest()

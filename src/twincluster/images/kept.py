@@ -1,0 +1,47 @@
+"""Where named sets are kept, and the folders of arrays that any of them may be kept as."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from twincluster.errors import InputError
+from twincluster.images.folders import printable
+from twincluster.images.listing import Listing, from_array, load_array
+
+
+def data_root(root: Path | None) -> Path:
+    """The folder named sets are looked for in, and downloaded to."""
+    return Path(root or os.environ.get("TWINCLUSTER_DATA") or "~/.cache/twincluster/data").expanduser()
+
+
+def from_prepared(folder: Path) -> Listing:
+    """A folder with images.npy and, perhaps, labels.npy and split.npy."""
+    name = printable(folder.resolve().name) + "/"
+    present = [part for part in ("labels", "split") if os.path.exists(folder / f"{part}.npy")]
+    parts = {part: load_array(folder / f"{part}.npy") for part in present}
+    return from_array(load_array(folder / "images.npy"), name, **parts)
+
+
+def prepared_set(name: str, kept: Path, class_names: tuple[str, ...] | None) -> Listing | None:
+    """A named set from its folder of arrays below `kept`, if it has one."""
+    if not os.path.exists(kept / name / "images.npy"):
+        return None
+    listing = replace(from_prepared(kept / name), name=name)
+    if class_names is None:
+        return listing
+    highest = -1 if listing.labels is None else int(listing.labels.max(initial=-1))
+    if highest >= len(class_names):
+        raise InputError(
+            f"{kept / name / 'labels.npy'} holds the label {highest}, but {name} has {len(class_names)} classes: "
+            f"write labels from 0 to {len(class_names) - 1}"
+        )
+    return replace(listing, class_names=class_names)
+
+
+def absent(name: str, kept: Path, why: str, what: str) -> InputError:
+    """What to tell a user whose named set is nowhere: `what` is to be put into `kept`."""
+    beside = f"; for the {name} in this folder write ./{name}" if os.path.exists(name) else ""
+    return InputError(
+        f"{name} {why}: put {what}, or a folder {name} with images.npy, labels.npy and split.npy, into {kept} "
+        f"(or set TWINCLUSTER_DATA to where they are){beside}"
+    )

@@ -1,0 +1,90 @@
+"""What a source names, before anything is decoded, and the arrays that need no decoding."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from twincluster.errors import InputError
+from twincluster.images.folders import printable
+from twincluster.images.labels import as_labels
+
+EXPECTED = "expected uint8 images (n,h,w[,c]) or float rows (n,d)"
+
+
+@dataclass(frozen=True, eq=False)
+class Listing:
+    """What a source names, one entry per input in a stable order, before anything is decoded."""
+
+    name: str  # for messages and config.json, e.g. "digits", "photos/"
+    paths: tuple[str, ...]  # as written to assignments.csv: relative path, as in a list, or row number for an array
+    files: tuple[Path, ...] | None = None  # absolute; None for arrays
+    array: np.ndarray | None = None  # uint8 (n,h,w) or (n,h,w,c), or float32 rows (n,d)
+    labels: np.ndarray | None = None  # int64 (n,), -1 where unknown
+    class_names: tuple[str, ...] | None = None  # what label 0, 1, ... is called
+    split: np.ndarray | None = None  # int8 (n,): 0 train, 1 test
+    skipped: int = 0  # files without an image suffix
+    root: Path | None = None  # the folder that was searched, or the list that was read
+
+
+def from_array(
+    array: np.ndarray,
+    name: str,
+    *,
+    labels: np.ndarray | None = None,
+    split: np.ndarray | None = None,
+    class_names: tuple[str, ...] | None = None,
+) -> Listing:
+    array = _rows(array, name) if array.ndim == 2 and array.dtype.kind in "fiub" else _pictures(array, name)
+    if labels is not None:
+        labels, named = as_labels(labels, len(array), name)
+        class_names = class_names or named
+    if split is not None:
+        split = np.asarray(split)
+        if split.shape != (len(array),) or not np.isin(split, (0, 1)).all():
+            raise InputError(f"{name}: split must hold 0 (train) or 1 (test) for each of the {len(array)} inputs")
+        split = split.astype(np.int8)
+    paths = tuple(str(row) for row in range(len(array)))
+    return Listing(name, paths, array=array, labels=labels, class_names=class_names, split=split)
+
+
+def load_array(path: Path) -> Any:
+    """An array, memory-mapped, or what an .npz holds. Nothing is ever unpickled."""
+    try:
+        loaded = np.load(path, mmap_mode="r", allow_pickle=False)
+        return loaded if isinstance(loaded, np.ndarray) else {key: loaded[key] for key in loaded.files}
+    except Exception:  # whatever numpy makes of a damaged file
+        name = printable(path.name)
+        raise InputError(f"{name}: not a readable array of plain numbers; save it again with numpy.save") from None
+
+
+def _rows(array: np.ndarray, name: str) -> np.ndarray:
+    if array.shape[1] == 0:
+        raise InputError(f"{name}: rows of shape {array.shape} have no columns; {EXPECTED}")
+    with np.errstate(over="ignore"):  # too large for float32 becomes infinity, which is said below
+        rows = array.astype(np.float32, copy=False)
+    for start in range(0, len(rows), 65536):
+        bad = np.flatnonzero(~np.isfinite(rows[start : start + 65536]).all(1))
+        if len(bad):
+            raise InputError(f"{name} contains NaN or infinity in row {start + bad[0]}: replace it or drop the row")
+    return rows
+
+
+def _pictures(array: np.ndarray, name: str) -> np.ndarray:
+    shape = array.shape
+    got = f"{name}: {EXPECTED}, got {array.dtype} {shape}"
+    if array.dtype.kind in "fiub" and array.dtype != np.uint8 and array.ndim in (3, 4):
+        sample = array[:256]
+        low, high = (sample.min(), sample.max()) if sample.size else (0, 0)
+        if low >= 0 and high <= 1:
+            raise InputError(f"{got}: multiply by 255 and cast, (images * 255).astype('uint8')")
+        raise InputError(f"{got}: bring the values to 0 .. 255 and cast, images.astype('uint8')")
+    if array.dtype != np.uint8 or array.ndim not in (3, 4) or 0 in shape[1:]:
+        raise InputError(got)
+    if array.ndim == 3 and shape[2] in (3, 4) and shape[1] != shape[2]:
+        raise InputError(f"{got}, which looks like one colour image: pass several, stacked to (n,h,w,c)")
+    if array.ndim == 4 and shape[3] not in (1, 3, 4):
+        turn = ": put the channels last, images.transpose(0, 2, 3, 1)" if shape[1] in (1, 3, 4) else " (c is 1, 3 or 4)"
+        raise InputError(got + turn)
+    return array
