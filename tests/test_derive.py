@@ -87,10 +87,19 @@ def test_unknown_device() -> None:
 # -- number of clusters, method --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n_clusters", [0, 1])
-def test_fewer_than_two_clusters(n_clusters: int) -> None:
-    with pytest.raises(InputError, match=f"the number of clusters is {n_clusters}: give at least 2"):
-        derived(blank(60), n_clusters=n_clusters)
+def test_fewer_than_two_clusters() -> None:
+    with pytest.raises(InputError, match="the number of clusters is 1: give at least 2"):
+        derived(blank(60), n_clusters=1)
+
+
+def test_a_number_of_clusters_to_be_chosen_lies_within_what_the_samples_can_show() -> None:
+    assert derived(blank(60), n_clusters=0).clusters_between == (2, 15)
+    assert derived(blank(600), n_clusters=0).clusters_between == (2, 50)
+    assert derived(blank(60), n_clusters=0, clusters_between=[4, 9]).clusters_between == (4, 9)
+    with pytest.raises(InputError, match="cannot be chosen between 20 and 15"):
+        derived(blank(60), n_clusters=0, clusters_between=[20, 50])
+    with pytest.raises(InputError, match="tcc has to be told the number of clusters"):
+        derived(blank(60), n_clusters=0, method="tcc")
 
 
 def test_no_more_clusters_than_readable_samples() -> None:

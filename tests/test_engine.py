@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from small_runs import KINDS, Diary, assert_equal_state, images_of, make, pictures, rows, train, without_seconds
 from twincluster import draws
-from twincluster.engine import Trainer, make_optimiser
+from twincluster.engine import Trainer
 from twincluster.images import feed as feed_module
 from twincluster.methods import METHODS
 from twincluster.methods.base import Batch, Method
+from twincluster.optimiser import make_optimiser
 
 
 def take_steps(trainer: Trainer, count: int, rate: float = 0.05) -> None:
@@ -71,8 +72,9 @@ def test_the_first_steps_are_those_of_a_new_optimiser(changes: tuple[str, ...]) 
     trainer = make("rows", *changes)
     twin = copy.deepcopy(trainer.method)
     settings = trainer.config.optimiser
-    decay = [settings.weight_decay if weight.dim() > 1 else 0.0 for weight in twin.online.parameters()]
-    groups = [{"params": [w], "weight_decay": d} for w, d in zip(twin.online.parameters(), decay, strict=True)]
+    weights = [weight for weight in twin.online.parameters() if weight.requires_grad]
+    decay = [settings.weight_decay if weight.dim() > 1 else 0.0 for weight in weights]
+    groups = [{"params": [w], "weight_decay": d} for w, d in zip(weights, decay, strict=True)]
     if settings.name == "adam":
         plain: torch.optim.Optimizer = torch.optim.Adam(groups, lr=0.05)
     else:

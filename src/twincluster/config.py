@@ -68,8 +68,9 @@ class Train:
     batch_size: int = 0  # 0: 32 per cluster, as the paper, at most the number of samples
     image_size: int = 0  # side of a training image in pixels; 0: the images' own, at most 96
     frame: Frame = "crop"  # how oblong images become square: their middle, or all of them between bars (letterbox)
-    backbone: str = "auto"  # resnet18, resnet34, resnet50, small (tiny images) or mlp (rows)
+    backbone: str = "auto"  # resnet18, resnet34, resnet50, small (tiny images), mlp or mlp_signed (rows)
     encoder: str = ""  # a pretrained network whose features are clustered instead of the images (encoders.py)
+    components: int = 0  # rows only: their first principal components instead of the rows; 0: the rows
     device: str = "auto"  # auto, cpu or cuda
     precision: Precision = "auto"  # auto: bf16 backbone on CUDA; losses are always float32
     compile: bool = True  # CUDA only: fuse kernels before the step is captured as a graph
@@ -120,7 +121,8 @@ class Config:
     """Everything a run depends on besides the data."""
 
     method: str = "anchored"
-    n_clusters: int = 0
+    n_clusters: int = 0  # 0: chosen from the features when training ends, within the next two numbers
+    clusters_between: tuple[int, int] = (2, 50)
     seed: int = 0
     train: Train = field(default_factory=Train)
     optimiser: Optimiser = field(default_factory=Optimiser)
@@ -222,7 +224,7 @@ def _read_value(text: str) -> Any:
 
 
 def _listed(row: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in row.items())
+    return ", ".join(str(value) if name in ("table", "note") else f"{name} {value}" for name, value in row.items())
 
 
 def _flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -293,7 +295,7 @@ def _check(config: Config) -> None:
             raise InputError(f"{expected} above 0")
         if name != "seed" and any(number < 0 for number in numbers):
             raise InputError(f"{expected} of 0 or more")
-    for name in ("augment.crop_area", "augment.crop_ratio", "augment.blur_sigma"):
+    for name in ("clusters_between", "augment.crop_area", "augment.crop_ratio", "augment.blur_sigma"):
         low, high = values[name]
         if low > high:
             raise InputError(f"{name} is [{low}, {high}]: write the smaller number first")

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from twincluster.backbones import BACKBONES
+from twincluster.choose import FEWEST_PER_CLUSTER
 from twincluster.config import Config, Precision, Train
 from twincluster.errors import InputError
 from twincluster.images.store import Images
@@ -27,7 +28,7 @@ def resolve(config: Config, images: Images) -> Config:
     n_samples = len(images.usable)
     if config.method not in METHODS:
         raise InputError(f"there is no method {config.method!r}: choose one of {', '.join(METHODS)}")
-    _check_clusters(config.n_clusters, n_samples)
+    config = _with_clusters(config, n_samples)
     train = config.train
     device = resolve_device(train.device)
     side = 0 if images.is_rows else train.image_size or min(images.side, LARGEST_SIDE)
@@ -103,11 +104,23 @@ def resolve_device(name: str) -> str:
     return name
 
 
-def _check_clusters(n_clusters: int, n_samples: int) -> None:
-    if n_clusters < 2:
-        raise InputError(f"the number of clusters is {n_clusters}: give at least 2, for example --clusters 10")
-    if n_clusters > n_samples:
-        raise InputError(f"{n_clusters} clusters need at least as many readable samples; there are {n_samples}")
+def _with_clusters(config: Config, n_samples: int) -> Config:
+    if config.n_clusters == 1:
+        raise InputError("the number of clusters is 1: give at least 2, for example --clusters 10")
+    if config.n_clusters > n_samples:
+        raise InputError(f"{config.n_clusters} clusters need at least as many readable samples; there are {n_samples}")
+    if config.n_clusters:
+        return config
+    if config.method != "anchored":
+        raise InputError(f"{config.method} has to be told the number of clusters: give it, for example --clusters 10")
+    low, high = config.clusters_between
+    high = min(high, n_samples // FEWEST_PER_CLUSTER)
+    if not 2 <= low <= high:
+        raise InputError(
+            f"the number of clusters cannot be chosen between {low} and {high}, the most that {n_samples} samples can "
+            "show: give it, for example --clusters 10"
+        )
+    return replace(config, clusters_between=(low, high))
 
 
 def _precision(wanted: Precision, device: str) -> Precision:
@@ -120,7 +133,7 @@ def _precision(wanted: Precision, device: str) -> Precision:
 
 def _backbone(wanted: str, method: str, side: int, device: str) -> str:
     if wanted != "auto":
-        fitting = [name for name in BACKBONES if (name == "mlp") == (side == 0)]
+        fitting = [name for name in BACKBONES if name.startswith("mlp") == (side == 0)]
         if wanted not in fitting:
             kind = "images" if side else "rows"
             raise InputError(f"train.backbone is {wanted!r}: for {kind} expected auto, {' or '.join(fitting)}")
@@ -152,7 +165,7 @@ def _pays(train: Train, n_samples: int) -> bool:
 
 
 def _cluster_queue(wanted: int, n_clusters: int) -> int:
-    if wanted % n_clusters:
+    if n_clusters and wanted % n_clusters:
         raise InputError(f"tcc.cluster_queue is {wanted}: expected a multiple of the {n_clusters} clusters")
     return wanted or 100 * n_clusters
 

@@ -7,7 +7,9 @@ only replays: it waits for the device once per epoch. Read `Trainer.run`, then `
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,8 @@ from twincluster.images.store import Images
 from twincluster.inference import embed
 from twincluster.methods import METHODS
 from twincluster.methods.base import Batch, Method
+from twincluster.neighbours import Neighbours, rotate
+from twincluster.optimiser import make_optimiser
 from twincluster.record import Record, health_of
 from twincluster.results import Run
 from twincluster.schedule import Clock, learning_rate
@@ -62,6 +66,8 @@ class Trainer:
         self.method.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimiser = make_optimiser(config, self.method, self.device)
         self.feed = Feed(images, config.train.batch_size, config.seed, self.device)
+        rotate(self.method, images)
+        self.neighbours = Neighbours(images, config.augment.neighbours, self.method.online)
         self.clock = Clock(config.train.epochs, config.train.minutes, self.feed.steps_per_epoch)
         self.epoch = 0
         self.epoch_on_device = torch.zeros((), dtype=torch.int64, device=self.device)
@@ -91,8 +97,8 @@ class Trainer:
             self._end_epoch(step_in_epoch)
             step_in_epoch = 0
             self._save_when_due(0)  # only now: after its last step an epoch has still to be ended
-        self.method.finish(lambda network: embed(network, self.images.pixels, self.images.usable).to(self.device))
         self._save(0)
+        self.method.finish(lambda network: embed(network, self.images.pixels, self.images.usable).to(self.device))
         return self.method.eval()
 
     def step(self) -> None:
@@ -109,8 +115,8 @@ class Trainer:
             self.record.add(outcome)
 
     def _batch(self, samples: Tensor, images: Tensor, keys: Tensor) -> Batch:
-        prepare = self.method.online.prepare
-        return Batch(samples, keys, view=lambda i: self.view(images, keys, i), plain=lambda: prepare(images))
+        prepare, shown = self.method.online.prepare, partial(self.neighbours.shown, images, samples, keys)
+        return Batch(samples, keys, view=lambda i: self.view(shown(i), keys, i), plain=lambda: prepare(images))
 
     def _view(self, images: Tensor, keys: Tensor, stream: int) -> Tensor:
         """The augmentation of a batch, drawn from one stream of random numbers."""
@@ -158,7 +164,9 @@ class Trainer:
     def _capture(self) -> Callable[[], None]:
         """The step as one CUDA graph. Rehearsing and capturing must leave no trace, so all state is put back."""
         before = {name: tensor.clone() for name, tensor in self._state().items()}
-        torch.backends.cudnn.benchmark = True
+        warnings.filterwarnings("ignore", "TensorFloat32")  # the losses are float32 on purpose
+        cudnn, chosen = torch.backends.cudnn, torch.backends.cudnn.benchmark
+        cudnn.benchmark = True  # kernels are picked once, while rehearsing
         if self.config.train.compile:
             self.losses, self.view = torch.compile(self.method.losses), torch.compile(self._view)
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -171,6 +179,7 @@ class Trainer:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             self.step()
+        cudnn.benchmark = chosen
         self._put_back(before)
         return graph.replay
 
@@ -219,26 +228,3 @@ class Trainer:
         self.clock.resume(progress["step"], progress["seconds"])
         self.run_folder.truncate_metrics(self.epoch)
         return int(progress["step_in_epoch"])
-
-
-def make_optimiser(config: Config, method: Method, device: torch.device) -> torch.optim.Optimizer:
-    """The optimiser with all its state in place. Decay spares biases, batch-norm and prototypes."""
-    settings, cuda = config.optimiser, device.type == "cuda"
-    trained = [(name, weight) for name, weight in method.named_parameters() if weight.requires_grad]
-    spared = [weight for name, weight in trained if weight.dim() < 2 or name.endswith("prototypes")]
-    decayed = [weight for name, weight in trained if weight.dim() >= 2 and not name.endswith("prototypes")]
-    groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": spared, "weight_decay": 0.0}]
-    rate = torch.zeros((), device=device) if cuda else 0.0
-    optimiser: torch.optim.Optimizer
-    if settings.name == "adam":
-        optimiser = torch.optim.Adam(groups, lr=rate, fused=cuda, capturable=cuda)
-    else:
-        keep = settings.momentum
-        optimiser = torch.optim.SGD(groups, lr=rate, momentum=keep, nesterov=keep > 0, fused=cuda)
-    for _, weight in trained:
-        weight.grad = torch.zeros_like(weight)
-    optimiser.step()  # at rate 0: creates momentum and moments now, so that checkpoints and graphs find them
-    for slots in optimiser.state.values():
-        for slot in slots.values():
-            slot.zero_()
-    return optimiser

@@ -12,18 +12,22 @@ from typing import Any, Literal
 import numpy as np
 
 from twincluster import inference
+from twincluster.choose import Choice
 from twincluster.config import Config, differences
 from twincluster.derive import LARGEST_SIDE, data_shape, resolve, resolve_device
+from twincluster.encoders import Encoder, load_encoder
 from twincluster.engine import Reporter, Trainer
 from twincluster.errors import InputError
 from twincluster.evaluate import Scores, score
-from twincluster.images.decode import typical_side
+from twincluster.features import encode
+from twincluster.images.decode import largest_side, typical_side
 from twincluster.images.sources import Listing
 from twincluster.images.store import Images, open_images
 from twincluster.results import Assignments, Run
 
 Split = Literal["all", "train", "test"]
 SMALLEST_SIDE = 8  # pixels that a network can make something of
+PHOTOGRAPH_SIDE = 64  # pixels of files that are larger than the small images a CPU can learn from
 
 
 @dataclass(frozen=True)
@@ -35,11 +39,13 @@ class Fitted:
     assignments: Assignments
     scores: Scores | None  # when the source has labels
     scored_on: Split  # the other split when only one was trained on
+    choice: Choice | None = None  # when the number of clusters was not given
 
     def summary(self) -> str:
         """Where the result is and what to do next."""
         unread = sum(status != "ok" for status in self.assignments.status)
-        lines = [f"sizes {' '.join(map(str, self.assignments.sizes(self.config.n_clusters)))}"]
+        lines = [self.choice.describe(), "clusters.json has all that were tried"] if self.choice else []
+        lines.append(f"sizes {' '.join(map(str, self.assignments.sizes(self.config.n_clusters)))}")
         if unread:
             inputs = "1 input" if unread == 1 else f"{unread:,} inputs"
             lines.append(f"{inputs} could not be read; the status in assignments.csv says why")
@@ -62,27 +68,33 @@ def fit(
     resume: bool = False,
     reporter: Reporter | None = None,
     decoding: Callable[[int, int], None] | None = None,
+    encoding: Callable[[int, int], None] | None = None,
 ) -> Fitted:
     """Train on a source and write the run folder `out`. `location` and `root` let later commands open it again."""
     if not resume:
         Run(out).refuse_if_taken()  # before an hour of decoding
     scored, scored_on = rows_to_score(listing, split, len(listing.paths))
     config = with_image_size(config, listing)
-    images = open_images(listing, side=store_side(config), progress=decoding)
+    images = open_for(config, listing, decoding, device=config.train.device, encoding=encoding)
     training = dataclasses.replace(images, usable=_usable(images, split))
     config = resolve(config, training)
     run = _continue_run(out, config, images, split) if resume else Run.create(out)
     run.write_config(config, data_shape(config, training), describe(images, location, root, split))
     labels = listing.labels[training.usable] if listing.labels is not None else None
     trainer = Trainer(config, training, run=run, labels=labels, reporter=reporter)
-    network = trainer.run(resume=resume).online
+    method = trainer.run(resume=resume)
+    network = method.online
+    if method.choice:
+        config = dataclasses.replace(config, n_clusters=method.choice.n_clusters)
+        run.write_config(config, data_shape(config, training), describe(images, location, root, split))
+        run.write_choice(method.choice)
     assignments = Assignments.of(images, images.usable, inference.predict(network, images.pixels, images.usable))
     run.save_model(network)
     run.write_assignments(assignments)
     scores = None
     if listing.labels is not None and (scored & (listing.labels >= 0) & (assignments.clusters >= 0)).any():
         scores = score(listing.labels[scored], assignments.clusters[scored])
-    return Fitted(run, config, assignments, scores, scored_on)
+    return Fitted(run, config, assignments, scores, scored_on, method.choice)
 
 
 def describe(
@@ -103,15 +115,53 @@ def describe(
 
 def with_image_size(config: Config, listing: Listing) -> Config:
     """Training size of images in files, where the settings name none: their own, within bounds."""
-    if config.train.image_size or listing.files is None:
+    if config.train.image_size or listing.files is None or config.train.encoder:
         return config
-    side = min(LARGEST_SIDE, max(SMALLEST_SIDE, typical_side(listing.files) or LARGEST_SIDE))
+    typical = typical_side(listing.files, config.train.frame)
+    side = min(LARGEST_SIDE, max(SMALLEST_SIDE, typical or LARGEST_SIDE))
     return dataclasses.replace(config, train=dataclasses.replace(config.train, image_size=side))
 
 
-def store_side(config: Config) -> int:
-    """Side at which files are decoded: half as large again as training needs, so that crops stay sharp."""
-    return config.train.image_size * 3 // 2
+def advice(config: Config, listing: Listing) -> str | None:
+    """A line for those who are about to train on photographs without a GPU."""
+    if config.train.encoder or listing.files is None or resolve_device(config.train.device) != "cpu":
+        return None
+    if typical_side(listing.files, config.train.frame) <= PHOTOGRAPH_SIDE:
+        return None
+    return (
+        "no GPU: on photographs --backbone pretrained is quicker and finds better clusters than training from scratch "
+        "(pip install 'twincluster[pretrained]')"
+    )
+
+
+def open_for(
+    config: Config,
+    listing: Listing,
+    decoding: Callable[[int, int], None] | None = None,
+    *,
+    encoder: Encoder | None = None,
+    device: str = "auto",
+    encoding: Callable[[int, int], None] | None = None,
+) -> Images:
+    """What a network of the run sees of a listing: pixels, in its frame and at the size that it reads files at, or the
+    features of its encoder, which is loaded by name unless it is given."""
+    if config.train.encoder:
+        if listing.array is not None and listing.array.ndim == 2:
+            raise InputError(f"{listing.name} holds rows, but {config.train.encoder} encodes images: leave it out")
+        encoder = encoder or load_encoder(config.train.encoder)
+        images = open_images(listing, side=encoder.side, frame=config.train.frame, progress=decoding)
+        return encode(images, encoder, resolve_device(device), encoding)
+    return open_images(listing, side=store_side(config, listing), frame=config.train.frame, progress=decoding)
+
+
+def store_side(config: Config, listing: Listing) -> int:
+    """Side at which files are decoded: half as large again as training needs, so that crops stay sharp.
+
+    Files that are smaller than that, as far as a sample of them shows, gain nothing from being enlarged on the disk.
+    """
+    wanted = config.train.image_size * 3 // 2
+    largest = largest_side(listing.files, config.train.frame) if listing.files else 0
+    return min(wanted, max(largest, SMALLEST_SIDE)) if largest else wanted
 
 
 def rows_to_score(listing: Listing | None, split: Split, count: int) -> tuple[np.ndarray, Split]:
@@ -122,16 +172,23 @@ def rows_to_score(listing: Listing | None, split: Split, count: int) -> tuple[np
     return _in_split(listing, held_out[split]), held_out[split]
 
 
-def predict(run: Run, listing: Listing, device: str, decoding: Callable[[int, int], None] | None = None) -> Assignments:
+def predict(
+    run: Run,
+    listing: Listing,
+    device: str,
+    decoding: Callable[[int, int], None] | None = None,
+    encoding: Callable[[int, int], None] | None = None,
+) -> Assignments:
     """Assign the inputs of another source to the clusters of a run."""
     config, shape, _ = run.read_config()
     network = run.load_network(resolve_device(device))
     width = listing.array.shape[1] if listing.array is not None and listing.array.ndim == 2 else 0  # of rows
-    if width != (0 if shape.side else shape.n_inputs):
-        trained_on = "images" if shape.side else f"rows of {shape.n_inputs} numbers"
+    sees_images = bool(shape.side or config.train.encoder)
+    if width != (0 if sees_images else shape.n_inputs):
+        trained_on = "images" if sees_images else f"rows of {shape.n_inputs} numbers"
         held = f"rows of {width} numbers" if width else "images"
         raise InputError(f"{listing.name} holds {held}, but {run.folder} was trained on {trained_on}")
-    images = open_images(listing, side=store_side(config), progress=decoding)
+    images = open_for(config, listing, decoding, device=device, encoding=encoding)
     return Assignments.of(images, images.usable, inference.predict(network, images.pixels, images.usable))
 
 
@@ -169,10 +226,13 @@ def _continue_run(out: Path, config: Config, images: Images, split: Split) -> Ru
     saved, _, data = run.read_config()
     if data["split"] != split:
         raise InputError(f"{out} was started with --split {data['split']}: resume with the same")
-    if data["fingerprint"] != images.fingerprint and store_side(saved) == store_side(config):
+    shapes = [(made.train.image_size, made.train.frame) for made in (saved, config)]
+    if data["fingerprint"] != images.fingerprint and shapes[0] == shapes[1]:
         raise InputError(f"{out} was started on other data: resume with the same source, or start anew elsewhere")
     # how long a run trains and how often it saves may change; what it computes may not
     free = {"train.epochs", "train.minutes", "train.checkpoint_minutes", "train.compile"}
+    if run.has_choice and not config.n_clusters:
+        free.add("n_clusters")  # it was left to the data, as it is now
     changed = [name for name in differences(saved, config) if name not in free]
     if changed:
         raise InputError(f"{out} was started with another {', '.join(changed)}: resume with the same settings")

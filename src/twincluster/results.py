@@ -24,6 +24,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 import twincluster
+from twincluster.choose import Choice, plot
 from twincluster.config import Config, make_config
 from twincluster.errors import InputError
 from twincluster.images.store import Images
@@ -124,6 +125,18 @@ class Run:
         self.checkpoint = self.folder / "checkpoint"
         self._config, self._model = self.folder / "config.json", self.folder / "model.safetensors"
         self._assignments, self._metrics = self.folder / "assignments.csv", self.folder / "metrics.jsonl"
+        self._choice = self.folder / "clusters.json"
+
+    @property
+    def has_choice(self) -> bool:
+        """Whether the number of clusters was chosen from the data."""
+        return self._choice.is_file()
+
+    def write_choice(self, choice: Choice) -> None:
+        """clusters.json with every number that was tried and, where matplotlib is installed, clusters.png."""
+        write_atomically(self._choice, json.dumps(dataclasses.asdict(choice), indent=2) + "\n")
+        if importlib.util.find_spec("matplotlib"):
+            plot(choice, self._choice.with_suffix(".png"))
 
     @classmethod
     def create(cls, folder: Path | str) -> Run:

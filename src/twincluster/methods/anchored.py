@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from twincluster import assign, losses
+from twincluster.choose import choose_clusters
 from twincluster.config import Config
 from twincluster.memory import Queue, ema_update, momentum_copy
 from twincluster.methods.base import Batch, DataShape, Method, Network, Outcome
@@ -65,6 +67,9 @@ class Anchored(Method):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__()
+        self.between = None if config.n_clusters else config.clusters_between
+        if self.between:  # until the end, when the number is chosen, as many as lie in the middle
+            config = replace(config, n_clusters=round(math.sqrt(math.prod(self.between))))
         self.settings, self.n_clusters, self.seed = config.anchored, config.n_clusters, config.seed
         self.online = AnchoredNetwork(config, shape)
         self.momentum = momentum_copy(self.online)
@@ -169,7 +174,15 @@ class Anchored(Method):
     @torch.no_grad()
     def finish(self, embed: Callable[[Network], Tensor]) -> None:
         """Set the head once more, now from the features that prediction will see."""
-        self.anchor(embed(self.online), seed=self.seed, warm=True, n_init=FINAL_STARTS)
+        features = embed(self.online)
+        if self.between:
+            self.choice = choose_clusters(features, *self.between, seed=self.seed)
+            self.n_clusters = self.choice.n_clusters
+            self.online.head = nn.Linear(features.shape[1], self.n_clusters, device=features.device)
+            self.online.head.requires_grad_(False)
+            self.anchors = features.new_zeros(len(features), self.n_clusters)
+            self.labels.zero_()
+        self.anchor(features, seed=self.seed, warm=not self.between, n_init=FINAL_STARTS)
 
 
 def mlp(n_inputs: int, hidden: int, n_outputs: int) -> nn.Sequential:

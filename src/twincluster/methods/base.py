@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,9 @@ from torch import Tensor, nn
 from twincluster.backbones import build_backbone
 from twincluster.config import Config
 from twincluster.images.augment import plain_images
+
+if TYPE_CHECKING:
+    from twincluster.choose import Choice
 
 
 @dataclass(frozen=True)
@@ -57,19 +61,23 @@ class Network(nn.Module):
 
     mean: Tensor
     std: Tensor
+    rotation: Tensor | None  # (d, components): principal directions of standardised rows
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__()
         self.side = shape.side
-        self.backbone = build_backbone(config.train.backbone, side=shape.side, n_inputs=shape.n_inputs)
+        n_inputs, components = shape.n_inputs, 0 if shape.side else min(config.train.components, shape.n_inputs)
+        self.backbone = build_backbone(config.train.backbone, side=shape.side, n_inputs=components or n_inputs)
         self.bf16 = config.train.precision == "bf16"
         self.register_buffer("mean", torch.tensor(shape.mean))
         self.register_buffer("std", torch.tensor(shape.std))
+        self.register_buffer("rotation", torch.eye(n_inputs, components) if components else None)  # neighbours.py
 
     def prepare(self, raw: Tensor) -> Tensor:
         """Standardised input without augmentation, from uint8 images (N,H,W,3) or float rows (N,d)."""
         if not self.side:
-            return (raw - self.mean) / self.std
+            rows = (raw - self.mean) / self.std
+            return rows if self.rotation is None else rows @ self.rotation
         return plain_images(raw, self.side, self.mean, self.std)
 
     def backbone_features(self, images: Tensor) -> Tensor:
@@ -92,6 +100,7 @@ class Method(nn.Module):
 
     network_type: type[Network]
     online: Network
+    choice: Choice | None = None  # how the number of clusters was decided, where the method was left to decide it
 
     def schedule(self, epoch: int, progress: float) -> None:
         """Called before every step with the share of the run that is done; sets weights that are held as buffers."""
