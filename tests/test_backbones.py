@@ -8,7 +8,7 @@ from twincluster.backbones import BACKBONES, Backbone, build_backbone, flops
 from twincluster.errors import InputError
 
 IMAGE_BACKBONES = ["resnet18", "resnet34", "resnet50", "small"]
-N_FEATURES = {"resnet18": 512, "resnet34": 512, "resnet50": 2048, "small": 96, "mlp": 128}
+N_FEATURES = {"resnet18": 512, "resnet34": 512, "resnet50": 2048, "small": 96, "mlp": 128, "mlp_signed": 128}
 # the published networks (11,689,512; 21,797,672; 25,557,032 parameters) without their classifiers of 1,000 classes
 N_PARAMETERS = {
     "resnet18": 11_689_512 - 513_000,
@@ -24,11 +24,11 @@ def _seeded() -> None:
 
 
 def build(name: str, side: int = 32) -> Backbone:
-    return build_backbone(name, side=side, n_inputs=7 if name == "mlp" else 3)
+    return build_backbone(name, side=side, n_inputs=7 if name.startswith("mlp") else 3)
 
 
 def inputs(name: str, n: int = 4, side: int = 32) -> Tensor:
-    return torch.randn(n, 7) if name == "mlp" else torch.randn(n, 3, side, side)
+    return torch.randn(n, 7) if name.startswith("mlp") else torch.randn(n, 3, side, side)
 
 
 def n_parameters(model: nn.Module) -> int:

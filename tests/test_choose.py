@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from sklearn.metrics import adjusted_rand_score
+from sklearn.metrics import adjusted_rand_score, silhouette_score
 from torch import Tensor
 
 from twincluster import choose
@@ -37,7 +37,7 @@ def test_finds_the_number_of_blobs(n_clusters: int, high: int) -> None:
 
 
 def test_finds_many_blobs_within_a_fifth() -> None:
-    choice = choose_clusters(blobs(40, n=2000), 20, 70, seed=0)
+    choice = choose_clusters(blobs(40, n=2400, d=64), 20, 70, seed=0)
     assert 32 <= choice.n_clusters <= 48
     assert choice.clear
 
@@ -114,12 +114,34 @@ def test_adjusted_rand_is_scikit_learns() -> None:
     assert choose._adjusted_rand(torch.zeros(9).long(), torch.zeros(9).long(), 3) == 0.0
 
 
-def test_of_answers_that_tie_the_finer_leads_and_the_doubt_is_named() -> None:
-    table = tuple(Candidate(k, score, 0.0) for k, score in [(4, 0.5), (5, 0.69), (6, 0.67), (8, 0.5), (10, 0.68)])
-    best, *others = choose._answers(table)
+def test_of_answers_that_tie_the_silhouette_decides_and_the_doubt_is_named() -> None:
+    table = tuple(Candidate(k, score, 0.0) for k, score in [(4, 0.5), (5, 0.69), (6, 0.67), (10, 0.68), (16, 0.5)])
+    answers = choose._answers(table)
+    assert [answer.n_clusters for answer in answers] == [5, 10, 16]
+    assert choose._settle(answers, {5: 0.2, 10: 0.1, 16: 0.9})[0].n_clusters == 5  # 16 is no tie
+    best, *others = choose._settle(answers, {5: 0.1, 10: 0.2, 16: 0.9})
     assert best.n_clusters == 10
     assert others[0].n_clusters == 5
     assert "5 clusters (0.69)" in choose._doubt(best, Candidate(10, 0.0, 0.0), others, 2, 20)
+
+
+def test_uneven_blobs_are_found_or_the_second_opinion_raises_doubt() -> None:
+    """Halves of few rows agree better on the three large ones than on all five."""
+    rows = blobs(5, n=3000, d=48)
+    sizes = [600, 300, 200, 150, 120]
+    rows = torch.cat([rows[blob::5][:size] for blob, size in enumerate(sizes)])
+    choice = choose_clusters(rows, 2, 12, seed=0)
+    assert choice.n_clusters == 5 or not choice.clear
+    assert 5 in [choice.n_clusters, *(other.n_clusters for other in choice.runners_up)]
+
+
+def test_silhouette_is_scikit_learns() -> None:
+    rows = blobs(4, n=200, spread=2.0)
+    for k in (2, 4, 9):
+        labels = choose.assign.spherical_kmeans(rows, k, seed=0, n_init=choose.SECOND_STARTS).labels
+        expected = silhouette_score(rows.numpy(), labels.numpy(), metric="cosine")
+        assert choose._silhouette(rows, k, 0) == pytest.approx(expected, abs=1e-4)
+    assert choose._silhouette(F.normalize(torch.ones(20, 4), dim=1), 3, 0) == pytest.approx(0.0, abs=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ from twincluster.images.objects import as_arrays, is_rows
 ROOT = Path(__file__).parents[1]
 
 
-def on_rows(n_clusters: int = 3, **changes: Any) -> TwinContrastClustering:
+def on_rows(n_clusters: int | str = 3, **changes: Any) -> TwinContrastClustering:
     return TwinContrastClustering(n_clusters, **({"epochs": 3, "device": "cpu", "random_state": 0} | changes))
 
 
@@ -102,6 +102,17 @@ def test_one_cluster_learns_an_embedding_only(tmp_path: Path) -> None:
     np.testing.assert_allclose(model.predict_proba(rows(16)), np.ones((16, 1)))
     with pytest.raises(InputError, match="one cluster"):
         model.save(tmp_path / "run")
+
+
+def test_the_number_of_clusters_may_be_left_to_the_data(tmp_path: Path) -> None:
+    blobs, _ = make_blobs(200, n_features=6, centers=4, cluster_std=0.3, random_state=0)
+    model = on_rows("auto", epochs=10).fit(blobs)
+    assert model.config_.n_clusters == 4
+    assert model.predict_proba(blobs).shape == (200, 4)
+    model.save(tmp_path / "run")
+    assert np.array_equal(TwinContrastClustering.load(tmp_path / "run").predict(blobs), model.labels_)
+    within = on_rows("auto", settings={"clusters_between": [5, 9]}).fit(blobs)
+    assert 5 <= within.config_.n_clusters <= 9
 
 
 def test_pipeline_clone_and_fit_predict() -> None:

@@ -235,3 +235,26 @@ def test_a_taken_folder_is_refused_before_anything_is_decoded(tmp_path: Path, ph
     with pytest.raises(InputError, match="run exists and is not empty"):
         pipeline.fit(open_source(photo_folder), tiny(), tmp_path / "run", decoding=too_late)
     assert [file.name for file in (tmp_path / "run").iterdir()] == ["letter.txt"]
+
+
+def test_a_number_of_clusters_that_was_not_given_is_chosen_from_the_data(tmp_path: Path) -> None:
+    images, labels = colours(n=60)
+    listing, changes = dataclasses.replace(open_source(images), labels=labels), ("n_clusters=0", "train.epochs=8")
+    fitted = pipeline.fit(listing, tiny(*changes, "clusters_between=[2, 9]"), tmp_path / "run")
+    chosen = fitted.config.n_clusters
+    assert fitted.choice is not None
+    assert chosen == fitted.choice.n_clusters
+    assert set(fitted.assignments.clusters) == set(range(chosen))
+    assert fitted.summary().startswith(fitted.choice.describe())
+    told = json.loads((tmp_path / "run" / "clusters.json").read_text())
+    assert [row["n_clusters"] for row in told["candidates"]] == [c.n_clusters for c in fitted.choice.candidates]
+    assert (tmp_path / "run" / "clusters.png").stat().st_size > 1000
+    again = pipeline.predict(fitted.run, listing, "cpu")
+    assert again.clusters.tolist() == fitted.assignments.clusters.tolist()
+
+    resumed = pipeline.fit(listing, tiny(*changes, "clusters_between=[2, 9]"), tmp_path / "run", resume=True)
+    assert resumed.assignments.clusters.tolist() == fitted.assignments.clusters.tolist()
+    with pytest.raises(InputError, match="was started with another clusters_between"):
+        pipeline.fit(listing, tiny(*changes, "clusters_between=[2, 8]"), tmp_path / "run", resume=True)
+    with pytest.raises(InputError, match=r"was started with another .*clusters"):
+        pipeline.fit(listing, tiny("n_clusters=4", "train.epochs=8"), tmp_path / "run", resume=True)

@@ -122,9 +122,9 @@ def conv(n_inputs: int, n_outputs: int, size: int, stride: int = 1) -> nn.Conv2d
 
 
 class Mlp(Backbone):
-    """Two hidden layers for rows (N,C): tables, or embeddings of another network."""
+    """Two layers for rows (N,C): tables, or, with features of either sign, embeddings of another network."""
 
-    def __init__(self, n_inputs: int, width: int = 128) -> None:
+    def __init__(self, n_inputs: int, width: int = 128, signed: bool = False) -> None:
         super().__init__()
         self.n_features = width
         self.layers = nn.Sequential(
@@ -133,7 +133,7 @@ class Mlp(Backbone):
             nn.ReLU(inplace=True),
             nn.Linear(width, width, bias=False),
             nn.BatchNorm1d(width),
-            nn.ReLU(inplace=True),
+            nn.Identity() if signed else nn.ReLU(inplace=True),
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -164,6 +164,10 @@ def mlp(side: int, n_inputs: int) -> Mlp:
     return Mlp(n_inputs)
 
 
+def mlp_signed(side: int, n_inputs: int) -> Mlp:
+    return Mlp(n_inputs, signed=True)
+
+
 def _resnet(block: type[BasicBlock] | type[Bottleneck], depths: tuple[int, ...], side: int, n_inputs: int) -> ResNet:
     blocks: list[nn.Module] = []
     n_channels = 64
@@ -192,4 +196,5 @@ BACKBONES: dict[str, Callable[[int, int], Backbone]] = {
     "resnet50": resnet50,
     "small": small,
     "mlp": mlp,
+    "mlp_signed": mlp_signed,
 }

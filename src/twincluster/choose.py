@@ -1,7 +1,8 @@
 """How many clusters there are, from features alone: the number that two halves of the data agree on.
 
 K-means on whitened features sets all true clusters equally far apart, so that too few centres must merge some of them
-and too many must split some, each time at random; only the right number comes out the same on two halves.
+and too many must split some, each time at random; only the right number comes out the same on two halves. A second
+opinion, the silhouette on features that are not whitened, decides ties and may raise doubt.
 Shapes: N rows, K clusters, D feature, M rows looked at.
 """
 
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from twincluster import assign
@@ -27,7 +29,9 @@ ROUNDS = 30  # of each k-means
 STEP = 1.2  # ratio of neighbouring candidates at first
 REFINED = 6  # further candidates between the best one's neighbours
 APART = 1.3  # numbers whose ratio is smaller are the same answer
-TIE = 0.03  # difference of scores that another seed may turn round
+SECOND_ROWS = 5_000  # rows that the second opinion looks at
+SECOND_STARTS = 3  # of its k-means
+TIE = 0.06  # difference of scores that another seed may turn round: about two standard errors of a mean of three splits
 EVIDENCE = 0.15  # by which halves must agree better than halves of a cloud without clusters
 
 
@@ -67,10 +71,14 @@ def choose_clusters(features: Tensor, low: int, high: int, *, seed: int) -> Choi
         for k in _between(_best(found).n_clusters, sorted(found)):
             found[k] = _candidate(rows, k, seed)
         candidates = tuple(found[k] for k in sorted(found))
-        best, *others = _answers(candidates)
+        answers = _answers(candidates)
+        plain = features[torch.randperm(len(features), generator=generator)[:SECOND_ROWS].to(features.device)].float()
+        plain = F.normalize(plain - plain.mean(0), dim=1)
+        second = {answer.n_clusters: _silhouette(plain, answer.n_clusters, seed) for answer in answers}
+        best, *others = _settle(answers, second)
         cloud = torch.randn(rows.shape, generator=generator).to(rows.device) * variance.sqrt()
         by_chance = _candidate(cloud, best.n_clusters, seed)
-    reason = _doubt(best, by_chance, others, low, high)
+    reason = _doubt(best, by_chance, others, low, high) or _second_doubt(best, second)
     return Choice(best.n_clusters, candidates, tuple(others), clear=not reason, reason=reason)
 
 
@@ -183,20 +191,39 @@ def _best(found: dict[int, Candidate]) -> Candidate:
 
 
 def _answers(candidates: tuple[Candidate, ...], at_most: int = 4) -> list[Candidate]:
-    """The best candidates that differ clearly in number, best first; of those that tie with the best, the largest
-    leads: coarse groups are easier to find again, so a finer division that is found as often says more."""
+    """The best candidates that differ clearly in number, best first."""
     answers: list[Candidate] = []
     for candidate in sorted(candidates, key=lambda candidate: (-candidate.score, candidate.n_clusters)):
         if len(answers) < at_most and all(_apart(candidate, other) for other in answers):
             answers.append(candidate)
-    tied = [candidate for candidate in answers if candidate.score > answers[0].score - TIE]
-    leader = max(tied, key=lambda candidate: candidate.n_clusters)
-    return [leader, *(candidate for candidate in answers if candidate is not leader)]
+    return answers
 
 
 def _apart(one: Candidate, other: Candidate) -> bool:
     small, large = sorted((one.n_clusters, other.n_clusters))
     return large > APART * small
+
+
+def _silhouette(rows: Tensor, n_clusters: int, seed: int) -> float:
+    """Mean silhouette by cosine of k-means on unit rows (M,D), in M*K steps: a mean of distances is one to a mean."""
+    n_clusters = min(n_clusters, len(rows))
+    found = assign.spherical_kmeans(rows, n_clusters, seed=seed, n_init=SECOND_STARTS)
+    sizes = torch.bincount(found.labels, minlength=n_clusters)  # (K,)
+    sums = torch.zeros_like(found.centres).index_add_(0, found.labels, rows)  # (K,D)
+    total = sizes - rows @ sums.T  # (M,K) sum of the distances to the members of each cluster
+    own = found.labels[:, None]
+    inside = total.gather(1, own)[:, 0] / (sizes[found.labels] - 1).clamp(min=1)
+    others = (total / sizes).masked_fill(sizes == 0, math.inf).scatter(1, own, math.inf)
+    outside = others.min(dim=1).values
+    value = (outside - inside) / torch.maximum(outside, inside).clamp(min=assign.SAME)
+    return float(torch.where((sizes[found.labels] > 1) & outside.isfinite(), value, 0.0).mean())
+
+
+def _settle(answers: list[Candidate], second: dict[int, float]) -> list[Candidate]:
+    """The same answers; of those that tie with the best, the one with the highest silhouette leads."""
+    tied = [answer for answer in answers if answer.score > answers[0].score - TIE]
+    leader = max(tied, key=lambda answer: second[answer.n_clusters])
+    return [leader, *(answer for answer in answers if answer is not leader)]
 
 
 def _doubt(best: Candidate, by_chance: Candidate, others: list[Candidate], low: int, high: int) -> str:
@@ -216,6 +243,16 @@ def _doubt(best: Candidate, by_chance: Candidate, others: list[Candidate], low: 
     if others and others[0].score > best.score - TIE:
         return f"{others[0].n_clusters} clusters ({others[0].score:.2f}) fit about as well as {k} ({best.score:.2f})"
     return ""
+
+
+def _second_doubt(best: Candidate, second: dict[int, float]) -> str:
+    other = max(second, key=lambda k: second[k])
+    if second[other] <= second[best.n_clusters]:
+        return ""
+    return (
+        f"two halves agree best on {best.n_clusters} clusters, but {other} are set apart more clearly "
+        f"(silhouette {second[other]:.2f} against {second[best.n_clusters]:.2f})"
+    )
 
 
 def _ticks(numbers: list[int], chosen: int) -> list[int]:

@@ -150,7 +150,7 @@ class Trainer:
         if self.run_folder:
             self.run_folder.append_metrics(row)
         self.reporter.epoch(row)
-        warning = health_of(row).warning()
+        warning = health_of(row).warning() if self.config.n_clusters else None  # else their number is not yet chosen
         if warning and self.clock.progress > SETTLED:
             self.reporter.warn(warning)
         self.epoch += 1

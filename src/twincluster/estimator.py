@@ -9,9 +9,10 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -19,18 +20,20 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Cluster
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
-from torch import Tensor
+from torch import Tensor, nn
 
 from twincluster import inference
+from twincluster.backbones import BACKBONES
 from twincluster.config import Config, load_recipe, make_config
 from twincluster.derive import data_shape, resolve, resolve_device
+from twincluster.encoders import wrap_module
 from twincluster.engine import Trainer
 from twincluster.errors import InputError
-from twincluster.images.objects import as_arrays, is_rows
-from twincluster.images.sources import Listing, open_source
-from twincluster.images.store import Images, open_images
+from twincluster.images.objects import as_arrays, differ_in_size, is_rows, letterboxes
+from twincluster.images.sources import NAMED, Listing, open_source
+from twincluster.images.store import Images
 from twincluster.methods.base import DataShape, Network
-from twincluster.pipeline import describe, store_side, with_image_size
+from twincluster.pipeline import describe, open_for, with_image_size
 from twincluster.progress import Progress
 from twincluster.results import Assignments, Run
 
@@ -40,11 +43,17 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
 
     Parameters
     ----------
-    n_clusters : int, default=8
-        How many clusters to find. With 1 only the embedding of `transform` is learned.
+    n_clusters : int or "auto", default=8
+        How many clusters to find. With 1 only the embedding of `transform` is learned; with "auto" the number is chosen
+        between 2 and 50 when training ends (`config_.n_clusters`), or within `settings={"clusters_between": [5, 30]}`.
     recipe : str or path, default=None
-        A recipe by name (`twincluster recipes` lists them) or a TOML file. None takes "rows" for rows and "default"
-        for images.
+        A recipe by name (`twincluster recipes` lists them) or a TOML file. None takes "rows" for rows, "pretrained"
+        with a pretrained backbone, and "default" for other images.
+    backbone : str or nn.Module, default=None
+        A network instead of the recipe's: one to be trained ("resnet18", "resnet34", "resnet50", "small"), or a
+        pretrained one whose features are clustered: "pretrained", "torchvision:NAME", "timm:NAME", "hf:NAME",
+        "resnet50:WEIGHTS.safetensors", or a module that turns images (N,3,S,S) into features (N,D). A module may have
+        attributes `side`, `mean` and `std`; left out, they are 224 pixels and ImageNet's.
     epochs : int, default=None
         Passes over the data, instead of the recipe's.
     minutes : float, default=None
@@ -99,9 +108,10 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
 
     def __init__(
         self,
-        n_clusters: int = 8,
+        n_clusters: int | Literal["auto"] = 8,
         *,
         recipe: str | Path | None = None,
+        backbone: str | nn.Module | None = None,
         epochs: int | None = None,
         minutes: float | None = None,
         settings: Mapping[str, Any] | None = None,
@@ -111,6 +121,7 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
     ) -> None:
         self.n_clusters = n_clusters
         self.recipe = recipe
+        self.backbone = backbone
         self.epochs = epochs
         self.minutes = minutes
         self.settings = settings
@@ -122,13 +133,16 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         """Train on `X`; `y` is ignored."""
         with (watcher := _Watcher(self.verbose)):
             listing = self._listing(X, reset=True)
-            config = with_image_size(self._configure(listing), listing)
-            images = open_images(listing, side=store_side(config), progress=watcher.decoding)
-            if (n_samples := len(images.usable)) < self.n_clusters:
+            rows = listing.array is not None and listing.array.ndim == 2
+            config = with_image_size(self._configure(rows), listing)
+            images = self._open(config, listing, watcher)
+            if (n_samples := len(images.usable)) < (0 if self.n_clusters == "auto" else self.n_clusters):
                 raise InputError(f"n_samples={n_samples} is below n_clusters={self.n_clusters}: ask for fewer clusters")
             config = resolve(config, images)
-            network = Trainer(config, images, reporter=watcher).run().online
-        self._keep(network, config, data_shape(config, images), self.n_clusters)
+            method = Trainer(config, images, reporter=watcher).run()
+        if method.choice:
+            config = replace(config, n_clusters=method.choice.n_clusters)
+        self._keep(method.online, config, data_shape(config, images), 1 if self.n_clusters == 1 else config.n_clusters)
         self._data = describe(images, _location(X)) | {"columns": list(getattr(self, "feature_names_in_", ()))}
         self._assignments = Assignments.of(images, images.usable, self._apply(inference.predict, images))
         self._history = watcher.rows
@@ -168,18 +182,19 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         run.save_model(copy.deepcopy(self._network).float())
 
     @classmethod
-    def load(cls, folder: str | Path, *, device: str = "auto") -> Self:
-        """A fitted estimator from a run folder, made by `save` or by `twincluster fit`. Nothing is unpickled."""
+    def load(cls, folder: str | Path, *, backbone: nn.Module | None = None, device: str = "auto") -> Self:
+        """A fitted estimator from a run folder, made by `save` or by `twincluster fit`. Nothing is unpickled; a module
+        that was given to the constructor is not in the folder either, and is given once more as `backbone`."""
         run = Run.open(folder)
         config, shape, data = run.read_config()
         settings = config.to_dict()
         for name in ("device", "precision"):  # the next machine may be another
             del settings["train"][name]
-        model = cls(config.n_clusters, settings=settings, device=device, random_state=config.seed)
+        model = cls(config.n_clusters, settings=settings, backbone=backbone, device=device, random_state=config.seed)
         model._keep(run.load_network(), config, shape, config.n_clusters)
         model._data, model._assignments, model._history = data, run.read_assignments(), run.read_metrics()
         model.labels_, model.n_iter_ = model._assignments.clusters, len(model._history)
-        if not shape.side:
+        if not shape.side and not config.train.encoder:
             model.n_features_in_ = shape.n_inputs
             if names := data.get("columns"):
                 model.feature_names_in_ = np.array(names, dtype=object)
@@ -188,6 +203,8 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
     def _listing(self, X: Any, *, reset: bool) -> Listing:
         """What `X` holds. Rows are validated by scikit-learn, so that its users meet its messages."""
         X, at_least = as_arrays(X), 2 if reset else 1
+        if differ_in_size(X) and (self._configure(rows=False) if reset else self.config_).train.frame == "letterbox":
+            X = letterboxes(X)
         if is_rows(X):
             X = validate_data(self, X, reset=reset, dtype=np.float64, ensure_min_samples=at_least)
             return open_source(X, labels="none", at_least=1)
@@ -199,14 +216,17 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
                 self.n_features_in_ = listing.array.shape[1]
         return listing
 
-    def _configure(self, listing: Listing) -> Config:
+    def _configure(self, rows: bool) -> Config:
         """Recipe, then `settings`, then the other parameters that were given."""
         if self.epochs is not None and self.minutes is not None:
             raise InputError("epochs and minutes both say how long to train: give one of them")
-        rows = listing.array is not None and listing.array.ndim == 2
-        config = make_config(load_recipe(self.recipe or ("rows" if rows else "default")).settings)
-        config = make_config(_nested(self.settings or {}), config)
-        train: dict[str, Any] = {} if self.device == "auto" else {"device": self.device}
+        settings, train = _nested(self.settings or {}), _network(self.backbone)
+        encodes = bool(train.get("encoder") or settings.get("train", {}).get("encoder"))
+        config = make_config(
+            load_recipe(self.recipe or ("pretrained" if encodes else "rows" if rows else "default")).settings
+        )
+        config = make_config(settings, config)
+        train |= {} if self.device == "auto" else {"device": self.device}
         if self.epochs is not None:
             train |= {"epochs": _whole("epochs", self.epochs), "minutes": 0.0}
         if self.minutes is not None:
@@ -215,7 +235,7 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         if not isinstance(seed, Integral):
             seed = check_random_state(seed).randint(2**31 - 1)
         # differs for one cluster: the engine trains no fewer than two, `_apply` joins them
-        clusters = max(2, _whole("n_clusters", self.n_clusters))
+        clusters = 0 if self.n_clusters == "auto" else max(2, _whole("n_clusters", self.n_clusters))
         return make_config({"n_clusters": clusters, "seed": int(seed), "train": train}, config)
 
     def _keep(self, network: Network, config: Config, shape: DataShape, n_clusters: int) -> None:
@@ -225,8 +245,10 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         # rows in double precision: what one gets must not depend on which others come with it
         self._network = network if shape.side else network.double()
         self.config_, self._shape, self._n_clusters = config, shape, n_clusters
-        blank = torch.zeros((1, 3, shape.side, shape.side) if shape.side else (1, shape.n_inputs))
-        self._n_features_out = self._network.embed(blank.to(network.mean.dtype)).shape[1]
+        blank = torch.zeros(1, 3, shape.side, shape.side)
+        if not shape.side:
+            blank = network.prepare(torch.zeros(1, shape.n_inputs, dtype=network.mean.dtype))
+        self._n_features_out = self._network.embed(blank).shape[1]
 
     def _images(self, X: Any) -> Images:
         """`X` as something this model can be applied to."""
@@ -234,10 +256,15 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         side, n_inputs = self._shape.side, self._shape.n_inputs
         if side and is_rows(as_arrays(X)):
             raise InputError(f"this model was fitted on images of {side} pixels: give it images, not rows")
-        images = open_images(self._listing(X, reset=False), side=store_side(self.config_))
+        images = self._open(self.config_, self._listing(X, reset=False))
         if not side and images.pixels.shape[1:] != (n_inputs,):
             raise InputError(f"this model was fitted on rows of {n_inputs} features: give it such rows")
         return images
+
+    def _open(self, config: Config, listing: Listing, watcher: _Watcher | None = None) -> Images:
+        encoder = wrap_module(self.backbone) if isinstance(self.backbone, nn.Module) else None
+        decoding, encoding = (watcher.decoding, watcher.encoding) if watcher else (None, None)
+        return open_for(config, listing, decoding, encoder=encoder, device=self.device, encoding=encoding)
 
     def _apply(self, function: Callable[[Network, np.ndarray, np.ndarray], Tensor], images: Images) -> Tensor:
         network, device = self._network, resolve_device(self.device)
@@ -266,6 +293,15 @@ class _Watcher(Progress):
         self.warning = message
 
 
+def _network(backbone: str | nn.Module | None) -> dict[str, Any]:
+    """`backbone` as settings."""
+    if backbone is None:
+        return {}
+    if isinstance(backbone, nn.Module):
+        return {"encoder": wrap_module(backbone).name}
+    return {"backbone" if backbone in BACKBONES else "encoder": backbone}
+
+
 def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
     """`{"tcc.alpha": 0.25}` as `{"tcc": {"alpha": 0.25}}`, merged with what is nested already."""
     result: dict[str, Any] = {}
@@ -290,7 +326,8 @@ def _location(X: Any) -> str | None:
     if not isinstance(X, str | os.PathLike):
         return None
     path = Path(X).expanduser()
-    return str(path.absolute()) if path.exists() else str(X)
+    is_named = isinstance(X, str) and X in NAMED  # a folder of that name here is another source
+    return str(path.absolute()) if path.exists() and not is_named else str(X)
 
 
 def _spread(result: Tensor, images: Images) -> np.ndarray:

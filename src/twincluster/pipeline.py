@@ -75,18 +75,20 @@ def fit(
         Run(out).refuse_if_taken()  # before an hour of decoding
     scored, scored_on = rows_to_score(listing, split, len(listing.paths))
     config = with_image_size(config, listing)
-    images = open_for(config, listing, decoding, device=config.train.device, encoding=encoding)
+    encoder = load_encoder(config.train.encoder) if config.train.encoder else None
+    images = open_for(config, listing, decoding, encoder=encoder, device=config.train.device, encoding=encoding)
     training = dataclasses.replace(images, usable=_usable(images, split))
     config = resolve(config, training)
     run = _continue_run(out, config, images, split) if resume else Run.create(out)
-    run.write_config(config, data_shape(config, training), describe(images, location, root, split))
+    data = describe(images, location, root, split) | ({"encoder": encoder.version} if encoder else {})
+    run.write_config(config, data_shape(config, training), data)
     labels = listing.labels[training.usable] if listing.labels is not None else None
     trainer = Trainer(config, training, run=run, labels=labels, reporter=reporter)
     method = trainer.run(resume=resume)
     network = method.online
     if method.choice:
         config = dataclasses.replace(config, n_clusters=method.choice.n_clusters)
-        run.write_config(config, data_shape(config, training), describe(images, location, root, split))
+        run.write_config(config, data_shape(config, training), data)
         run.write_choice(method.choice)
     assignments = Assignments.of(images, images.usable, inference.predict(network, images.pixels, images.usable))
     run.save_model(network)
@@ -180,7 +182,7 @@ def predict(
     encoding: Callable[[int, int], None] | None = None,
 ) -> Assignments:
     """Assign the inputs of another source to the clusters of a run."""
-    config, shape, _ = run.read_config()
+    config, shape, data = run.read_config()
     network = run.load_network(resolve_device(device))
     width = listing.array.shape[1] if listing.array is not None and listing.array.ndim == 2 else 0  # of rows
     sees_images = bool(shape.side or config.train.encoder)
@@ -188,7 +190,13 @@ def predict(
         trained_on = "images" if sees_images else f"rows of {shape.n_inputs} numbers"
         held = f"rows of {width} numbers" if width else "images"
         raise InputError(f"{listing.name} holds {held}, but {run.folder} was trained on {trained_on}")
-    images = open_for(config, listing, decoding, device=device, encoding=encoding)
+    encoder = load_encoder(config.train.encoder) if config.train.encoder else None
+    if encoder and encoder.version != data.get("encoder", encoder.version):
+        raise InputError(
+            f"{encoder.name} has other weights now than when {run.folder} was made ({encoder.version}, then "
+            f"{data['encoder']}): put the old ones back, or fit again"
+        )
+    images = open_for(config, listing, decoding, encoder=encoder, device=device, encoding=encoding)
     return Assignments.of(images, images.usable, inference.predict(network, images.pixels, images.usable))
 
 

@@ -58,6 +58,10 @@ class Progress(Reporter):
         self._show("decoding", done / max(1, total), note, last=self._decodes_long and done == total)
         self._decodes_long |= self._last_line > self._started
 
+    def encoding(self, done: int, total: int) -> None:
+        """Computing the features of a pretrained network for the first time."""
+        self._show("encoding", done / max(1, total), f"{done:,} of {total:,} images")
+
     def step(self, progress: float, remaining: float | None) -> None:
         self._remaining = remaining
         if self._bar or progress < 1:  # the last epoch's line follows at once

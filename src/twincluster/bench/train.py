@@ -84,7 +84,7 @@ def configure(recipe: str, method: str | None, device: str | None, overrides: Se
     config = make_config({"method": method} if method else {}, config)
     if config.method not in METHODS:
         raise InputError(f"there is no method {config.method!r}: choose one of {', '.join(METHODS)}")
-    if config.train.backbone == "mlp":
+    if config.train.backbone.startswith("mlp"):
         raise InputError(f"recipe {recipe} is for rows of numbers: bench train measures recipes for images")
     config = replace(config, n_clusters=config.n_clusters or DEFAULT_CLUSTERS)
     return resolve(config, blank_images(EPOCH, config.train.image_size or DEFAULT_SIDE))
