@@ -78,7 +78,7 @@ def test_what_needs_no_torch_does_not_import_it() -> None:
         assert not {"torch", "sklearn", "scipy"} & set(sys.modules)
     """
     arguments = ["recipes", "recipes digits", "predict --help", "evaluate --help", "demo --help", "fit",
-                 "fit nowhere -k 3", "fit images.npy -k 1", "fit digits -k 3 --recipe x", "demo --epochs 0"]  # fmt: skip
+                 "fit nowhere -k 3", "fit x.npy -k 1", "fit digits -k 3 --recipe x", "demo --epochs 0"]  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=120,
         env={**os.environ, "PYTHONPATH": str(SOURCE)},
