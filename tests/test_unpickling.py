@@ -52,11 +52,12 @@ def test_no_source_file_unpickles() -> None:
     found = [f"{file.name}:{line}" for file in package.rglob("*.py") for line in unpickling(file.read_text())]
     assert found == []
     guilty = "import pickle\nfrom joblib import load\ntorch.load(f)\nnp.load(f, allow_pickle=True)\nnp.load(f)\n"
-    assert unpickling(guilty) == [1, 2, 3, 4]
+    guilty += "torch.load(f, weights_only=True)\ntorch.load(f, weights_only=False)\n"
+    assert unpickling(guilty) == [1, 2, 3, 4, 7]
 
 
 def unpickling(source: str) -> list[int]:
-    """Lines that import a module that unpickles, call torch.load, or ask numpy to."""
+    """Lines that import a module that unpickles, call torch.load for more than weights, or ask numpy to."""
     lines = []
     for node in ast.walk(ast.parse(source)):
         modules = []
@@ -66,15 +67,11 @@ def unpickling(source: str) -> list[int]:
             modules = [node.module or ""]
         guilty = any(name.split(".")[0] in ("pickle", "joblib", "marshal", "shelve", "dill") for name in modules)
         if isinstance(node, ast.Call):
-            guilty |= ast.unparse(node.func) in (
-                "torch.load",
-                "torch.jit.load",
-                "torch.package.PackageImporter",
-                "eval",
-            )
-            guilty |= any(
-                named.arg == "allow_pickle" and ast.unparse(named.value) != "False" for named in node.keywords
-            )
+            called = ast.unparse(node.func)
+            options = {named.arg: ast.unparse(named.value) for named in node.keywords}
+            guilty |= called in ("torch.jit.load", "torch.package.PackageImporter", "eval")
+            guilty |= called == "torch.load" and options.get("weights_only") != "True"
+            guilty |= options.get("allow_pickle", "False") != "False"
         if guilty:
             lines.append(node.lineno)
     return sorted(lines)
