@@ -96,7 +96,7 @@ def test_a_number_of_clusters_to_be_chosen_lies_within_what_the_samples_can_show
     assert derived(blank(60), n_clusters=0).clusters_between == (2, 15)
     assert derived(blank(600), n_clusters=0).clusters_between == (2, 50)
     assert derived(blank(60), n_clusters=0, clusters_between=[4, 9]).clusters_between == (4, 9)
-    with pytest.raises(InputError, match="cannot be chosen between 20 and 15"):
+    with pytest.raises(InputError, match="60 samples can show 15 clusters at most, not 20 or more"):
         derived(blank(60), n_clusters=0, clusters_between=[20, 50])
     with pytest.raises(InputError, match="tcc has to be told the number of clusters"):
         derived(blank(60), n_clusters=0, method="tcc")

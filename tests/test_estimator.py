@@ -111,8 +111,11 @@ def test_the_number_of_clusters_may_be_left_to_the_data(tmp_path: Path) -> None:
     assert model.predict_proba(blobs).shape == (200, 4)
     model.save(tmp_path / "run")
     assert np.array_equal(TwinContrastClustering.load(tmp_path / "run").predict(blobs), model.labels_)
-    within = on_rows("auto", settings={"clusters_between": [5, 9]}).fit(blobs)
-    assert 5 <= within.config_.n_clusters <= 9
+    assert (tmp_path / "run" / "clusters.json").exists()
+    noise = np.random.default_rng(0).normal(size=(80, 20))
+    with pytest.warns(ConvergenceWarning, match="cannot tell how many clusters there are"):
+        within = on_rows("auto", settings={"clusters_between": [5, 9]}).fit(noise)
+    assert 5 <= within.config_.n_clusters == within.choice_.n_clusters <= 9
 
 
 def test_pipeline_clone_and_fit_predict() -> None:

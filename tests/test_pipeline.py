@@ -237,7 +237,9 @@ def test_a_taken_folder_is_refused_before_anything_is_decoded(tmp_path: Path, ph
     assert [file.name for file in (tmp_path / "run").iterdir()] == ["letter.txt"]
 
 
-def test_a_number_of_clusters_that_was_not_given_is_chosen_from_the_data(tmp_path: Path) -> None:
+def test_a_number_of_clusters_that_was_not_given_is_chosen_from_the_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     images, labels = colours(n=60)
     listing, changes = dataclasses.replace(open_source(images), labels=labels), ("n_clusters=0", "train.epochs=8")
     fitted = pipeline.fit(listing, tiny(*changes, "clusters_between=[2, 9]"), tmp_path / "run")
@@ -252,9 +254,17 @@ def test_a_number_of_clusters_that_was_not_given_is_chosen_from_the_data(tmp_pat
     again = pipeline.predict(fitted.run, listing, "cpu")
     assert again.clusters.tolist() == fitted.assignments.clusters.tolist()
 
+    def interrupt(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "run", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            pipeline.fit(listing, tiny(*changes, "clusters_between=[2, 9]"), tmp_path / "run", resume=True)
+    assert len(pipeline.predict(fitted.run, listing, "cpu").paths) == 60  # the finished run is still whole
     resumed = pipeline.fit(listing, tiny(*changes, "clusters_between=[2, 9]"), tmp_path / "run", resume=True)
     assert resumed.assignments.clusters.tolist() == fitted.assignments.clusters.tolist()
-    with pytest.raises(InputError, match="was started with another clusters_between"):
+    with pytest.raises(InputError, match="was started with another n_clusters: resume with the same"):
         pipeline.fit(listing, tiny(*changes, "clusters_between=[2, 8]"), tmp_path / "run", resume=True)
-    with pytest.raises(InputError, match=r"was started with another .*clusters"):
+    with pytest.raises(InputError, match="was started with another n_clusters: resume with the same"):
         pipeline.fit(listing, tiny("n_clusters=4", "train.epochs=8"), tmp_path / "run", resume=True)

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -61,8 +62,9 @@ class Choice:
 
 
 @torch.no_grad()
-def choose_clusters(features: Tensor, low: int, high: int, *, seed: int) -> Choice:
+def choose_clusters(features: Tensor | np.ndarray, low: int, high: int, *, seed: int) -> Choice:
     """The number of clusters between `low` and `high` that is found most reproducibly in features (N,D)."""
+    features = torch.as_tensor(features)
     _check(features, low, high)
     generator = torch.Generator().manual_seed(seed)
     with torch.autocast(features.device.type, enabled=False):

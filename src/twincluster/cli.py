@@ -290,7 +290,7 @@ def _clusters(wanted: str | None) -> dict[str, object]:
     if wanted == "auto":
         return {"n_clusters": 0}
     numbers = [int(part) for part in wanted.split("-") if part.isdecimal()]
-    if "-".join(map(str, numbers)) != wanted or len(numbers) > 2:
+    if "-".join(map(str, numbers)) != wanted or len(numbers) not in (1, 2):
         raise InputError(f"--clusters is {wanted}: give a number, a range such as 5-30, or auto")
     if min(numbers) < 2:
         raise InputError(f"--clusters is {wanted}: give at least 2")

@@ -114,11 +114,13 @@ def _with_clusters(config: Config, n_samples: int) -> Config:
     if config.method != "anchored":
         raise InputError(f"{config.method} has to be told the number of clusters: give it, for example --clusters 10")
     low, high = config.clusters_between
+    if low < 2:
+        raise InputError(f"the number of clusters cannot be chosen from {low} on: begin with 2 or more")
     high = min(high, n_samples // FEWEST_PER_CLUSTER)
-    if not 2 <= low <= high:
+    if low > high:
         raise InputError(
-            f"the number of clusters cannot be chosen between {low} and {high}, the most that {n_samples} samples can "
-            "show: give it, for example --clusters 10"
+            f"{n_samples} samples can show {high} clusters at most, not {low} or more: ask for fewer, or give their "
+            "number, for example --clusters 10"
         )
     return replace(config, clusters_between=(low, high))
 

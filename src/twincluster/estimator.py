@@ -140,8 +140,10 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
                 raise InputError(f"n_samples={n_samples} is below n_clusters={self.n_clusters}: ask for fewer clusters")
             config = resolve(config, images)
             method = Trainer(config, images, reporter=watcher).run()
+        self.choice_ = method.choice
         if method.choice:
             config = replace(config, n_clusters=method.choice.n_clusters)
+            watcher.warning = "" if method.choice.clear else method.choice.describe()
         self._keep(method.online, config, data_shape(config, images), 1 if self.n_clusters == 1 else config.n_clusters)
         self._data = describe(images, _location(X)) | {"columns": list(getattr(self, "feature_names_in_", ()))}
         self._assignments = Assignments.of(images, images.usable, self._apply(inference.predict, images))
@@ -176,6 +178,8 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
             raise InputError(f"{folder} exists and is not empty: choose another folder")
         run = Run.create(folder)
         run.write_config(self.config_, self._shape, self._data)
+        if self.choice_:
+            run.write_choice(self.choice_)
         for row in self._history:
             run.append_metrics(row)
         run.write_assignments(self._assignments)
@@ -192,6 +196,7 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
             del settings["train"][name]
         model = cls(config.n_clusters, settings=settings, backbone=backbone, device=device, random_state=config.seed)
         model._keep(run.load_network(), config, shape, config.n_clusters)
+        model.choice_ = None
         model._data, model._assignments, model._history = data, run.read_assignments(), run.read_metrics()
         model.labels_, model.n_iter_ = model._assignments.clusters, len(model._history)
         if not shape.side and not config.train.encoder:

@@ -26,9 +26,7 @@ from twincluster.images.store import Images
 
 VERSION = 1  # of how an image becomes an encoder's input: another number, other features
 CHUNK = 64  # images whose features reach the disk at once; a GPU encodes them together
-CPU_PIXELS = (
-    8 * 160 * 160
-)  # that a CPU encodes together: for more, memory comes fresh from the system, at twice the time
+CPU_PIXELS = 8 * 160 * 160  # that a CPU encodes together: more need fresh memory from the system, at twice the time
 
 
 def encode(
@@ -44,7 +42,13 @@ def encode(
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             _fill(path, images.pixels, encoder, device, progress)
-        return replace(images, pixels=np.load(path, mmap_mode="r", allow_pickle=False))
+        try:
+            features = np.load(path, mmap_mode="r", allow_pickle=False)
+        except ValueError:  # damaged since it was written
+            path.unlink()
+            _fill(path, images.pixels, encoder, device, progress)
+            features = np.load(path, mmap_mode="r", allow_pickle=False)
+        return replace(images, pixels=features)
     except BrokenPipeError:  # whoever watched the progress left
         raise
     except OSError as error:

@@ -79,17 +79,18 @@ def fit(
     images = open_for(config, listing, decoding, encoder=encoder, device=config.train.device, encoding=encoding)
     training = dataclasses.replace(images, usable=_usable(images, split))
     config = resolve(config, training)
-    run = _continue_run(out, config, images, split) if resume else Run.create(out)
     data = describe(images, location, root, split) | ({"encoder": encoder.version} if encoder else {})
-    run.write_config(config, data_shape(config, training), data)
+    run = _continue_run(out, config, data) if resume else Run.create(out)
+    if not run.has_choice:  # else config.json holds the number of clusters, which the model there has
+        run.write_config(config, data_shape(config, training), data)
     labels = listing.labels[training.usable] if listing.labels is not None else None
     trainer = Trainer(config, training, run=run, labels=labels, reporter=reporter)
     method = trainer.run(resume=resume)
     network = method.online
     if method.choice:
+        run.write_choice(method.choice)
         config = dataclasses.replace(config, n_clusters=method.choice.n_clusters)
         run.write_config(config, data_shape(config, training), data)
-        run.write_choice(method.choice)
     assignments = Assignments.of(images, images.usable, inference.predict(network, images.pixels, images.usable))
     run.save_model(network)
     run.write_assignments(assignments)
@@ -191,13 +192,18 @@ def predict(
         held = f"rows of {width} numbers" if width else "images"
         raise InputError(f"{listing.name} holds {held}, but {run.folder} was trained on {trained_on}")
     encoder = load_encoder(config.train.encoder) if config.train.encoder else None
-    if encoder and encoder.version != data.get("encoder", encoder.version):
-        raise InputError(
-            f"{encoder.name} has other weights now than when {run.folder} was made ({encoder.version}, then "
-            f"{data['encoder']}): put the old ones back, or fit again"
-        )
+    _refuse_other_weights(run, data, encoder.version if encoder else None)
     images = open_for(config, listing, decoding, encoder=encoder, device=device, encoding=encoding)
     return Assignments.of(images, images.usable, inference.predict(network, images.pixels, images.usable))
+
+
+def _refuse_other_weights(run: Run, data: dict[str, Any], version: str | None) -> None:
+    """`data` is what config.json says of the run's data; runs that the estimator saved know no version."""
+    if version and version != data.get("encoder", version):
+        raise InputError(
+            f"the encoder has other weights now than when {run.folder} was made ({version}, then {data['encoder']}): "
+            "put the old ones back, or fit again"
+        )
 
 
 def scores_line(scores: Scores, scored_on: Split) -> str:
@@ -228,20 +234,24 @@ def _usable(images: Images, split: Split) -> np.ndarray:
     return np.flatnonzero(_in_split(images.listing, split) & (np.array(images.status) == "ok"))
 
 
-def _continue_run(out: Path, config: Config, images: Images, split: Split) -> Run:
+def _continue_run(out: Path, config: Config, data: dict[str, Any]) -> Run:
     """The run to resume, if settings and data are what they were."""
     run = Run.open(out)
-    saved, _, data = run.read_config()
-    if data["split"] != split:
-        raise InputError(f"{out} was started with --split {data['split']}: resume with the same")
+    saved, _, then = run.read_config()
+    if then["split"] != data["split"]:
+        raise InputError(f"{out} was started with --split {then['split']}: resume with the same")
     shapes = [(made.train.image_size, made.train.frame) for made in (saved, config)]
-    if data["fingerprint"] != images.fingerprint and shapes[0] == shapes[1]:
+    if saved.train.encoder == config.train.encoder:
+        _refuse_other_weights(run, then, data.get("encoder"))
+    if then["fingerprint"] != data["fingerprint"] and shapes[0] == shapes[1]:
         raise InputError(f"{out} was started on other data: resume with the same source, or start anew elsewhere")
     # how long a run trains and how often it saves may change; what it computes may not
     free = {"train.epochs", "train.minutes", "train.checkpoint_minutes", "train.compile"}
     if run.has_choice and not config.n_clusters:
         free.add("n_clusters")  # it was left to the data, as it is now
     changed = [name for name in differences(saved, config) if name not in free]
+    if "n_clusters" in changed or "clusters_between" in changed:
+        changed = ["n_clusters", *(name for name in changed if "clusters" not in name and name != "tcc.cluster_queue")]
     if changed:
         raise InputError(f"{out} was started with another {', '.join(changed)}: resume with the same settings")
     return run
