@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from twincluster import assign
-from twincluster.assign import Clusters, confident, margins, match_labels, nearest_neighbours, spherical_kmeans, whiten
+from twincluster.assign import Clusters, match_labels, spherical_kmeans, whiten
 from twincluster.errors import InputError
 
 
@@ -92,13 +92,10 @@ def test_the_same_seed_gives_the_same_clusters_and_leaves_global_draws_alone() -
 def test_small_chunks_give_the_same_answer(monkeypatch: pytest.MonkeyPatch, cells: int) -> None:
     features, _ = blobs(120, 6, 8, 1.0, seed=1)
     whole = spherical_kmeans(features, 6, seed=0)
-    margin, neighbours = margins(features, whole.centres), nearest_neighbours(features, 3)
     monkeypatch.setattr(assign, "CELLS", cells)
     chunked = spherical_kmeans(features, 6, seed=0)
     assert torch.equal(chunked.labels, whole.labels)
     torch.testing.assert_close(chunked.centres, whole.centres)
-    torch.testing.assert_close(margins(features, whole.centres), margin, rtol=0, atol=1e-6)
-    assert torch.equal(nearest_neighbours(features, 3), neighbours)
 
 
 def test_starts_from_a_sample_of_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,9 +171,7 @@ def test_half_precision_and_autocast_do_not_blunt_the_clusters() -> None:
     expected = spherical_kmeans(features, 4, seed=0)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         actual = spherical_kmeans(features, 4, seed=0)
-        margin = margins(features, expected.centres)
     assert torch.equal(actual.centres, expected.centres)
-    assert torch.equal(margin, margins(features, expected.centres))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -189,8 +184,6 @@ def test_a_cuda_device_takes_the_decisions_of_the_cpu_and_repeats_them() -> None
     torch.testing.assert_close(first.centres.cpu(), expected.centres, rtol=1e-3, atol=1e-3)
     warm = spherical_kmeans(features.cuda(), 10, seed=0, n_init=0, init=expected.centres)
     assert torch.equal(match_labels(first.labels, warm.labels, 10).cpu(), torch.arange(10))
-    assert nearest_neighbours(features.cuda(), 5).is_cuda
-    assert confident(margins(features.cuda(), warm.centres), warm.labels, 0.5).sum() == 1000
 
 
 def test_no_gradient_is_kept() -> None:
@@ -239,64 +232,6 @@ def test_matching_undoes_a_renumbering() -> None:
     old = torch.arange(50) % 10
     shuffle = torch.randperm(10, generator=torch.Generator().manual_seed(0))
     assert torch.equal(match_labels(old, shuffle[old], 10)[shuffle[old]], old)
-
-
-def test_margins_equal_a_slow_loop() -> None:
-    features, centres = torch.randn(30, 5), torch.randn(4, 5)
-    expected = []
-    for row in features:
-        cosines = sorted(float(F.cosine_similarity(row, centre, dim=0)) for centre in centres)
-        expected.append(cosines[-1] - cosines[-2])
-    torch.testing.assert_close(margins(features, centres), torch.tensor(expected), rtol=1e-4, atol=1e-5)
-    with pytest.raises(ValueError, match="two centres"):
-        margins(features, centres[:1])
-
-
-@settings(max_examples=80, deadline=None)
-@given(st.lists(st.tuples(st.integers(-1, 4), st.integers(-20, 20)), max_size=40), st.floats(0.01, 1.0))
-def test_confident_rows_are_the_top_share_of_each_cluster(rows: list[tuple[int, int]], keep: float) -> None:
-    labels = torch.tensor([label for label, _ in rows], dtype=torch.int64)
-    margin = torch.tensor([value / 10 for _, value in rows])
-    mask = confident(margin, labels, keep)
-    assert mask.dtype == torch.bool
-    assert mask.shape == labels.shape
-    assert not mask[labels < 0].any()
-    for label in range(5):
-        own = labels == label
-        n, kept = int(own.sum()), int((mask & own).sum())
-        if n > 0:
-            assert kept >= 1
-            assert kept == 1 or abs(kept - keep * n) <= 0.5 + 1e-4
-            left = margin[own & ~mask]
-            assert len(left) == 0 or margin[own & mask].min() >= left.max()
-
-
-def test_confident_per_cluster_and_over_all() -> None:
-    labels = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1, 2, -1])
-    margin = torch.tensor([0.9, 0.8, 0.7, 0.6, 0.4, 0.3, 0.2, 0.1, 0.0, 1.0])
-    assert confident(margin, labels, 0.5).nonzero()[:, 0].tolist() == [0, 1, 4, 5, 8]
-    assert confident(margin, labels, 0.5, per_cluster=False).nonzero()[:, 0].tolist() == [0, 1, 2, 3, 4]
-    assert confident(margin, labels, 1.0).tolist() == [True] * 9 + [False]
-    assert confident(torch.zeros(4), torch.zeros(4, dtype=torch.int64), 0.5).tolist() == [True, True, False, False]
-    with pytest.raises(ValueError, match="keep"):
-        confident(margin, labels, 0.0)
-
-
-@pytest.mark.parametrize("chunk", [1, 7, 2048])
-def test_neighbours_equal_a_full_sort_without_oneself(chunk: int) -> None:
-    features = torch.randn(50, 6, generator=torch.Generator().manual_seed(0)) * torch.arange(1, 51)[:, None]
-    unit = F.normalize(features.double(), dim=1).numpy()
-    order = np.argsort(-(unit @ unit.T), axis=1)
-    expected = np.array([[j for j in row if j != i][:4] for i, row in enumerate(order)])
-    assert np.array_equal(nearest_neighbours(features, 4, chunk=chunk).numpy(), expected)
-
-
-def test_neighbours_of_duplicates_leave_out_the_row_and_not_its_twin() -> None:
-    features = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.1, 1.0]])
-    assert nearest_neighbours(features, 1)[:, 0].tolist() == [1, 0, 3, 2]
-    assert sorted(nearest_neighbours(features, 3)[0].tolist()) == [1, 2, 3]
-    with pytest.raises(InputError, match="ask for 1 to 3"):
-        nearest_neighbours(features, 4)
 
 
 def stretched(n: int = 400, d: int = 6) -> Tensor:

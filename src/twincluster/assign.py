@@ -1,4 +1,4 @@
-"""Read-outs: from features to clusters, to how sure they are, and to nearest neighbours, all by cosine.
+"""Read-outs: from features to clusters, by cosine.
 
 Everything runs where the features are, in chunks of bounded memory; random draws come from a generator on the CPU,
 so a seed means the same on every device. Shapes: N rows, K clusters, D feature, R starts, T trials, M seeding pool.
@@ -98,53 +98,6 @@ def match_labels(old: Tensor, new: Tensor, n_clusters: int) -> Tensor:
     counts = torch.bincount(pairs, minlength=n_clusters**2).view(n_clusters, n_clusters)  # (new, old)
     _, columns = linear_sum_assignment(counts.cpu().numpy(), maximize=True)
     return torch.as_tensor(columns, dtype=torch.int64, device=new.device)
-
-
-@torch.no_grad()
-def margins(features: Tensor, centres: Tensor) -> Tensor:
-    """(N,) cosine to the best centre minus cosine to the second best: near zero where a row sits between two."""
-    if len(centres) < 2:
-        raise ValueError("a margin needs at least two centres")
-    with torch.autocast(features.device.type, enabled=False):
-        centres = _unit(centres)
-        parts = torch.split(features, _rows(len(centres)))
-        top = torch.cat([(_unit(part) @ centres.T).topk(2, dim=1).values for part in parts])  # (N,2)
-    return top[:, 0] - top[:, 1]
-
-
-def confident(margin: Tensor, labels: Tensor, keep: float, per_cluster: bool = True) -> Tensor:
-    """Boolean mask (N,) of the share `keep` of rows with the largest margin; rows labelled -1 are never chosen.
-
-    Per cluster, each cluster keeps its own share and at least one row, so that an easy cluster does not take all.
-    """
-    if not 0 < keep <= 1:
-        raise ValueError(f"keep is {keep}: it is a share above 0 and at most 1")
-    group = labels.long() + 1 if per_cluster else (labels >= 0).long()  # group 0 holds the rows without a label
-    order = margin.argsort(descending=True, stable=True)
-    order = order[group[order].argsort(stable=True)]  # by group, and inside a group by falling margin
-    sizes = torch.bincount(group, minlength=1)  # (groups,)
-    rank = torch.arange(len(group), device=group.device) - (sizes.cumsum(0) - sizes)[group[order]]
-    quota = (sizes * keep + 0.5).floor().long().clamp(min=1)
-    quota[0] = 0
-    mask = torch.zeros(len(group), dtype=torch.bool, device=margin.device)
-    mask[order] = rank < quota[group[order]]
-    return mask
-
-
-@torch.no_grad()
-def nearest_neighbours(features: Tensor, k: int, *, chunk: int = 2048) -> Tensor:
-    """(N,k) indices of the k rows with the highest cosine to each row, best first, the row itself left out."""
-    n = len(features)
-    if not 1 <= k < n:
-        raise InputError(f"{n} rows have no {k} neighbours each: ask for 1 to {n - 1}")
-    found = []
-    with torch.autocast(features.device.type, enabled=False):
-        features = _unit(features)
-        for part in torch.split(torch.arange(n, device=features.device), min(chunk, _rows(n))):
-            similarity = features[part] @ features.T  # (chunk,N)
-            similarity.scatter_(1, part[:, None], -math.inf)
-            found.append(similarity.topk(k, dim=1).indices)
-    return torch.cat(found)
 
 
 def _unit(rows: Tensor) -> Tensor:
