@@ -121,7 +121,7 @@ def test_predict_asks_the_same_of_its_source(workplace: Path) -> None:
     (["-k", "3", "--labels", "folders"], "images.npy has no folders to take labels from"),
     (["-k", "3", "--labels", "truth.csv"], "labels truth.csv: no such file"),
     (["-k", "3", "--labels", "one.npy"], "labels one.npy: 48 labels are needed, one per input"),
-    (["-k", "3", "--labels", "bad.toml"], "labels bad.toml: expected none, folders, or a .csv or .npy file"),
+    (["-k", "3", "--labels", "bad.toml"], "labels bad.toml: expected none, folders, or a .csv, .parquet or .npy file"),
 ], ids=lambda value: " ".join(value[-2:]) if isinstance(value, list) else None)  # fmt: skip
 def test_options(options: list[str], complaint: str) -> None:
     assert complaint in command("fit", "images.npy", "--out", "run", *options).complaint

@@ -346,3 +346,12 @@ def test_photographs_without_a_gpu_are_told_what_exists(tmp_path: Path, photo_fo
     assert pipeline.advice(cpu, open_source(photo_folder)) is None  # of 40 to 72 pixels
     named = dataclasses.replace(cpu, train=dataclasses.replace(cpu.train, encoder="pretrained"))
     assert pipeline.advice(named, open_source(sorted(tmp_path.glob("*.png")))) is None
+
+
+def test_a_weights_file_is_remembered_by_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from twincluster.estimator import _network
+
+    monkeypatch.chdir(tmp_path)
+    assert _network("small:w.safetensors") == {"encoder": f"small:{tmp_path / 'w.safetensors'}"}
+    assert _network("small") == {"backbone": "small"}
+    assert _network("torchvision:resnet18") == {"encoder": "torchvision:resnet18"}

@@ -116,9 +116,9 @@ def test_figures_are_those_of_the_features(finished: Path) -> None:
 
 
 @pytest.mark.parametrize("labels,complaint", [
-    ("folders", "colours.npz has no folders to take labels from: name a .csv or .npy file instead"),
+    ("folders", "colours.npz has no folders to take labels from: name a .csv, .parquet or .npy file instead"),
     ("truth.csv", "labels truth.csv: no such file"),
-    ("truth.txt", "labels truth.txt: expected none, folders, or a .csv or .npy file"),
+    ("truth.txt", "labels truth.txt: expected none, folders, or a .csv, .parquet or .npy file"),
     ("short.npy", "labels short.npy: 48 labels are needed, one per input, but their shape is (47,)"),
     ("float.npy", "labels float.npy: labels must be integers or names, not float64"),
     ("unknown.npy", "no row has both a label and a cluster: check that the labels belong to these images"),

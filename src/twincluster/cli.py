@@ -88,9 +88,9 @@ def fit(
     settings
         Change one setting, as in --set tcc.alpha=0.25. May be repeated.
     labels
-        Score against labels after training: `folders`, or a file (.csv with path,label or .npy), which may be the
-        SOURCE itself, a .csv or .parquet list with a column label. Never trained on. Named sets carry their own; `none`
-        ignores them.
+        Score against labels after training: `folders`, or a file (.csv or .parquet with path,label, or .npy), which may
+        be the SOURCE itself, a list with a column label. Never trained on. Named sets carry their own; `none` ignores
+        them.
     split
         Train on one part of a set that has train and test parts, and score on the other.
     seed
@@ -199,8 +199,8 @@ def evaluate(
     run
         A run folder made by `twincluster fit`.
     labels
-        `folders`, or a file: .csv with path,label, or .npy with one integer per input. Left out, a run on a named set
-        takes the set's own labels; other runs are described without labels.
+        `folders`, or a file: .csv or .parquet with path,label, or .npy with one integer per input. A run on a named set
+        takes the set's own labels when it is left out; other runs are then described without labels.
     data_root
         Where named data sets are kept; else $TWINCLUSTER_DATA.
     json

@@ -304,7 +304,10 @@ def _network(backbone: str | nn.Module | None) -> dict[str, Any]:
         return {}
     if isinstance(backbone, nn.Module):
         return {"encoder": wrap_module(backbone).name}
-    return {"backbone" if backbone in BACKBONES else "encoder": backbone}
+    if backbone in BACKBONES:
+        return {"backbone": backbone}
+    kind, _, file = backbone.partition(":")  # a file is remembered by where it is, not by where we are
+    return {"encoder": f"{kind}:{Path(file).expanduser().absolute()}" if kind in BACKBONES else backbone}
 
 
 def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -110,7 +110,7 @@ def test_bad_labels(tmp_path: Path) -> None:
     assert "no folders" in complaint("digits", labels="folders")
     assert "no folders" in complaint(root / "cat", labels="folders")
     assert "no such file" in complaint(root, labels="absent.csv")
-    assert "expected none, folders, or a .csv or .npy file" in complaint(root, labels="folder")
+    assert "expected none, folders, or a .csv, .parquet or .npy file" in complaint(root, labels="folder")
     table = tmp_path / "labels.csv"
     for content, says in {
         "file,label\na,1\n": "must name the columns path and label",
@@ -124,3 +124,16 @@ def test_bad_labels(tmp_path: Path) -> None:
     assert "4 labels are needed" in complaint(root, labels=str(tmp_path / "short.npy"))
     np.save(tmp_path / "float.npy", np.ones(4))
     assert "integers or names" in complaint(root, labels=str(tmp_path / "float.npy"))
+
+
+def test_a_table_of_labels_may_be_parquet_or_use_semicolons(tmp_path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    np.save(tmp_path / "x.npy", np.zeros((4, 8, 8), np.uint8))
+    parquet.write_table(pa.table({"label": ["b", "a", "b"], "path": ["0", "1", "3"]}), tmp_path / "l.parquet")
+    (tmp_path / "l.csv").write_text("path;label\n0;b\n1;a\n3;b\n")
+    for name in ("l.parquet", "l.csv"):
+        listing = open_source(tmp_path / "x.npy", labels=str(tmp_path / name))
+        assert listing.labels is not None
+        assert listing.labels.tolist() == [1, 0, -1, 1]

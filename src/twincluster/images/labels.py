@@ -3,7 +3,6 @@
 They are there to score against, never to train on.
 """
 
-import csv
 import os
 import re
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ import numpy as np
 
 from twincluster.errors import InputError
 from twincluster.images.folders import printable
+from twincluster.images.tables import read_table
 
 Labels = tuple[np.ndarray, tuple[str, ...] | None]  # int64 (n,), -1 where unknown, and what the codes are called
 
@@ -22,19 +22,19 @@ _SPLIT_FOLDERS = frozenset(("train", "training", "test", "testing", "val", "vali
 
 
 def read_labels(source: str, name: str, paths: Sequence[str], *, are_files: bool) -> Labels:
-    """Labels of the inputs called paths: "folders", a .csv with the columns path,label, or a .npy of integers."""
+    """Labels of the inputs called paths: "folders", a .csv or .parquet with the columns path and label, or a .npy."""
     if source == "folders":
         if not are_files:
-            raise InputError(f"{name} has no folders to take labels from: name a .csv or .npy file instead")
+            raise InputError(f"{name} has no folders to take labels from: name a .csv, .parquet or .npy file instead")
         return _folders(name, paths)
     file = Path(os.path.expanduser(source))
     shown = printable(source)
-    if file.suffix.lower() not in (".csv", ".npy"):
-        raise InputError(f"labels {shown}: expected none, folders, or a .csv or .npy file")
+    if file.suffix.lower() not in (".csv", ".parquet", ".npy"):
+        raise InputError(f"labels {shown}: expected none, folders, or a .csv, .parquet or .npy file")
     if not os.path.exists(file):
         raise InputError(f"labels {shown}: no such file")
-    if file.suffix.lower() == ".csv":
-        return _csv(file, shown, paths)
+    if file.suffix.lower() != ".npy":
+        return _table(file, shown, paths)
     try:
         values = np.load(file, allow_pickle=False)
     except Exception:  # whatever numpy makes of a damaged file
@@ -74,22 +74,22 @@ def _folders(name: str, paths: Sequence[str]) -> Labels:
     return _coded(["/".join(parts) for parts in parents], numbers=False)
 
 
-def _csv(file: Path, shown: str, paths: Sequence[str]) -> Labels:
-    try:
-        with open(file, encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
-            table = csv.DictReader(lines)
-            if not {"path", "label"} <= set(table.fieldnames or ()):
-                raise InputError(f"labels {shown}: the first line must name the columns path and label")
-            read = [(row["path"] or "", printable((row["label"] or "").strip())) for row in table]
-    except (OSError, csv.Error) as error:
-        raise InputError(f"labels {shown} cannot be read ({error}): save it again as plain .csv") from None
+def _table(file: Path, shown: str, paths: Sequence[str]) -> Labels:
+    table = read_table(file, f"labels {shown}")
+    if not {"path", "label"} <= set(table):
+        raise InputError(f"labels {shown}: the first line must name the columns path and label")
+    written, labels = table["path"], [printable(label.strip()) for label in table["label"]]
+    if not any(labels):
+        raise InputError(f"labels {shown}: the column label is empty; fill it in, or leave out the labels")
+    if [printable(path) for path in written] == list(paths):  # a list with its labels: row by row
+        return _coded(labels)
     given: dict[str, str] = {}
-    for path, label in read:
+    for path, label in zip(written, labels, strict=True):
         if given.setdefault(path.removeprefix("./"), label) != label:
             raise InputError(f"labels {shown} has two labels for {printable(path)}: keep one")
     # A path may be written as in assignments.csv, with escapes, or as it is.
-    written = {printable(path): label for path, label in given.items()} | given
-    labels = [written.get(path.removeprefix("./"), "") for path in paths]
+    known = {printable(path): label for path, label in given.items()} | given
+    labels = [known.get(path.removeprefix("./"), "") for path in paths]
     if not any(labels):
         raise InputError(f"labels {shown} names none of the inputs: write paths as in {printable(paths[0])!r}")
     return _coded(labels)
