@@ -88,8 +88,9 @@ def test_unknown_device() -> None:
 
 
 def test_fewer_than_two_clusters() -> None:
-    with pytest.raises(InputError, match="the number of clusters is 1: give at least 2"):
-        derived(blank(60), n_clusters=1)
+    for settings in ({"n_clusters": 1}, {"clusters_between": [1, 9]}):
+        with pytest.raises(InputError, match="give n_clusters and clusters_between of at least 2"):
+            make_config(settings)
 
 
 def test_a_number_of_clusters_to_be_chosen_lies_within_what_the_samples_can_show() -> None:

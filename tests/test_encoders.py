@@ -17,12 +17,13 @@ from torch import Tensor, nn
 
 from command_line import colours, command, worked
 from twincluster import TwinContrastClustering, encoders, features, pipeline
-from twincluster.backbones import build_backbone
+from twincluster.backbones import BACKBONES, build_backbone
 from twincluster.encoders import Encoder, load_encoder
 from twincluster.errors import InputError
 from twincluster.features import encode
 from twincluster.images.sources import open_source
 from twincluster.images.store import Images, open_images
+from twincluster.options import network_settings
 from twincluster.results import Run
 
 QUICK = ("--epochs", "2", "--device", "cpu", "--set", "train.batch_size=16", "--set", "augment.neighbours=3")
@@ -276,10 +277,12 @@ def test_fit_predict_and_evaluate_by_name(tmp_path: Path, monkeypatch: pytest.Mo
 def test_other_weights_under_the_old_name_are_told(tmp_path: Path) -> None:
     np.save(tmp_path / "images.npy", colours()[0])
     weights, run = own_weights(tmp_path), tmp_path / "run"
-    worked("fit", tmp_path / "images.npy", "-k", "3", "--out", run, "--backbone", f"small:{weights}", *QUICK)
+    fit = ("fit", tmp_path / "images.npy", "-k", "3", "--out", run, "--backbone", f"small:{weights}", *QUICK)
+    worked(*fit)
     save_file(build_backbone("small", side=32, n_inputs=3).state_dict(), weights)
     done = command("predict", run, tmp_path / "images.npy", "--out", tmp_path / "new.csv")
     assert "has other weights now than when" in done.complaint
+    assert "has other weights now than when" in command(*fit, "--resume").complaint
 
 
 def test_an_encoded_run_is_resumed(tmp_path: Path) -> None:
@@ -349,9 +352,16 @@ def test_photographs_without_a_gpu_are_told_what_exists(tmp_path: Path, photo_fo
 
 
 def test_a_weights_file_is_remembered_by_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from twincluster.estimator import _network
-
     monkeypatch.chdir(tmp_path)
-    assert _network("small:w.safetensors") == {"encoder": f"small:{tmp_path / 'w.safetensors'}"}
-    assert _network("small") == {"backbone": "small"}
-    assert _network("torchvision:resnet18") == {"encoder": "torchvision:resnet18"}
+    assert network_settings("small:w.safetensors") == {"encoder": f"small:{tmp_path / 'w.safetensors'}"}
+    assert network_settings("torchvision:resnet18") == {"encoder": "torchvision:resnet18"}
+    for name in BACKBONES:
+        assert network_settings(name) == {"backbone": name}
+
+
+def test_features_that_were_damaged_on_the_disk_are_computed_anew(tmp_path: Path, own_cache: Path) -> None:
+    images, encoder = open_images(open_source(colours()[0])), colour_encoder()
+    whole = np.array(encode(images, encoder).pixels)
+    (file,) = (own_cache / "features").glob("*.npy")
+    file.write_bytes(file.read_bytes()[:1000])
+    assert np.array_equal(encode(images, encoder).pixels, whole)

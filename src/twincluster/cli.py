@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,9 +10,10 @@ from cyclopts import App, Parameter
 
 import twincluster
 from twincluster import bench
-from twincluster.config import Config, load_recipe, make_config, parse_overrides, recipe_names
+from twincluster.config import load_recipe, recipe_names
 from twincluster.errors import InputError
 from twincluster.exits import resumable, status_of
+from twincluster.options import cluster_settings, configure, network_settings
 
 app = App(
     name="twincluster",
@@ -112,12 +112,18 @@ def fit(
         raise InputError("--resume continues the run in --out: say which, for example --out runs/photos")
     _above_zero(epochs=epochs, minutes=minutes)
     minutes = 0.0 if epochs else minutes
-    train = {"epochs": epochs, "minutes": minutes, "device": device, "precision": precision, **_network(backbone)}
-    options = {**_clusters(clusters), "seed": seed, "train": train}
-    config = _configure(recipe or ("pretrained" if "encoder" in train else "default"), settings, options)
+    train = {
+        "epochs": epochs,
+        "minutes": minutes,
+        "device": device,
+        "precision": precision,
+        **network_settings(backbone),
+    }
+    options = {**cluster_settings(clusters), "seed": seed, "train": train}
+    config = configure(recipe or ("pretrained" if "encoder" in train else "default"), settings, options)
     out = out or _next_free(Path("runs") / _run_name(source))
 
-    from twincluster.images.sources import open_source
+    from twincluster.images.sources import location_of, open_source
 
     listing = open_source(source, labels=labels, root=data_root)  # before torch: a wrong name is told at once
 
@@ -125,7 +131,7 @@ def fit(
     from twincluster.progress import Progress
 
     if recipe is None and "encoder" not in train and listing.array is not None and listing.array.ndim == 2:
-        config = _configure("rows", settings, options)
+        config = configure("rows", settings, options)
     others = f" ({listing.skipped:,} other file{'s' * (listing.skipped != 1)} left alone)" if listing.skipped else ""
     wanted = str(config.n_clusters or "{} to {}".format(*config.clusters_between))
     print(f"{len(listing.paths):,} inputs in {listing.name}{others}, {wanted} clusters", flush=True)
@@ -134,7 +140,7 @@ def fit(
     board = out / "tensorboard" if tensorboard else None
     with resumable(out, "the same command with"), Progress(tensorboard=board) as progress:
         fitted = pipeline.fit(
-            listing, config, out, location=_location(source), root=data_root, split=split, resume=resume,
+            listing, config, out, location=location_of(source), root=data_root, split=split, resume=resume,
             reporter=progress, decoding=progress.decoding, encoding=progress.encoding,
         )  # fmt: skip
     print(fitted.summary())
@@ -231,7 +237,7 @@ def demo(*, out: Path | None = None, seed: int = 0, epochs: int | None = None) -
         Passes over the data instead of the recipe's; 1 shows all there is to see in seconds, with poor clusters.
     """
     _above_zero(epochs=epochs)
-    config = _configure("digits", None, {"seed": seed, "train": {"epochs": epochs}})
+    config = configure("digits", None, {"seed": seed, "train": {"epochs": epochs}})
     out = out or _next_free(Path("runs") / "demo")
 
     from twincluster.demo import run_demo
@@ -271,46 +277,6 @@ def methods() -> None:
         print(f"{name:32} {(method.__doc__ or '').strip().splitlines()[0]}")
 
 
-def _configure(recipe: str, settings: list[str] | None, options: Mapping[str, object]) -> Config:
-    """Recipe, then --set, then the options that were given."""
-    config = make_config(load_recipe(recipe).settings)
-    config = make_config(parse_overrides(settings or ()), config)
-    config = make_config(_given(options), config)
-    if config.n_clusters == 1:
-        raise InputError("the number of clusters is 1: give at least 2, for example --clusters 10")
-    if not 0 <= config.seed <= LARGEST_SEED:
-        raise InputError(f"the seed is {config.seed}: choose one from 0 to {LARGEST_SEED}")
-    return config
-
-
-def _clusters(wanted: str | None) -> dict[str, object]:
-    """--clusters as settings."""
-    if wanted is None:
-        return {}
-    if wanted == "auto":
-        return {"n_clusters": 0}
-    numbers = [int(part) for part in wanted.split("-") if part.isdecimal()]
-    if "-".join(map(str, numbers)) != wanted or len(numbers) not in (1, 2):
-        raise InputError(f"--clusters is {wanted}: give a number, a range such as 5-30, or auto")
-    if min(numbers) < 2:
-        raise InputError(f"--clusters is {wanted}: give at least 2")
-    return {"n_clusters": numbers[0]} if len(set(numbers)) == 1 else {"n_clusters": 0, "clusters_between": numbers}
-
-
-def _network(backbone: str | None) -> dict[str, str]:
-    """--backbone as settings: one of our own networks, or what encoders.py finds by its name."""
-    if backbone is None:
-        return {}
-    if backbone in OWN_BACKBONES:
-        return {"backbone": backbone}
-    kind, _, file = backbone.partition(":")
-    return {"encoder": f"{kind}:{Path(file).expanduser().absolute()}" if kind in OWN_BACKBONES else backbone}
-
-
-def _given(options: Mapping[str, object]) -> dict[str, object]:
-    return {k: _given(v) if isinstance(v, Mapping) else v for k, v in options.items() if v is not None}
-
-
 def _above_zero(**options: float | None) -> None:
     for name, value in options.items():
         if value is not None and not value > 0:
@@ -320,14 +286,6 @@ def _above_zero(**options: float | None) -> None:
 def _run_name(source: str) -> str:
     path = Path(source).expanduser().resolve()
     return (path.stem if path.is_file() else path.name) or "run"
-
-
-def _location(source: str) -> str:
-    """What opens the same source again from another working directory."""
-    from twincluster.images.sources import NAMED
-
-    path = Path(source).expanduser()
-    return str(path.absolute()) if source not in NAMED and path.exists() else source
 
 
 def _next_free(folder: Path) -> Path:

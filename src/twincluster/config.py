@@ -295,6 +295,8 @@ def _check(config: Config) -> None:
             raise InputError(f"{expected} above 0")
         if name != "seed" and any(number < 0 for number in numbers):
             raise InputError(f"{expected} of 0 or more")
+    if config.n_clusters == 1 or config.clusters_between[0] < 2:
+        raise InputError("one cluster is no clustering: give n_clusters and clusters_between of at least 2")
     for name in ("clusters_between", "augment.crop_area", "augment.crop_ratio", "augment.blur_sigma"):
         low, high = values[name]
         if low > high:

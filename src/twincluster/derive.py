@@ -105,8 +105,6 @@ def resolve_device(name: str) -> str:
 
 
 def _with_clusters(config: Config, n_samples: int) -> Config:
-    if config.n_clusters == 1:
-        raise InputError("the number of clusters is 1: give at least 2, for example --clusters 10")
     if config.n_clusters > n_samples:
         raise InputError(f"{config.n_clusters} clusters need at least as many readable samples; there are {n_samples}")
     if config.n_clusters:
@@ -114,8 +112,6 @@ def _with_clusters(config: Config, n_samples: int) -> Config:
     if config.method != "anchored":
         raise InputError(f"{config.method} has to be told the number of clusters: give it, for example --clusters 10")
     low, high = config.clusters_between
-    if low < 2:
-        raise InputError(f"the number of clusters cannot be chosen from {low} on: begin with 2 or more")
     high = min(high, n_samples // FEWEST_PER_CLUSTER)
     if low > high:
         raise InputError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 import io
-import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping
@@ -23,16 +22,16 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from twincluster import inference
-from twincluster.backbones import BACKBONES
 from twincluster.config import Config, load_recipe, make_config
 from twincluster.derive import data_shape, resolve, resolve_device
 from twincluster.encoders import wrap_module
 from twincluster.engine import Trainer
 from twincluster.errors import InputError
 from twincluster.images.objects import as_arrays, differ_in_size, is_rows, letterboxes
-from twincluster.images.sources import NAMED, Listing, open_source
+from twincluster.images.sources import Listing, location_of, open_source
 from twincluster.images.store import Images
 from twincluster.methods.base import DataShape, Network
+from twincluster.options import network_settings
 from twincluster.pipeline import describe, open_for, with_image_size
 from twincluster.progress import Progress
 from twincluster.results import Assignments, Run
@@ -145,7 +144,7 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
             config = replace(config, n_clusters=method.choice.n_clusters)
             watcher.warning = "" if method.choice.clear else method.choice.describe()
         self._keep(method.online, config, data_shape(config, images), 1 if self.n_clusters == 1 else config.n_clusters)
-        self._data = describe(images, _location(X)) | {"columns": list(getattr(self, "feature_names_in_", ()))}
+        self._data = describe(images, location_of(X)) | {"columns": list(getattr(self, "feature_names_in_", ()))}
         self._assignments = Assignments.of(images, images.usable, self._apply(inference.predict, images))
         self._history = watcher.rows
         self.labels_, self.n_iter_ = self._assignments.clusters, len(watcher.rows)
@@ -225,7 +224,9 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         """Recipe, then `settings`, then the other parameters that were given."""
         if self.epochs is not None and self.minutes is not None:
             raise InputError("epochs and minutes both say how long to train: give one of them")
-        settings, train = _nested(self.settings or {}), _network(self.backbone)
+        settings, network = _nested(self.settings or {}), self.backbone
+        name = wrap_module(network).name if isinstance(network, nn.Module) else network
+        train: dict[str, Any] = {**network_settings(name)}
         encodes = bool(train.get("encoder") or settings.get("train", {}).get("encoder"))
         config = make_config(
             load_recipe(self.recipe or ("pretrained" if encodes else "rows" if rows else "default")).settings
@@ -298,18 +299,6 @@ class _Watcher(Progress):
         self.warning = message
 
 
-def _network(backbone: str | nn.Module | None) -> dict[str, Any]:
-    """`backbone` as settings."""
-    if backbone is None:
-        return {}
-    if isinstance(backbone, nn.Module):
-        return {"encoder": wrap_module(backbone).name}
-    if backbone in BACKBONES:
-        return {"backbone": backbone}
-    kind, _, file = backbone.partition(":")  # a file is remembered by where it is, not by where we are
-    return {"encoder": f"{kind}:{Path(file).expanduser().absolute()}" if kind in BACKBONES else backbone}
-
-
 def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
     """`{"tcc.alpha": 0.25}` as `{"tcc": {"alpha": 0.25}}`, merged with what is nested already."""
     result: dict[str, Any] = {}
@@ -327,15 +316,6 @@ def _whole(name: str, value: Any) -> int:
     if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
         raise InputError(f"{name} is {value!r}: expected a whole number of at least 1")
     return int(value)
-
-
-def _location(X: Any) -> str | None:
-    """What opens the same source again from another working directory, when it has a name."""
-    if not isinstance(X, str | os.PathLike):
-        return None
-    path = Path(X).expanduser()
-    is_named = isinstance(X, str) and X in NAMED  # a folder of that name here is another source
-    return str(path.absolute()) if path.exists() and not is_named else str(X)
 
 
 def _spread(result: Tensor, images: Images) -> np.ndarray:

@@ -64,6 +64,15 @@ def open_source(
     return replace(listing, labels=codes, class_names=class_names)
 
 
+def location_of(source: Any) -> str | None:
+    """What opens the same source again from another working directory, when it has a name."""
+    if not isinstance(source, str | os.PathLike):
+        return None
+    path = Path(source).expanduser()
+    is_named = isinstance(source, str) and source in NAMED  # a folder of that name here is another source
+    return str(path.absolute()) if path.exists() and not is_named else str(source)
+
+
 def _from_name(source: str | bytes | os.PathLike[Any], root: Path | None) -> Listing:
     if isinstance(source, str) and source in NAMED:
         return NAMED[source](root)

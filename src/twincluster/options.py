@@ -1,0 +1,50 @@
+"""What the words of a user mean as settings. Nothing here imports torch, so that a mistake is told at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from twincluster.config import Config, load_recipe, make_config, parse_overrides
+from twincluster.errors import InputError
+
+OWN_BACKBONES = ("auto", "resnet18", "resnet34", "resnet50", "small", "mlp", "mlp_signed")  # those of backbones.py
+LARGEST_SEED = 2**32 - 1  # what numpy and scikit-learn take
+
+
+def configure(recipe: str, settings: list[str] | None, options: Mapping[str, object]) -> Config:
+    """Recipe, then --set, then the options that were given."""
+    config = make_config(load_recipe(recipe).settings)
+    config = make_config(parse_overrides(settings or ()), config)
+    config = make_config(_given(options), config)
+    if not 0 <= config.seed <= LARGEST_SEED:
+        raise InputError(f"the seed is {config.seed}: choose one from 0 to {LARGEST_SEED}")
+    return config
+
+
+def cluster_settings(wanted: str | None) -> dict[str, object]:
+    """--clusters as settings."""
+    if wanted is None:
+        return {}
+    if wanted == "auto":
+        return {"n_clusters": 0}
+    numbers = [int(part) for part in wanted.split("-") if part.isdecimal()]
+    if "-".join(map(str, numbers)) != wanted or len(numbers) not in (1, 2):
+        raise InputError(f"--clusters is {wanted}: give a number, a range such as 5-30, or auto")
+    if min(numbers) < 2:
+        raise InputError(f"--clusters is {wanted}: give at least 2")
+    return {"n_clusters": numbers[0]} if len(set(numbers)) == 1 else {"n_clusters": 0, "clusters_between": numbers}
+
+
+def network_settings(backbone: str | None) -> dict[str, str]:
+    """The name of a network as settings: one of our own, or what encoders.py finds by its name."""
+    if backbone is None:
+        return {}
+    if backbone in OWN_BACKBONES:
+        return {"backbone": backbone}
+    kind, _, file = backbone.partition(":")  # a file is remembered by where it is, not by where we are
+    return {"encoder": f"{kind}:{Path(file).expanduser().absolute()}" if kind in OWN_BACKBONES else backbone}
+
+
+def _given(options: Mapping[str, object]) -> dict[str, object]:
+    return {k: _given(v) if isinstance(v, Mapping) else v for k, v in options.items() if v is not None}
