@@ -18,7 +18,7 @@ SIZES = [(8, 8, 16), (32, 32, 32), (96, 96, 64), (40, 24, 32)]  # height, width,
 MEAN = torch.tensor([0.49, 0.48, 0.45])
 STD = torch.tensor([0.25, 0.24, 0.26])
 NO_MEAN, NO_STD = torch.zeros(3), torch.ones(3)  # standardised with these, a view keeps its pixels in [0, 1]
-EVERYTHING = Augment(jitter=0.8, rotate=15.0, blur=0.5, solarise=0.3)
+EVERYTHING = Augment(jitter=0.8, rotate=15.0, blur=0.5, solarise=0.3, hole=0.5)
 NOTHING = Augment(crop_area=(1.0, 1.0), crop_ratio=(1.0, 1.0), grey=0.0, jitter=0.0, flip=0.0)
 
 
@@ -145,6 +145,18 @@ def test_blur_agrees_with_torchvision(side: int, radius: int) -> None:
         close(actual[i], tv.gaussian_blur(pixels[i], [2 * radius + 1] * 2, [sigma[i].item()]))
 
 
+@pytest.mark.parametrize("side, size", [(32, 16), (32, 32), (9, 3)])
+def test_hole_agrees_with_erasing_a_square(side: int, size: int) -> None:
+    images = torch.randn(20, 3, side, side, generator=torch.Generator().manual_seed(2))
+    corner = torch.randint(-size + 1, side, (20, 2), generator=torch.Generator().manual_seed(3))
+    actual = ours.hide(images.clone(), (corner + size / 2) / side, size / side)
+    for i, (top, left) in enumerate(corner.tolist()):
+        bottom, right = min(top + size, side), min(left + size, side)
+        top, left = max(top, 0), max(left, 0)
+        expected = tv.erase(images[i], top, left, bottom - top, right - left, torch.zeros(()))
+        close(actual[i], expected)
+
+
 @pytest.mark.parametrize("side", [16, 32])
 def test_a_whole_view_agrees_with_torchvision_step_by_step(side: int) -> None:
     settings = dataclasses.replace(EVERYTHING, rotate=0.0)
@@ -164,6 +176,7 @@ def test_a_whole_view_agrees_with_torchvision_step_by_step(side: int) -> None:
         view = tv.horizontal_flip(view) if choice.flip[i] else view
         undecided = tv.horizontal_flip(undecided) if choice.flip[i] else undecided
         expected = tv.normalize(view, MEAN.tolist(), STD.tolist())
+        expected = ours.hide(expected[None], choice.hole[i : i + 1], settings.hole)[0]  # checked above
         torch.testing.assert_close(actual[i][~undecided], expected[~undecided], rtol=0, atol=5e-5)
 
 
@@ -239,7 +252,7 @@ def test_each_draw_decides_one_thing() -> None:
         ] += 1
     jitter = ("brightness", "contrast", "saturation", "hue")
     single = {(name,): 1 for name in (*jitter, "flip", "angle", "grey", "threshold")}
-    assert decided == {("box",): 4, ("sigma",): 2, jitter: 1, **single}
+    assert decided == {("box",): 4, ("sigma",): 2, ("hole",): 2, jitter: 1, **single}
 
 
 # What holds for a view

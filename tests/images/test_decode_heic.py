@@ -13,7 +13,7 @@ from pictures import opened, photos
 from PIL import Image
 
 from twincluster.images import decode as module
-from twincluster.images.decode import IMAGE_SUFFIXES, decode, may_pass, typical_side
+from twincluster.images.decode import IMAGE_SUFFIXES, decode, header_sizes, may_pass, typical_side
 
 MISSING = "unreadable: HEIC needs pillow-heif: pip install 'twincluster[heic]'"
 BEGINNING = b"\0\0\0\x1cftypheic\0\0\0\0mif1heicmiaf" + b"\0" * 100  # of a HEIC file, as a telephone writes it
@@ -42,7 +42,7 @@ def test_it_is_read_by_content(tmp_path: Path, suffix: str) -> None:
     assert status == "ok"
     assert close(quarters(pixels), PLAIN, within=12)
     assert path.suffix in IMAGE_SUFFIXES
-    assert typical_side([path]) == 64
+    assert typical_side(header_sizes([path])) == 64
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -95,7 +95,7 @@ def test_without_the_extra_the_status_says_what_to_install(tmp_path: Path) -> No
         (tmp_path / name).write_bytes(BEGINNING)
         assert decode(tmp_path / name, SIDE) == (None, MISSING)
     assert may_pass(MISSING)
-    assert typical_side([tmp_path / "a.heic"]) == 0
+    assert typical_side(header_sizes([tmp_path / "a.heic"])) == 0
 
 
 @pytest.mark.usefixtures("nothing_installed")

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from twincluster.images import decode as module
-from twincluster.images.decode import decode, typical_side
+from twincluster.images.decode import decode, header_sizes, typical_side
 
 EDGE = 30_000
 SIDE = 16
@@ -89,7 +89,7 @@ def test_a_large_jpeg_is_read_reduced(tmp_path: Path) -> None:
     assert status == "ok"
     assert pixels is not None
     assert (pixels == 128).all()
-    assert typical_side([tmp_path / "grey.jpg"]) == EDGE
+    assert typical_side(header_sizes([tmp_path / "grey.jpg"])) == EDGE
 
 
 def test_a_large_jpeg_is_the_picture_it_shows(tmp_path: Path) -> None:

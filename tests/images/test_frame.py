@@ -13,7 +13,7 @@ from twincluster import TwinContrastClustering, pipeline
 from twincluster.config import Config, make_config
 from twincluster.errors import InputError
 from twincluster.images.decode import Frame, decode, letterboxed, typical_side
-from twincluster.images.objects import differ_in_size, letterboxes
+from twincluster.images.objects import as_squares, differ_in_size
 from twincluster.images.sources import open_source
 from twincluster.images.store import open_images
 
@@ -153,7 +153,7 @@ def test_the_training_size_follows_the_edge_that_fills_the_square(tmp_path: Path
     for number in range(3):
         Image.new("RGB", (50, 20), (number, 0, 0)).save(tmp_path / f"{number}.png")
     listing = open_source(tmp_path)
-    assert typical_side(listing.files or (), frame) == side
+    assert typical_side(listing.sizes, frame) == side
     config = pipeline.with_image_size(framed(frame), listing)
     assert config.train.image_size == side
     assert pipeline.open_for(config, listing).side == side  # not enlarged on the disk
@@ -207,7 +207,7 @@ def test_open_images_of_several_sizes() -> None:
     assert not differ_in_size(images[:1] * 2)
     assert not differ_in_size(["a.png", "b.png"])
     assert not differ_in_size(np.zeros((2, 8, 8, 3)))
-    boxes = letterboxes(images)
+    boxes = as_squares(images, 0, "letterbox")
     assert boxes.shape == (3, 96, 96, 3)
     assert boxes[0, 48, 3].tolist() == [200, 0, 0]
     assert boxes[0, 48, 92].tolist() == [0, 0, 200]
@@ -217,7 +217,7 @@ def test_an_open_image_of_a_damaged_file(tmp_path: Path) -> None:
     striped(300, 200).save(tmp_path / "a.png")
     (tmp_path / "a.png").write_bytes((tmp_path / "a.png").read_bytes()[:200])
     with Image.open(tmp_path / "a.png") as image, pytest.raises(InputError, match="an open image cannot be read"):
-        letterboxes([image, striped(10, 20)])
+        as_squares([image, striped(10, 20)], 0, "letterbox")
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # Pixels are float32 in [0, 1] and laid out (N,3,S,S) from the crop to the standardisation. Every operation between owns
 # the pixels it is given and may overwrite them: fresh memory for each would cost a CPU half as much time again.
 
-N_DRAWS = 15  # uniform numbers that one view of an image consumes, one column per random choice
+N_DRAWS = 17  # uniform numbers that one view of an image consumes, one column per random choice
 
 
 def augment_images(
@@ -41,7 +41,8 @@ def augment_images(
         pixels = blur(pixels, choice.sigma, radius)
     if settings.solarise:
         pixels = solarise(pixels, choice.threshold)
-    return standardise(pixels, mean, std)
+    pixels = standardise(pixels, mean, std)
+    return hide(pixels, choice.hole, settings.hole) if settings.hole else pixels
 
 
 def plain_images(images: Tensor, side: int, mean: Tensor, std: Tensor) -> Tensor:  # uint8 (N,H,W,3) -> (N,3,S,S)
@@ -71,12 +72,13 @@ class Parameters(NamedTuple):
     hue: Tensor  # (N,) turns of the colour circle; 0 changes nothing
     sigma: Tensor  # (N,) pixels of the view; 0 changes nothing
     threshold: Tensor  # (N,) above 1 changes nothing
+    hole: Tensor  # (N,2) middle of the hidden square, down and across, as shares of the side
 
 
 def parameters(draws: Tensor, settings: Augment, height: int, width: int) -> Parameters:  # draws (N,N_DRAWS)
     """Map uniform numbers to what they decide; the only place that knows which column is which."""
     area, ratio, top, left, flip, angle = draws[:, :6].unbind(1)
-    grey, jitter, light, contrast, colour, hue, blurs, sigma, solar = draws[:, 6:].unbind(1)
+    grey, jitter, light, contrast, colour, hue, blurs, sigma, solar = draws[:, 6:15].unbind(1)
     jitters = jitter < settings.jitter
     # A mask times an offset: where a step does not apply, its factor is exactly 1 and its amount exactly 0.
     return Parameters(
@@ -90,6 +92,7 @@ def parameters(draws: Tensor, settings: Augment, height: int, width: int) -> Par
         hue=jitters * _between(hue, -settings.hue, settings.hue),
         sigma=(blurs < settings.blur) * _between(sigma, *settings.blur_sigma),
         threshold=2 - 1.5 * (solar < settings.solarise),
+        hole=draws[:, 15:],
     )
 
 
@@ -230,6 +233,15 @@ def solarise(images: Tensor, threshold: Tensor) -> Tensor:  # threshold (N,)
 def standardise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:  # mean, std (3,)
     """Subtract the mean and divide by the standard deviation of each channel."""
     return images.sub_(mean.view(3, 1, 1)).div_(std.view(3, 1, 1))
+
+
+def hide(images: Tensor, middle: Tensor, share: float) -> Tensor:  # middle (N,2); share of the side
+    """Set a square of each standardised image to zero, the mean; at the edge a part of it falls outside."""
+    side = images.shape[2]
+    places = torch.arange(side, device=images.device) + 0.5
+    inside = (places - side * middle[:, :, None]).abs() <= share * side / 2  # (N,2,S)
+    down, across = inside.unbind(1)
+    return images.masked_fill_((down[:, :, None] & across[:, None, :])[:, None], 0.0)
 
 
 def _per_image(values: Tensor) -> Tensor:  # (N,) -> (N,1,1,1)

@@ -21,6 +21,7 @@ import numpy as np
 from twincluster.errors import InputError
 from twincluster.images.decode import Frame, may_pass
 from twincluster.images.decode_many import decode_many
+from twincluster.images.inputs import Input
 
 _LINES_HELD = 64  # rows decoded again, at most, after a build was killed
 
@@ -70,7 +71,7 @@ class Store:
             raise
 
 
-def build(store: Store, files: Sequence[Path], workers: int, progress: Callable[[int, int], None]) -> dict[int, Row]:
+def build(store: Store, files: Sequence[Input], workers: int, progress: Callable[[int, int], None]) -> dict[int, Row]:
     """Decode what is missing from a store, and say what is in it then."""
     store.folder.mkdir(parents=True, exist_ok=True)
     with _only_one(store.folder):

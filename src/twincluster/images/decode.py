@@ -6,16 +6,16 @@ photograph takes.
 
 import os
 import re
-import stat
 import warnings
 from collections.abc import Sequence
 from functools import lru_cache, partial
-from pathlib import Path
 from typing import BinaryIO, Literal
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
+
+from twincluster.images.inputs import CHANGED, Input, RefusedError, open_input
 
 IMAGE_SUFFIXES: frozenset[str] = frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".gif", ".webp", ".bmp", ".dib", ".tif", ".tiff"}
@@ -23,8 +23,10 @@ IMAGE_SUFFIXES: frozenset[str] = frozenset(
 )
 # As held in memory: a JPEG is reduced while it is read. Pillow itself refuses most files of more than 178 million.
 MAX_PIXELS = 100_000_000
+DEFAULT_SIDE = 96  # pixels a side, at most, where nothing says how large images are to be
 
 Decoded = tuple[np.ndarray | None, str]  # (side, side, 3) uint8 and "ok", or None and the reason
+Size = tuple[int, int]  # width and height
 Frame = Literal["crop", "letterbox"]  # how an oblong image becomes a square: its middle, or all of it between bars
 
 # Formats that Pillow reads by itself: nothing that starts another program (EPS) may hide behind a .jpg.
@@ -33,7 +35,7 @@ _NEEDED = {  # what to do where a format is not there
     "HEIF": "HEIC needs pillow-heif: pip install 'twincluster[heic]'",
     "AVIF": "AVIF needs Pillow 11.3 or later: pip install --upgrade pillow",
 }
-_PASSING = ("missing file", "no permission", "not enough memory", "input/output error", *_NEEDED.values())
+_PASSING = ("missing file", "no permission", "not enough memory", "input/output error", CHANGED, *_NEEDED.values())
 _HEIF_BRANDS = re.compile(rb"hei[cxms]|hev[cxms]|m[is]f1")
 _JPEG = b"\xff\xd8\xff"
 _ORIENTATION = 0x0112  # EXIF tag
@@ -51,31 +53,43 @@ _WHITES = (1, 255, 4095, 65535)  # of masks and of 8, 12 (cameras, microscopes, 
 _ROWS_AT_ONCE = 512  # brought to eight bits, for the memory's sake
 
 
-class _RefusedError(Exception):
-    """A file that is left alone; the text says why."""
+def header_sizes(files: Sequence[Input], sample: int = 100) -> list[Size]:
+    """Width and height of some of the files, by their headers; those that cannot be read are left out."""
+    sizes = []
+    for source in files[:: max(1, len(files) // sample)]:
+        try:
+            with (
+                warnings.catch_warnings(action="ignore"),
+                open_input(source) as file,
+                _opened(file, source.suffix.lower()) as image,
+            ):
+                sizes.append(image.size)
+        except Exception:  # whatever Pillow makes of a damaged file: decoding will say so
+            continue
+    return sizes
 
 
-def typical_side(files: Sequence[Path], frame: Frame = "crop") -> int:
-    """Median of the sides that some of the files would fill, by their headers; 0 when none of them can be read."""
-    return int(np.median(_sides(files, frame) or [0]))
+def typical_side(sizes: Sequence[Size], frame: Frame = "crop") -> int:
+    """Median side of the squares that images of such sizes fill; 0 when there is none."""
+    return int(np.median([filled_side(size, frame) for size in sizes] or [0]))
 
 
-def largest_side(files: Sequence[Path], frame: Frame = "crop") -> int:
-    """The largest of those sides; 0 when none of the files can be read."""
-    return max(_sides(files, frame), default=0)
+def largest_side(sizes: Sequence[Size], frame: Frame = "crop") -> int:
+    """The largest of those sides; 0 when there is none."""
+    return max((filled_side(size, frame) for size in sizes), default=0)
 
 
-def decode(path: Path, side: int, frame: Frame = "crop") -> Decoded:
+def filled_side(size: Size, frame: Frame) -> int:
+    """Side of the square that an image fills with pixels of its own."""
+    return min(size) if frame == "crop" else max(size)
+
+
+def decode(source: Input, side: int, frame: Frame = "crop") -> Decoded:
     """An image as a square of side x side pixels; the first frame of an animation. Never raises."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow warns about odd metadata; the status is what we say about a file
         try:
-            found = os.stat(path)
-            if not stat.S_ISREG(found.st_mode):
-                return None, "unreadable: not a regular file"  # opening a named pipe would wait for ever
-            if found.st_size == 0:
-                return None, "unreadable: empty file"
-            with open(path, "rb") as file, _opened(file, path.suffix.lower()) as image:
+            with open_input(source) as file, _opened(file, source.suffix.lower()) as image:
                 _check_memory(image, file, side)
                 return square(image, side, frame), "ok"
         except Exception as error:
@@ -95,6 +109,12 @@ def square(image: Image.Image, side: int, frame: Frame = "crop") -> np.ndarray:
         image = image.crop((left, top, left + edge, top + edge))
     # Pillow resizes with alpha multiplied in, so that what is transparent lends its neighbours no colour.
     return letterboxed(_on_white(image.resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)))
+
+
+def squares(images: Sequence[Image.Image], side: int = 0, frame: Frame = "crop") -> np.ndarray:
+    """Open images of any sizes as (n,s,s,3) uint8; without a side it is that of the largest, within bounds."""
+    side = side or min(DEFAULT_SIDE, largest_side([image.size for image in images], frame))
+    return np.stack([square(image, side, frame) for image in images])
 
 
 def letterboxed(pixels: np.ndarray) -> np.ndarray:
@@ -125,23 +145,6 @@ def may_pass(status: str) -> bool:
     return status.removeprefix("unreadable: ") in _PASSING
 
 
-def _sides(files: Sequence[Path], frame: Frame, sample: int = 100) -> list[int]:
-    sides = []
-    for path in files[:: max(1, len(files) // sample)]:
-        try:
-            if not path.is_file():
-                continue
-            with (
-                warnings.catch_warnings(action="ignore"),
-                open(path, "rb") as file,
-                _opened(file, path.suffix.lower()) as image,
-            ):
-                sides.append(min(image.size) if frame == "crop" else max(image.size))
-        except Exception:  # whatever Pillow makes of a damaged file: decoding will say so
-            continue
-    return sides
-
-
 def _opened(file: BinaryIO, suffix: str) -> Image.Image:
     """The image in a file as far as its header says; its pixels are not read yet."""
     head = file.read(64)
@@ -158,7 +161,7 @@ def _opened(file: BinaryIO, suffix: str) -> Image.Image:
     except UnidentifiedImageError:
         if not kind:
             raise
-        raise _RefusedError("damaged file") from None
+        raise RefusedError("damaged file") from None
 
 
 def _family(head: bytes) -> str:
@@ -178,7 +181,7 @@ def _formats(suffix: str, kind: str) -> tuple[str, ...]:
         except ImportError:
             pass
     if kind and kind not in Image.OPEN:
-        raise _RefusedError(_NEEDED[kind])
+        raise RefusedError(_NEEDED[kind])
     if kind:
         return (kind,)
     asked = (*_FORMATS, "TGA") if suffix == ".tga" else _FORMATS  # TGA has no signature: noise would pass for it
@@ -192,7 +195,7 @@ def _check_memory(image: Image.Image, file: BinaryIO, side: int) -> None:
     if isinstance(image, JpegImageFile) and _is_streamed(image, file):
         pixels = image.width * image.height
     if pixels > MAX_PIXELS:
-        raise _RefusedError("too many pixels")
+        raise RefusedError("too many pixels")
 
 
 def _is_streamed(image: JpegImageFile, file: BinaryIO) -> bool:
@@ -209,7 +212,7 @@ def _plain(image: Image.Image) -> Image.Image:
     """The same picture, upright, in mode L, RGB, RGBA or another of eight bits that can be resized and converted."""
     tags = getattr(image, "tag_v2", {})
     if tags.get(_PLANAR) == 2 and 16 in tags.get(_BITS, ())[1:]:
-        raise _RefusedError("16-bit channels in separate planes: save it with interleaved ones")  # Pillow garbles it
+        raise RefusedError("16-bit channels in separate planes: save it with interleaved ones")  # Pillow garbles it
     image.load()
     try:
         turn = _UPRIGHT.get(image.getexif().get(_ORIENTATION, 1))
@@ -249,7 +252,7 @@ def _on_white(image: Image.Image) -> np.ndarray:
 
 def _reason(error: Exception) -> str:
     said = str(error).lower()
-    if isinstance(error, _RefusedError):
+    if isinstance(error, RefusedError):
         return str(error)
     if isinstance(error, FileNotFoundError):
         return "missing file"

@@ -12,21 +12,21 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from twincluster.images.decode import Decoded, Frame, decode
+from twincluster.images.inputs import Input
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Decoder = Callable[[Path], Decoded]
+Decoder = Callable[[Input], Decoded]
 
 _BATCH = 16  # files handed to a process at a time
 _WORTH_A_POOL = 96  # starting processes takes longer than decoding fewer files than this
 
 
 def decode_many(
-    files: Sequence[Path], side: int, workers: int, frame: Frame = "crop"
+    files: Sequence[Input], side: int, workers: int, frame: Frame = "crop"
 ) -> Generator[Decoded, None, None]:
     """Decode in the order of files, in that many processes; never more than a few batches per process are held."""
     one = partial(decode, side=side, frame=frame)
@@ -90,7 +90,7 @@ def _ready() -> None:
     """Runs in a worker: it started, and found this module."""
 
 
-def _in_order(pool: ProcessPoolExecutor, files: Sequence[Path], one: Decoder, window: int) -> Iterator[list[Decoded]]:
+def _in_order(pool: ProcessPoolExecutor, files: Sequence[Input], one: Decoder, window: int) -> Iterator[list[Decoded]]:
     batches = (files[start : start + _BATCH] for start in range(0, len(files), _BATCH))
     pending = deque(_submit(pool, _decode_batch, batch, one) for batch in islice(batches, window))
     while pending:
@@ -98,11 +98,11 @@ def _in_order(pool: ProcessPoolExecutor, files: Sequence[Path], one: Decoder, wi
         pending.extend(_submit(pool, _decode_batch, batch, one) for batch in islice(batches, 1))
 
 
-def _decode_batch(files: Sequence[Path], one: Decoder) -> list[Decoded]:
+def _decode_batch(files: Sequence[Input], one: Decoder) -> list[Decoded]:
     return [one(file) for file in files]
 
 
-def _one_by_one(files: Sequence[Path], one: Decoder) -> Iterator[Decoded]:
+def _one_by_one(files: Sequence[Input], one: Decoder) -> Iterator[Decoded]:
     """After a crash: each file alone in a process, so that the one to blame is known."""
     pool: ProcessPoolExecutor | None = None
     try:

@@ -1,13 +1,16 @@
 """What a source names, before anything is decoded, and the arrays that need no decoding."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from twincluster.errors import InputError
+from twincluster.images.decode import Size, header_sizes
 from twincluster.images.folders import printable
+from twincluster.images.inputs import Member
 from twincluster.images.labels import as_labels
 
 EXPECTED = "expected uint8 images (n,h,w[,c]) or float rows (n,d)"
@@ -19,13 +22,22 @@ class Listing:
 
     name: str  # for messages and config.json, e.g. "digits", "photos/"
     paths: tuple[str, ...]  # as written to assignments.csv: relative path, as in a list, or row number for an array
-    files: tuple[Path, ...] | None = None  # absolute; None for arrays
+    files: tuple[Path | Member, ...] | None = None  # absolute; None for arrays
     array: np.ndarray | None = None  # uint8 (n,h,w) or (n,h,w,c), or float32 rows (n,d)
     labels: np.ndarray | None = None  # int64 (n,), -1 where unknown
     class_names: tuple[str, ...] | None = None  # what label 0, 1, ... is called
     split: np.ndarray | None = None  # int8 (n,): 0 train, 1 test
     skipped: int = 0  # files without an image suffix
-    root: Path | None = None  # the folder that was searched, or the list that was read
+    root: Path | None = None  # the folder that was searched, the list that was read, or the pattern of shards
+
+    @property
+    def is_rows(self) -> bool:
+        return self.array is not None and self.array.ndim == 2
+
+    @cached_property
+    def sizes(self) -> list[Size]:
+        """Width and height of some of the files, by their headers, which are read once."""
+        return header_sizes(self.files or ())
 
 
 def from_array(

@@ -9,11 +9,10 @@ import torch
 from PIL import Image
 
 from twincluster.errors import InputError
-from twincluster.images.decode import square
+from twincluster.images.decode import Frame, squares
 
 CHANNELS = (1, 3, 4)
 NAMES_OR_IMAGES = (str, bytes, os.PathLike, Image.Image)
-LARGEST_SIDE = 96  # of open images of several sizes
 
 
 def as_arrays(X: Any) -> Any:
@@ -51,11 +50,10 @@ def differ_in_size(X: Any) -> bool:
     return len({item.size for item in X}) > 1
 
 
-def letterboxes(images: Sequence[Image.Image]) -> np.ndarray:
-    """Open images of several sizes, whole, as (n,s,s,3) uint8."""
-    side = min(LARGEST_SIDE, max(max(image.size) for image in images))
+def as_squares(images: Sequence[Image.Image], side: int, frame: Frame) -> np.ndarray:
+    """Open images of several sizes as (n,s,s,3) uint8; a side of 0 leaves it to the images."""
     try:
-        return np.stack([square(image, side, "letterbox") for image in images])
+        return squares(images, side, frame)
     except Exception as error:  # an image is read from its file only now
         said = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(f"an open image cannot be read ({said}): leave it out, or pass paths instead") from None

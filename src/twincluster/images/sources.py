@@ -1,4 +1,4 @@
-"""Find the images a user names: a data set, a folder, an array file, a list of paths, or objects of Python.
+"""Find the images a user names: a data set, a folder, an array file, a list of paths, shards, or objects of Python.
 
 Nothing is decoded here. A new kind of source is one more function in NAMED or READERS that returns a Listing.
 """
@@ -14,17 +14,17 @@ import numpy as np
 from PIL import Image
 
 from twincluster.errors import InputError
-from twincluster.images.decode import IMAGE_SUFFIXES, rgb, square
+from twincluster.images.decode import IMAGE_SUFFIXES, rgb, squares
 from twincluster.images.folders import printable, walk
 from twincluster.images.kept import from_prepared
 from twincluster.images.labels import read_labels
 from twincluster.images.listing import EXPECTED, Listing, from_array, load_array
 from twincluster.images.lists import TABLES, from_list, labels_of_list
 from twincluster.images.named import NAMED
+from twincluster.images.patterns import is_pattern
+from twincluster.images.shards import from_shards, labels_of_shards
 
-__all__ = ["DEFAULT_SIDE", "NAMED", "Listing", "open_source"]
-
-DEFAULT_SIDE = 96  # pixels a side, for folders and for open images of several sizes
+__all__ = ["NAMED", "Listing", "open_source"]
 
 
 def open_source(
@@ -37,12 +37,14 @@ def open_source(
     """List the inputs of a source.
 
     source: a named set (one of NAMED; write "./digits" for a folder of that name), a folder, a .npy or .npz file, a
-        list of paths (.txt, or a .csv or .parquet with a column path), a folder with images.npy (and labels.npy,
-        split.npy), an array, or a sequence of paths or PIL images. Open images of one size keep it; of several, they
-        become centre squares of at most 96 pixels a side.
+        list of paths (.txt, or a .csv or .parquet with a column path), WebDataset shards (a .tar, or a pattern such as
+        "s-{000..099}.tar" or "shards/*.tar"), a folder with images.npy (and labels.npy, split.npy), an array, or a
+        sequence of paths or PIL images. Open images of one size keep it; of several, they become centre squares of at
+        most 96 pixels a side.
     labels: None keeps what the source carries, "none" drops it, "folders" takes the folder an image lies in (without a
         leading train, test or val), or a file: .csv with the columns path,label, or .npy of one integer per input. The
-        source itself, when it is a .csv or .parquet list, stands for its column label, row by row.
+        source itself, when it is a .csv or .parquet list, stands for its column label, row by row. In shards, "cls" is
+        the .cls beside an image and "json:FIELD" a field of its .json.
     root: where named sets are kept; else $TWINCLUSTER_DATA, else ~/.cache/twincluster/data.
     at_least: inputs asked for; 2 to train, 1 to predict.
     """
@@ -59,6 +61,8 @@ def open_source(
         return replace(listing, labels=None, class_names=None)
     if (own := _own_table(source, labels)) is not None:
         codes, class_names = labels_of_list(own)
+    elif (beside := labels_of_shards(listing, labels)) is not None:
+        codes, class_names = beside
     else:
         codes, class_names = read_labels(labels, listing.name, listing.paths, are_files=listing.files is not None)
     return replace(listing, labels=codes, class_names=class_names)
@@ -70,7 +74,8 @@ def location_of(source: Any) -> str | None:
         return None
     path = Path(source).expanduser()
     is_named = isinstance(source, str) and source in NAMED  # a folder of that name here is another source
-    return str(path.absolute()) if path.exists() and not is_named else str(source)
+    is_place = path.exists() or is_pattern(str(path))
+    return str(path.absolute()) if is_place and not is_named else str(source)
 
 
 def _from_name(source: str | bytes | os.PathLike[Any], root: Path | None) -> Listing:
@@ -86,9 +91,11 @@ def _from_name(source: str | bytes | os.PathLike[Any], root: Path | None) -> Lis
         if suffix in IMAGE_SUFFIXES:
             raise InputError(f"{shown} is a single image: name the folder it lies in")
         raise InputError(
-            f"{shown}: cannot tell what this is; expected a folder, .npy or .npz, or a list of "
-            "paths (.txt, .csv, .parquet)"
+            f"{shown}: cannot tell what this is; expected a folder, .npy or .npz, a list of "
+            "paths (.txt, .csv, .parquet), or shards (.tar)"
         )
+    if is_pattern(str(path)):
+        return from_shards(path)
     close = difflib.get_close_matches(shown, NAMED, n=1)
     hint = f"did you mean {close[0]}?" if close else f"check the path, or name a data set: {', '.join(NAMED)}"
     raise InputError(f"{shown}: no such file, folder or data set; {hint}")
@@ -140,6 +147,7 @@ READERS: dict[str, Callable[[Path], Listing]] = {
     ".txt": from_list,
     ".csv": from_list,
     ".parquet": from_list,
+    ".tar": from_shards,
 }
 
 
@@ -172,6 +180,5 @@ def _from_paths(names: list[str]) -> Listing:
 def _from_open_images(images: list[Image.Image]) -> Listing:
     pixels = [rgb(image) for image in images] if len({image.size for image in images}) == 1 else []
     if len({picture.shape for picture in pixels}) != 1:  # metadata may still turn images of one size
-        side = min(DEFAULT_SIDE, max(min(image.size) for image in images))
-        pixels = [square(image, side) for image in images]
+        return from_array(squares(images), "images")
     return from_array(np.stack(pixels), "images")

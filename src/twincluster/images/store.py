@@ -15,8 +15,9 @@ import numpy as np
 
 from twincluster.errors import InputError
 from twincluster.images.build import Entry, Row, Store, build, explained, short_hash
-from twincluster.images.decode import Frame, letterboxed
-from twincluster.images.sources import DEFAULT_SIDE, Listing
+from twincluster.images.decode import DEFAULT_SIDE, Frame, letterboxed
+from twincluster.images.inputs import Member
+from twincluster.images.sources import Listing
 
 VERSION = 2  # of the files and of what decode.py makes of an image: another number, another store
 HASHED_BYTES = 1 << 28  # of an array, for its fingerprint
@@ -109,7 +110,9 @@ def _array_fingerprint(array: np.ndarray, frame: Frame) -> str:
     return digest.hexdigest()
 
 
-def _entry(path: str, file: Path) -> Entry:
+def _entry(path: str, file: Path | Member) -> Entry:
+    if isinstance(file, Member):
+        return path, file.size, file.changed
     try:
         found = os.stat(file)
     except (OSError, ValueError):
@@ -117,11 +120,15 @@ def _entry(path: str, file: Path) -> Entry:
     return path, found.st_size, found.st_mtime_ns
 
 
+def cache_folder(cache: Path | None = None) -> Path:
+    """Where decoded images and features are kept, unless a folder is given."""
+    return Path(cache or os.environ.get("TWINCLUSTER_CACHE") or "~/.cache/twincluster/store").expanduser()
+
+
 def _place(listing: Listing, side: int, frame: Frame, cache: Path | None) -> Path:
     """A folder per source, side and frame; lists of paths lie in no folder of their own and are known by every name."""
-    base = Path(cache or os.environ.get("TWINCLUSTER_CACHE") or "~/.cache/twincluster/store").expanduser()
     files = [os.path.realpath(listing.root)] if listing.root else [str(file) for file in listing.files or ()]
-    return base / short_hash([VERSION, side, frame, bool(listing.root), *files])
+    return cache_folder(cache) / short_hash([VERSION, side, frame, bool(listing.root), *files])
 
 
 def _cores() -> int:

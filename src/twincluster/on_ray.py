@@ -1,0 +1,131 @@
+"""Assign the images of a Ray dataset to the clusters of a run, on as many machines as Ray has.
+
+Only `predict` is meant for others. Ray is imported when it is called, the run travels to the workers as two files, and
+what a row gets is what `twincluster predict` gives it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from twincluster import inference
+from twincluster.encoders import load_encoder
+from twincluster.errors import InputError
+from twincluster.images.decode import Decoded, decode
+from twincluster.images.inputs import Content
+from twincluster.images.listing import from_array
+from twincluster.pipeline import later_side, open_for, refuse_other_weights
+from twincluster.results import Run
+
+if TYPE_CHECKING:
+    from ray.data import Dataset
+
+COLUMNS = ("bytes", "image", "path")  # where images are looked for, the first that is there
+BATCH = 256
+FILES = ("config.json", "model.safetensors")  # of a run, all that it takes to predict
+
+
+def predict(
+    run: Run | Path | str, dataset: Dataset, *, column: str | None = None, keep_images: bool = False, **options: Any
+) -> Dataset:
+    """The same dataset with the columns cluster, confidence and status; like every Ray dataset it is computed when it
+    is read or written.
+
+    run: a run folder; the workers need not see it.
+    column: where the images are; else the first of bytes, image and path that is there. It may hold the bytes of image
+        files, pixels (uint8 arrays of any size, (h,w) or (h,w,c)), or paths of files that every worker can read.
+    keep_images: bytes and pixels are left out of the result unless this is true; paths stay.
+    options: for Dataset.map_batches, as in num_gpus=1, batch_size=512 or compute=ray.data.ActorPoolStrategy(size=8).
+        Workers use a GPU when num_gpus is given, else one core each. Unless it is said, there are as many as Ray has
+        room for.
+
+    An image that cannot be read has cluster -1, confidence nan and a status that says why. Ray promises no order.
+    """
+    try:
+        from ray.data import ActorPoolStrategy
+    except ImportError:
+        raise InputError("predicting on Ray needs a package: pip install 'twincluster[ray]'") from None
+    run = Run.open(run.folder if isinstance(run, Run) else run)
+    config, shape, _ = run.read_config()
+    if not shape.side and not config.train.frozen:
+        raise InputError(f"{run.folder} was trained on rows of numbers: Ray's workers read images")
+    run.load_network()  # a run that is damaged or not finished is told here, not by a worker
+    constructor = {
+        "name": str(run.folder),
+        "files": {name: (run.folder / name).read_bytes() for name in FILES},
+        "column": column,
+        "keep_images": keep_images,
+        "device": "cuda" if options.get("num_gpus") else "cpu",
+    }
+    # a pool that grows while there is work; "concurrency" is another name for its size
+    pool = {} if {"compute", "concurrency"} & options.keys() else {"compute": ActorPoolStrategy(min_size=1)}
+    settings = {"batch_size": BATCH, **pool, **options, "fn_constructor_kwargs": constructor, "batch_format": "numpy"}
+    return dataset.map_batches(Worker, **settings)
+
+
+class Worker:
+    """Runs in a process of Ray's: it holds the network, and answers one batch after another."""
+
+    def __init__(self, name: str, files: dict[str, bytes], column: str | None, keep_images: bool, device: str) -> None:
+        self.column, self.keep_images, self.device = column, keep_images, device
+        with TemporaryDirectory() as folder:
+            for file, content in files.items():
+                Path(folder, file).write_bytes(content)
+            run = Run.open(folder)
+            self.config, _, data = run.read_config()
+            self.network = run.load_network(device)
+        encoder = load_encoder(self.config.train.frozen) if self.config.train.frozen else None
+        refuse_other_weights(name, data, encoder.version if encoder else None)
+        self.encoder = dataclasses.replace(encoder, version="") if encoder else None  # features are not kept here
+        self.side = encoder.side if encoder else later_side(self.config, data) or self.config.train.image_size * 3 // 2
+
+    def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        column = self.column or next((name for name in COLUMNS if name in batch), "")
+        if column not in batch:
+            expected = f"a column {column}" if column else f"one of the columns {', '.join(COLUMNS)}"
+            raise InputError(f"the dataset needs {expected}, and has {', '.join(batch)}: say which with column=")
+        values = list(batch[column])
+        found = [self._pixels(value, suffix) for value, suffix in zip(values, _suffixes(batch, column), strict=True)]
+        clusters, confidence = self._assign([pixels for pixels, _ in found])
+        keep = self.keep_images or column == "path" or any(isinstance(value, str) for value in values)
+        kept = {name: others for name, others in batch.items() if name != column or keep}
+        status = np.array([said for _, said in found], dtype=object)
+        return {**kept, "cluster": clusters, "confidence": confidence, "status": status}
+
+    def _pixels(self, value: Any, suffix: str) -> Decoded:
+        if isinstance(value, np.ndarray):
+            if value.ndim not in (2, 3):
+                raise InputError(f"pixels of an image are (h,w) or (h,w,c), but their shape is {value.shape}")
+            return value, "ok"
+        if isinstance(value, bytes):
+            return decode(Content(value, suffix), self.side, self.config.train.frame)
+        if isinstance(value, str):
+            return decode(Path(value), self.side, self.config.train.frame)
+        return None, "unreadable: no image"
+
+    def _assign(self, images: Sequence[np.ndarray | None]) -> tuple[np.ndarray, np.ndarray]:
+        """Clusters and confidence of each; images of one size go through the network together."""
+        clusters, confidence = np.full(len(images), -1, dtype=np.int64), np.full(len(images), np.nan)
+        together: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        for row, pixels in enumerate(images):
+            if pixels is not None:
+                together[pixels.shape].append(row)
+        for rows in together.values():
+            listing = from_array(np.stack([pixels for row in rows if (pixels := images[row]) is not None]), "images")
+            seen = open_for(self.config, listing, encoder=self.encoder, device=self.device)
+            probabilities = inference.predict(self.network, seen.pixels, seen.usable)
+            clusters[rows], confidence[rows] = probabilities.argmax(1).numpy(), probabilities.amax(1).numpy()
+        return clusters, confidence
+
+
+def _suffixes(batch: dict[str, np.ndarray], column: str) -> list[str]:
+    """Endings of the files' names, where a dataset of bytes has them: TGA is known by nothing else."""
+    paths = batch["path"] if column != "path" and "path" in batch else [""] * len(batch[column])
+    return [Path(path).suffix if isinstance(path, str) else "" for path in paths]
