@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from small_runs import images_of, make, pictures, train
+from twincluster import rehearsal
 from twincluster.engine import Trainer
 from twincluster.methods import METHODS
 
@@ -24,14 +25,14 @@ def exact(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def take_steps(trainer: Trainer, captured: bool) -> dict[str, torch.Tensor]:
     """Two epochs of steps at the full rate, and all that they leave behind."""
-    take = trainer._capture() if captured else trainer.step
+    take = rehearsal.captured(trainer) if captured else trainer.step
     for group in trainer.optimiser.param_groups:
         group["lr"].fill_(0.05)
     for epoch in range(2):
         trainer.epoch_on_device.fill_(epoch)
         for _ in trainer.feed.epoch(epoch):
             take()
-    return {name: tensor.clone() for name, tensor in trainer._state().items()}
+    return {name: tensor.clone() for name, tensor in trainer.state().items()}
 
 
 @pytest.mark.parametrize("name", METHODS)

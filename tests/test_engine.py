@@ -167,7 +167,7 @@ def test_twenty_steps_from_one_seed_repeat_bit_for_bit(changes: tuple[str, ...])
     assert torch.equal(torch.get_rng_state(), state)
     for trainer in (first, second):
         take_steps(trainer, 20)
-    assert_equal_state(first._state(), second._state())
+    assert_equal_state(first.state(), second.state())
     third = make("images", *changes, "seed=1")
     take_steps(third, 20)
     assert not torch.equal(third.method.online.head.weight, first.method.online.head.weight)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from twincluster.batch_norm import BatchNorm1d, BatchNorm2d
 from twincluster.errors import InputError
 
 SMALL_STEM_SIDE = 64  # up to this many pixels the stem keeps the resolution; above, it divides it by four
@@ -74,10 +75,10 @@ class BasicBlock(nn.Module):
         super().__init__()
         self.residual = nn.Sequential(
             conv(n_inputs, width, 3, stride),
-            nn.BatchNorm2d(width),
+            BatchNorm2d(width),
             nn.ReLU(inplace=True),
             conv(width, width, 3),
-            nn.BatchNorm2d(width),
+            BatchNorm2d(width),
         )
         self.shortcut = shortcut(n_inputs, width, stride)
 
@@ -95,13 +96,13 @@ class Bottleneck(nn.Module):
         n_outputs = self.expansion * width
         self.residual = nn.Sequential(
             conv(n_inputs, width, 1),
-            nn.BatchNorm2d(width),
+            BatchNorm2d(width),
             nn.ReLU(inplace=True),
             conv(width, width, 3, stride),
-            nn.BatchNorm2d(width),
+            BatchNorm2d(width),
             nn.ReLU(inplace=True),
             conv(width, n_outputs, 1),
-            nn.BatchNorm2d(n_outputs),
+            BatchNorm2d(n_outputs),
         )
         self.shortcut = shortcut(n_inputs, n_outputs, stride)
 
@@ -113,7 +114,7 @@ def shortcut(n_inputs: int, n_outputs: int, stride: int) -> nn.Module:
     """The identity where shapes allow it, otherwise a 1x1 convolution."""
     if stride == 1 and n_inputs == n_outputs:
         return nn.Identity()
-    return nn.Sequential(conv(n_inputs, n_outputs, 1, stride), nn.BatchNorm2d(n_outputs))
+    return nn.Sequential(conv(n_inputs, n_outputs, 1, stride), BatchNorm2d(n_outputs))
 
 
 def conv(n_inputs: int, n_outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
@@ -129,10 +130,10 @@ class Mlp(Backbone):
         self.n_features = width
         self.layers = nn.Sequential(
             nn.Linear(n_inputs, width, bias=False),
-            nn.BatchNorm1d(width),
+            BatchNorm1d(width),
             nn.ReLU(inplace=True),
             nn.Linear(width, width, bias=False),
-            nn.BatchNorm1d(width),
+            BatchNorm1d(width),
             nn.Identity() if signed else nn.ReLU(inplace=True),
         )
 
@@ -155,7 +156,7 @@ def resnet50(side: int, n_inputs: int) -> ResNet:
 
 def small(side: int, n_inputs: int) -> ResNet:
     """Three blocks for tiny images (8 to 28 px) on a CPU; larger ones work but cost time."""
-    stem = nn.Sequential(conv(n_inputs, 24, 3), nn.BatchNorm2d(24), nn.ReLU(inplace=True))
+    stem = nn.Sequential(conv(n_inputs, 24, 3), BatchNorm2d(24), nn.ReLU(inplace=True))
     blocks = nn.Sequential(BasicBlock(24, 24, 1), BasicBlock(24, 48, 2), BasicBlock(48, 96, 2))
     return ResNet(stem, blocks, n_features=96)
 
@@ -181,10 +182,10 @@ def _resnet(block: type[BasicBlock] | type[Bottleneck], depths: tuple[int, ...],
 
 def _stem(side: int, n_inputs: int) -> nn.Sequential:
     if side <= SMALL_STEM_SIDE:
-        return nn.Sequential(conv(n_inputs, 64, 3), nn.BatchNorm2d(64), nn.ReLU(inplace=True))
+        return nn.Sequential(conv(n_inputs, 64, 3), BatchNorm2d(64), nn.ReLU(inplace=True))
     return nn.Sequential(
         conv(n_inputs, 64, 7, stride=2),
-        nn.BatchNorm2d(64),
+        BatchNorm2d(64),
         nn.ReLU(inplace=True),
         nn.MaxPool2d(3, stride=2, padding=1),
     )

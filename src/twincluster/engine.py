@@ -1,14 +1,13 @@
 """The one training loop. It draws batches, descends a method's loss, keeps its memory, and records what happens.
 
 On a CPU a step runs eagerly in float32. On CUDA the same step is compiled and captured as one graph, which the host
-only replays: it waits for the device once per epoch. Read `Trainer.run`, then `Trainer.step`.
+only replays: it waits for the device once per epoch. Several processes each run this loop in step with the others
+(processes.py). Read `Trainer.run`, then `Trainer.step`.
 """
 
 from __future__ import annotations
 
-import time
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -24,14 +23,15 @@ from twincluster.images.feed import Feed
 from twincluster.images.store import Images
 from twincluster.inference import embed
 from twincluster.methods import METHODS
-from twincluster.methods.base import Batch, Method
+from twincluster.methods.base import Batch, Method, Network
 from twincluster.neighbours import Neighbours, rotate
 from twincluster.optimiser import make_optimiser
+from twincluster.processes import ALONE, Processes, join
 from twincluster.record import Record, health_of
+from twincluster.rehearsal import captured
 from twincluster.results import Run
 from twincluster.schedule import Clock, learning_rate
 
-REHEARSALS = 3  # eager steps before a graph is captured: lazy buffers and autotuning must have happened
 FIRST_MEETINGS = (10, 100)  # steps at which even a GPU is waited for, to tell how long the run will take
 SETTLED = 0.2  # share of the run before which unhealthy clusters are no cause for a warning
 NOISE = 20  # stream of the normal draws of rows, beside the uniform ones of each view
@@ -47,7 +47,7 @@ class Reporter:
         """After each epoch: the row that metrics.jsonl gets."""
 
     def warn(self, message: str) -> None:
-        """When the clusters look unhealthy."""
+        """When the clusters look unhealthy, or a batch had to be divided."""
 
 
 class Trainer:
@@ -58,6 +58,7 @@ class Trainer:
         reporter: Reporter | None = None,
     ) -> None:  # fmt: skip
         self.config, self.images, self.run_folder, self.labels = config, images, run, labels
+        self.processes = join(config.train.device)
         self.reporter = reporter or Reporter()
         self.device = torch.device(config.train.device)
         with torch.random.fork_rng(devices=[]):  # for initial weights; every other draw is keyed, see draws.py
@@ -65,21 +66,29 @@ class Trainer:
             self.method = METHODS[config.method](config, data_shape(config, images))
         self.method.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimiser = make_optimiser(config, self.method, self.device)
+        if self.processes.count > 1:  # a hook, since methods may take steps of their own between epochs
+            self.optimiser.register_step_pre_hook(lambda *_: self.processes.average_gradients(self.optimiser))
         self.feed = Feed(images, config.train.batch_size, config.seed, self.device)
         rotate(self.method, images)
         self.neighbours = Neighbours(images, config.augment.neighbours, self.method.online)
-        self.clock = Clock(config.train.epochs, config.train.minutes, self.feed.steps_per_epoch)
+        self.clock = Clock(
+            config.train.epochs, config.train.minutes, self.feed.steps_per_epoch, lambda told: self.processes.tell(told)
+        )
         self.epoch = 0
         self.epoch_on_device = torch.zeros((), dtype=torch.int64, device=self.device)
-        self.last_saved = time.monotonic()
+        self.last_saved = 0.0  # by the clock
         self.record = Record()
         self.losses, self.view = self.method.losses, self._view  # on CUDA replaced by compiled ones
+        self.divide(self.processes, config.train.parts or 1)
 
     def run(self, resume: bool = False) -> Method:
         """Train to the end of the schedule; `resume` continues from the run folder's checkpoint."""
+        self.processes.refuse_others(self.images.fingerprint)
         step_in_epoch = self._restore() if resume else 0
-        take_step = self._capture() if self.device.type == "cuda" else self.step
+        self.processes.share(self.state().values())
+        take_step = captured(self) if self.device.type == "cuda" else self.step
         self.clock.begin()
+        self.last_saved = self.clock.elapsed
         while step_in_epoch or not self.clock.finished:  # an epoch once begun is brought to its end
             self.epoch_on_device.fill_(self.epoch)
             for _ in self.feed.epoch(self.epoch, step_in_epoch):
@@ -99,6 +108,7 @@ class Trainer:
             self._save_when_due(0)  # only now: after its last step an epoch has still to be ended
         self._save(0)
         self.method.finish(lambda network: embed(network, self.images.pixels, self.images.usable).to(self.device))
+        self.divide(ALONE, 1)  # from here on each process is by itself
         return self.method.eval()
 
     def step(self) -> None:
@@ -145,6 +155,8 @@ class Trainer:
         if self.labels is not None:
             row["on_batch_acc"] = self.record.on_batch_accuracy(self.labels[self.feed.samples.cpu().numpy()])
         row |= self.method.after_epoch(self.epoch, self._all_batches, self.optimiser)
+        # where processors differ, the last bits of features do, and k-means may make other clusters of them
+        self.processes.share(self.method.state_dict().values())
         self.clock.meet()
         row |= {"progress": self.clock.progress, "seconds": self.clock.seconds}
         if self.run_folder:
@@ -161,29 +173,16 @@ class Trainer:
             samples, images = self.feed.samples.clone(), self.feed.images.clone()
             yield self._batch(samples, images, draws.sample_keys(self.config.seed, self.epoch_on_device, samples))
 
-    def _capture(self) -> Callable[[], None]:
-        """The step as one CUDA graph. Rehearsing and capturing must leave no trace, so all state is put back."""
-        before = {name: tensor.clone() for name, tensor in self._state().items()}
-        warnings.filterwarnings("ignore", "TensorFloat32")  # the losses are float32 on purpose
-        cudnn, chosen = torch.backends.cudnn, torch.backends.cudnn.benchmark
-        cudnn.benchmark = True  # kernels are picked once, while rehearsing
-        if self.config.train.compile:
-            self.losses, self.view = torch.compile(self.method.losses), torch.compile(self._view)
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(REHEARSALS):
-                next(self.feed.epoch(self.epoch))
-                self.step()
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self.step()
-        cudnn.benchmark = chosen
-        self._put_back(before)
-        return graph.replay
+    def divide(self, processes: Processes, parts: int) -> None:
+        """Who encodes a batch, and in how many parts."""
+        self.processes, self.parts = processes, parts
+        for network in self.method.modules():
+            if isinstance(network, Network):
+                network.divide(processes, parts)
+        if parts > 1:
+            self.losses = self.method.losses  # parts are encoded again in the backward pass, which is not compiled
 
-    def _state(self) -> dict[str, Tensor]:
+    def state(self) -> dict[str, Tensor]:
         """Every tensor that changes while training, by name."""
         state = {f"method.{name}": tensor for name, tensor in self.method.state_dict().items()}
         for number, slots in self.optimiser.state_dict()["state"].items():
@@ -191,8 +190,8 @@ class Trainer:
         return state | {f"record.{name}": total for name, total in self.record.totals.items()}
 
     @torch.no_grad()
-    def _put_back(self, saved: dict[str, Tensor]) -> None:
-        for name, tensor in self._state().items():
+    def put_back(self, saved: dict[str, Tensor]) -> None:
+        for name, tensor in self.state().items():
             if name in saved:
                 tensor.copy_(saved[name])
             else:
@@ -204,27 +203,36 @@ class Trainer:
         self.clock.meet()
 
     def _save_when_due(self, step_in_epoch: int) -> None:
-        if time.monotonic() - self.last_saved >= 60 * self.config.train.checkpoint_minutes:
+        if self.clock.elapsed - self.last_saved >= 60 * self.config.train.checkpoint_minutes:
             self._save(step_in_epoch)
 
     def _save(self, step_in_epoch: int) -> None:
+        self._meet()
+        self.processes.check([weight for weight in self.method.parameters() if weight.requires_grad])
         if self.run_folder:
-            self._meet()
             progress = {"epoch": self.epoch, "step_in_epoch": step_in_epoch, "step": self.clock.step}
-            checkpoint.save(self.run_folder.checkpoint, self._state(), progress | {"seconds": self.clock.seconds})
-        self.last_saved = time.monotonic()
+            checkpoint.save(self.run_folder.checkpoint, self.state(), progress | {"seconds": self.clock.seconds})
+        self.last_saved = self.clock.elapsed
 
     def _restore(self) -> int:
-        """Take up the checkpoint; returns the step within the epoch at which to go on."""
-        assert self.run_folder is not None, "a run without a folder has no checkpoint"
-        if not checkpoint.exists(self.run_folder.checkpoint):  # interrupted before the first: all is still to be done
-            self.run_folder.truncate_metrics(0)
-            return 0
-        saved, progress = checkpoint.load(self.run_folder.checkpoint)
-        sums = {name.removeprefix("record."): saved[name] for name in saved if name.startswith("record.")}
-        self.record.totals = {name: total.to(self.device) for name, total in sums.items()}
-        self._put_back(saved)
-        self.epoch = progress["epoch"]
-        self.clock.resume(progress["step"], progress["seconds"])
-        self.run_folder.truncate_metrics(self.epoch)
-        return int(progress["step_in_epoch"])
+        """Take up the checkpoint, which the first process reads; returns the step within the epoch at which to go on.
+
+        Only numbers are told here: all tensors are shared before the first step in any case.
+        """
+        assert self.run_folder is not None or not self.processes.first, "a run without a folder has no checkpoint"
+        saved: dict[str, Tensor] = {}
+        progress, sums = None, {}
+        if self.run_folder and checkpoint.exists(self.run_folder.checkpoint):
+            saved, progress = checkpoint.load(self.run_folder.checkpoint)
+            names = [name for name in saved if name.startswith("record.")]
+            sums = {name.removeprefix("record."): list(saved[name].shape) for name in names}
+        progress, sums = self.processes.tell([progress, sums])
+        self.record.totals = {name: torch.zeros(shape, device=self.device) for name, shape in sums.items()}
+        if saved:
+            self.put_back(saved)
+        if progress:  # else interrupted before the first checkpoint: all is still to be done
+            self.epoch = progress["epoch"]
+            self.clock.resume(progress["step"], progress["seconds"])
+        if self.run_folder:
+            self.run_folder.truncate_metrics(self.epoch)
+        return int(progress["step_in_epoch"]) if progress else 0

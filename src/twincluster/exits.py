@@ -16,7 +16,8 @@ from typing import TextIO
 
 from cyclopts import CycloptsError, MissingArgumentError
 
-from twincluster.errors import InputError
+from twincluster import launch
+from twincluster.errors import InputError, ProcessEnded
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 IN_THE_WAY = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
@@ -24,16 +25,25 @@ IN_THE_WAY = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDI
 
 def status_of(command: Callable[[], object]) -> int:
     """Run a command: 0 done, 2 bad input (one line says what to do), 1 a fault of ours, 130 interrupted."""
+    status = _status_of(command)
+    launch.leave(status)
+    return status
+
+
+def _status_of(command: Callable[[], object]) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name that cannot be printed must not cost the run
     try:
-        with _plain_warnings():
+        with launch.one_voice(_how_to_go_on), _plain_warnings():
             command()
             sys.stdout.flush()
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else 0
     except KeyboardInterrupt as interrupt:
         return _say(str(interrupt) or "interrupted", 130)
+    except ProcessEnded:
+        launch.tell_end(_how_to_go_on)
+        return 1
     except BrokenPipeError:  # whoever read our output left, as in `twincluster recipes | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
@@ -42,7 +52,7 @@ def status_of(command: Callable[[], object]) -> int:
     except Exception as error:
         if fixable := _fixable(error):
             return _say(fixable, 2)
-        traceback.print_exc()
+        traceback.print_exc()  # by each of several processes that has one
         return _say("this is a fault of twincluster, not of your data; please report the lines above", 1)
     return 0
 
@@ -50,12 +60,24 @@ def status_of(command: Callable[[], object]) -> int:
 @contextmanager
 def resumable(out: Path, command: str) -> Iterator[None]:
     """Lets an interrupt say how to go on: by `command`, --out and --resume once there is a run to resume."""
+
+    def how() -> str:
+        if not (out / "config.json").is_file():
+            return "nothing has been trained yet"
+        return f"{command} --out {shlex.quote(str(out))} --resume goes on from the last checkpoint"
+
+    _ways.append(how)
     try:
         yield
     except KeyboardInterrupt:
-        begun = (out / "config.json").is_file()
-        how = f"{command} --out {shlex.quote(str(out))} --resume goes on from the last checkpoint"
-        raise KeyboardInterrupt(f"interrupted; {how if begun else 'nothing has been trained yet'}") from None
+        raise KeyboardInterrupt(f"interrupted; {how()}") from None
+
+
+_ways: list[Callable[[], str]] = []  # of the command under way; stays known when it fails
+
+
+def _how_to_go_on() -> str:
+    return _ways[-1]() if _ways else "start it again"
 
 
 @contextmanager
@@ -78,7 +100,8 @@ def _plain_warnings() -> Iterator[None]:
 
 
 def _say(message: str, status: int) -> int:
-    print(f"twincluster: {_one_line(message)}", file=sys.stderr)
+    if launch.may_speak():
+        print(f"twincluster: {_one_line(message)}", file=sys.stderr)
     return status
 
 
@@ -104,5 +127,8 @@ def _fixable(error: Exception) -> str | None:
     if isinstance(error, OSError) and error.errno in IN_THE_WAY and error.filename:
         return f"{error.filename}: {str(error.strerror).lower()}; check the path and its permissions"
     if type(error).__name__ == "OutOfMemoryError":  # torch's, which is not imported here
-        return "the memory of the GPU is full: lower train.batch_size or train.image_size with --set, or use a CPU"
+        return (
+            "the memory of the GPU is full: lower train.batch_size or train.image_size with --set, or go on with "
+            "--resume --set train.parts=4, or use a CPU"
+        )
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import sys
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
+from twincluster import launch
 from twincluster.engine import Reporter
 from twincluster.errors import InputError
 
@@ -20,7 +22,8 @@ class Progress(Reporter):
     """Use as a context manager around training."""
 
     def __init__(self, stream: TextIO | None = None, tensorboard: Path | None = None) -> None:
-        self.stream = stream or sys.stderr
+        self.stream = (stream or sys.stderr) if launch.first() else io.StringIO()
+        tensorboard = tensorboard if launch.first() else None
         self._writer_type = _board_writer() if tensorboard else None
         self._board_folder = tensorboard
         self._board: Any = None
@@ -109,6 +112,23 @@ class Progress(Reporter):
         for name, value in row.items():
             if isinstance(value, float):
                 self._board.add_scalar(name, value, row["epoch"])
+
+
+class Watcher(Progress):
+    """Shows progress where it is wanted, and keeps each epoch's row and what was wrong with the last one."""
+
+    def __init__(self, verbose: int) -> None:
+        super().__init__(sys.stderr if verbose else io.StringIO())
+        self.rows: list[dict[str, Any]] = []
+        self.warning: str | None = None
+
+    def epoch(self, row: dict[str, Any]) -> None:
+        self.rows.append(row)
+        self.warning = None  # what was wrong earlier has passed, unless it is said again
+        super().epoch(row)
+
+    def warn(self, message: str) -> None:
+        self.warning = message
 
 
 def _in_notebook() -> bool:

@@ -66,5 +66,6 @@ def health_of(row: dict[str, Any]) -> Health:
     mean = np.asarray(row["mean_assignment"])
     entropy = -float((mean * np.log(np.clip(mean, 1e-12, None))).sum()) / float(np.log(len(mean)))
     return Health(
-        sizes=row["histogram"], confidence=row["confidence"], marginal_entropy=entropy, agreement=row["agreement"]
-    )
+        sizes=row["histogram"], confidence=row["confidence"], marginal_entropy=entropy, agreement=row["agreement"],
+        strain=row.get("strain", 0.0),
+    )  # fmt: skip

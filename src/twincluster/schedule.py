@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 
 from twincluster.config import Optimiser
+
+Numbers = list[float]
 
 
 class Clock:
     """Share of the run that is done, by steps (`epochs`) or by the wall (`minutes`).
 
     A GPU runs behind the host, so wall time is read only where the two meet (`meet`); between two such moments the
-    clock counts steps at the pace measured so far.
+    clock counts steps at the pace measured so far. Of several processes one measures, and `agree` tells the others.
     """
 
-    def __init__(self, epochs: int, minutes: float, steps_per_epoch: int) -> None:
+    def __init__(
+        self, epochs: int, minutes: float, steps_per_epoch: int, agree: Callable[[Numbers], Numbers] | None = None
+    ) -> None:
         self.total_steps = epochs * steps_per_epoch
         self.budget = 60 * minutes  # seconds; 0: steps decide
         self.step = 0
@@ -23,6 +28,7 @@ class Clock:
         self._met_step = 0
         self._pace = 0.0  # seconds per step
         self._created = self._started = time.monotonic()
+        self._agree = agree or (lambda numbers: numbers)
 
     def resume(self, step: int, seconds: float) -> None:
         self.step = self._met_step = step
@@ -33,7 +39,7 @@ class Clock:
         """The first step comes now. What went before, such as compiling, is taken off the time there is."""
         now = time.monotonic()
         if self.budget:
-            self.budget = max(1.0, self.budget - (now - self._created))
+            (self.budget,) = self._agree([max(1.0, self.budget - (now - self._created))])
         self._started = now - self.seconds
 
     def meet(self) -> None:
@@ -44,14 +50,19 @@ class Clock:
             pace = (seconds - self.seconds) / steps
             # the first steps include compilation and caches, so the newest measurement weighs as much as all before
             self._pace = pace if not self._pace else (self._pace + pace) / 2
-        self.seconds, self._met_step = seconds, self.step
+        self._met_step = self.step
+        self.seconds, self._pace = self._agree([seconds, self._pace])
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds of training, estimated since the last meeting."""
+        return self.seconds + (self.step - self._met_step) * self._pace
 
     @property
     def progress(self) -> float:
         """From 0 to 1."""
         if self.budget:
-            since = (self.step - self._met_step) * self._pace
-            return min(1.0, (self.seconds + since) / self.budget)
+            return min(1.0, self.elapsed / self.budget)
         return min(1.0, self.step / self.total_steps) if self.total_steps else 1.0
 
     @property

@@ -14,8 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from twincluster.backbones import build_backbone
+from twincluster.batch_norm import in_parts, share_batch_norm
 from twincluster.config import Config
+from twincluster.encoders import Pretrained, load_encoder
 from twincluster.images.augment import plain_images
+from twincluster.processes import ALONE, Processes
 
 if TYPE_CHECKING:
     from twincluster.choose import Choice
@@ -62,12 +65,18 @@ class Network(nn.Module):
     mean: Tensor
     std: Tensor
     rotation: Tensor | None  # (d, components): principal directions of standardised rows
+    processes: Processes = ALONE  # who encodes a batch together
+    parts: int = 1  # of this process's share, one in memory at a time
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__()
         self.side = shape.side
         n_inputs, components = shape.n_inputs, 0 if shape.side else min(config.train.components, shape.n_inputs)
-        self.backbone = build_backbone(config.train.backbone, side=shape.side, n_inputs=components or n_inputs)
+        self.backbone = (
+            Pretrained(load_encoder(config.train.encoder))
+            if config.train.finetune
+            else build_backbone(config.train.backbone, side=shape.side, n_inputs=components or n_inputs)
+        )
         self.bf16 = config.train.precision == "bf16"
         self.register_buffer("mean", torch.tensor(shape.mean))
         self.register_buffer("std", torch.tensor(shape.std))
@@ -80,8 +89,17 @@ class Network(nn.Module):
             return rows if self.rotation is None else rows @ self.rotation
         return plain_images(raw, self.side, self.mean, self.std)
 
+    def divide(self, processes: Processes = ALONE, parts: int = 1) -> None:
+        """From now on each of the processes encodes its share of a batch, and does so in parts."""
+        self.processes, self.parts = processes, parts
+        share_batch_norm(self.backbone, processes)
+
     def backbone_features(self, images: Tensor) -> Tensor:
-        """(N, n_features) float32, before any head."""
+        """(N, n_features) float32, before any head, of all images, whoever encoded them (`divide`)."""
+        features = in_parts(self._encode, self.backbone, self.processes.own(images), self.parts)
+        return self.processes.gather(features, len(images))
+
+    def _encode(self, images: Tensor) -> Tensor:
         with torch.autocast(images.device.type, torch.bfloat16, enabled=self.bf16):
             features: Tensor = self.backbone(images)
         return features.float() if self.bf16 else features  # float64 stays float64: the estimator's rows

@@ -1,0 +1,92 @@
+"""The step made ready for a GPU: captured as one graph, with the batch in as many parts as the memory asks for.
+
+Steps are rehearsed first. They and the capture leave no trace: all state is put back to what it was before.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from twincluster.errors import InputError
+
+if TYPE_CHECKING:
+    from twincluster.engine import Trainer
+
+REHEARSALS = 3  # eager steps before a graph is captured: lazy buffers and autotuning must have happened
+MOST_PARTS = 16  # of a batch: with more, what is not divided takes the memory
+
+Step = Callable[[], None]
+
+
+def captured(trainer: Trainer) -> Step:
+    """The step as one CUDA graph; with several processes, whose messages are not captured, the step itself."""
+    warnings.filterwarnings("ignore", "TensorFloat32")  # the losses are float32 on purpose
+    cudnn, chosen = torch.backends.cudnn, torch.backends.cudnn.benchmark
+    cudnn.benchmark = True  # kernels are picked once, while rehearsing
+    alone = trainer.processes.count == 1
+    if trainer.config.train.compile and alone and trainer.parts == 1:
+        trainer.losses, trainer.view = torch.compile(trainer.losses), torch.compile(trainer.view)
+    step = within_memory(trainer, _graph if alone else rehearsed)
+    cudnn.benchmark = chosen
+    return step
+
+
+def within_memory(trainer: Trainer, attempt: Callable[[Trainer], Step]) -> Step:
+    """What `attempt` returns once the batch is in so many parts that the device has the memory for its steps."""
+    before = {name: tensor.clone() for name, tensor in trainer.state().items()}
+    while (step := _unless_out_of_memory(trainer, attempt)) is None:
+        torch.cuda.empty_cache()
+        trainer.divide(trainer.processes, 2 * trainer.parts)
+        if trainer.parts > MOST_PARTS:
+            size = trainer.feed.batch_size
+            raise InputError(
+                f"the device's memory does not hold a batch of {size}, not even in parts: lower it, for example "
+                f"--set train.batch_size={max(2, size // 2)}"
+            )
+    trainer.divide(trainer.processes, trainer.processes.largest(trainer.parts))
+    if trainer.parts > max(1, trainer.config.train.parts):
+        held = f"the device's memory does not hold a batch of {trainer.feed.batch_size}"
+        trainer.reporter.warn(f"{held}: it is now passed in {trainer.parts} parts")
+    trainer.put_back(before)
+    return step
+
+
+def rehearsed(trainer: Trainer) -> Step:
+    """Steps without a word to other processes, whose memory may run out at another point, or not at all."""
+    together = trainer.processes
+    trainer.divide(replace(together, silent=True), trainer.parts)
+    try:
+        for _ in range(REHEARSALS):
+            next(trainer.feed.epoch(trainer.epoch))
+            trainer.step()
+    finally:
+        trainer.divide(together, trainer.parts)
+    return trainer.step
+
+
+def _graph(trainer: Trainer) -> Step:
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        rehearsed(trainer)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        trainer.step()
+    return graph.replay
+
+
+def _unless_out_of_memory(trainer: Trainer, attempt: Callable[[Trainer], Step]) -> Step | None:
+    """Returns to where nothing of a failed attempt is held any more."""
+    full = torch.cuda.OutOfMemoryError
+    try:
+        return attempt(trainer)
+    except RuntimeError as error:  # of which `full` is one; where it broke off a capture, ending that may fail as well
+        if isinstance(error, full) or isinstance(error.__context__, full):
+            return None
+        raise

@@ -1,0 +1,332 @@
+"""Several processes: real ones, started by torchrun on the CPU, beside one process that does the same alone.
+
+Run as a script, this file is what the processes do: every case, in the same order, each leaving its tensors behind.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import twincluster
+from small_runs import Diary, images_of, pictures, rows, small_config
+from twincluster import TwinContrastClustering, checkpoint, cli, processes, schedule
+from twincluster.engine import Trainer
+from twincluster.errors import InputError
+from twincluster.results import Run
+
+COUNT = 2
+STEPS = 4
+CASES: dict[str, tuple[str, ...]] = {  # 33 samples are 16 and 17
+    "tcc": ("method=tcc", "train.batch_size=33"),
+    "anchored": ("method=anchored", "train.batch_size=33"),
+    "byol": ("method=anchored", "train.batch_size=33", "anchored.instance=byol", "optimiser.name=adam"),
+    "no rows for one of them": ("method=tcc", "train.batch_size=2", "tcc.shuffle_keys=true"),
+}
+FAR = 1e-5
+
+
+# -- what the processes do -------------------------------------------------------------------------------------------
+
+
+def trainer_of(case: str, *, exact: bool) -> Trainer:
+    """On digits. Exactly means in float64: there, what differs is what was done, not how it was rounded."""
+    from sklearn.datasets import load_digits
+
+    images = images_of(np.round(load_digits().images[:300] * (255 / 16)).astype(np.uint8))
+    queues = ("tcc.cluster_queue=20", "tcc.instance_queue=99", "anchored.instance_queue=99")
+    config = small_config(images, "train.backbone=small", "n_clusters=10", *queues, *CASES[case])
+    trainer = Trainer(config, images)
+    if exact:
+        trainer.method.double()
+        for name, part in trainer.method.named_modules():
+            if name in ("queue", "predictor"):
+                part.float()  # the default method casts what comes to them
+        for weight, slots in trainer.optimiser.state.items():
+            slots.update({name: slot.to(weight.dtype) for name, slot in slots.items()})
+        view = trainer.view
+        trainer.view = lambda *arguments: view(*arguments).double()
+    return trainer
+
+
+def steps_of(trainer: Trainer, count: int) -> dict[str, Tensor]:
+    """Losses and gradients of some steps, and all state after them."""
+    kept: dict[str, Tensor] = {}
+    for group in trainer.optimiser.param_groups:
+        group["lr"] = 0.01
+    losses = trainer.losses
+    for step, _ in zip(range(count), trainer.feed.epoch(0), strict=False):
+
+        def watched(*arguments: Any, step: int = step) -> Any:
+            outcome = losses(*arguments)
+            kept[f"loss.{step}"] = outcome.loss.detach().clone()
+            return outcome
+
+        trainer.losses = watched
+        trainer.step()
+        for name, weight in trainer.method.named_parameters():
+            if weight.requires_grad and weight.grad is not None:
+                kept[f"gradient.{step}.{name}"] = weight.grad.clone()
+    return kept | {name: tensor.clone() for name, tensor in trainer.state().items()}
+
+
+def whole_run(*changes: str) -> tuple[Trainer, Diary]:
+    diary, images = Diary(), images_of(rows(60))
+    trainer = Trainer(small_config(images, *changes), images, reporter=diary)
+    trainer.run()
+    return trainer, diary
+
+
+class Hurried:
+    """A clock that runs fast."""
+
+    @staticmethod
+    def monotonic() -> float:
+        return 3 * time.monotonic()
+
+
+def work(folder: Path) -> None:
+    """Everything, as one of several processes."""
+    rank = int(os.environ["RANK"])
+
+    def keep(name: str, tensors: dict[str, Tensor]) -> None:
+        contiguous = {key: tensor.contiguous().clone() for key, tensor in tensors.items()}
+        save_file(contiguous, folder / f"{name}.{rank}.safetensors")
+
+    for case in CASES:
+        keep(case, steps_of(trainer_of(case, exact=True), STEPS))
+        keep(f"{case} in float32", steps_of(trainer_of(case, exact=False), 1))
+    told: dict[str, Any] = {}
+    trainer, diary = whole_run("method=tcc-without-subsetting", "train.epochs=2", "train.batch_size=9")
+    told["whole set"] = diary.rows
+    keep("whole set", trainer.method.state_dict())
+    if rank == 1:
+        schedule.time = Hurried  # type: ignore[assignment]
+    trainer, diary = whole_run("train.minutes=0.02", "train.checkpoint_minutes=0.001")
+    told["minutes"] = [trainer.clock.step, diary.rows]
+    schedule.time = time  # type: ignore[assignment]
+    rows_of_two = rows(40)
+    model = TwinContrastClustering(3, epochs=2, random_state=0).fit(rows_of_two)
+    told["estimator"] = [model.labels_.tolist(), model.n_iter_, model.predict(rows_of_two).tolist()]
+    trainer = trainer_of("tcc", exact=False)
+    trainer._save(0)
+    with torch.no_grad():
+        next(trainer.method.parameters())[0] += 0.01 * rank
+    try:
+        trainer._save(0)
+    except InputError as error:
+        told["drift"] = str(error)
+    other = images_of(rows(28 + rank))
+    try:
+        Trainer(small_config(other, "train.batch_size=4"), other).run()
+    except (InputError, processes.ProcessEnded) as error:
+        told["other data"] = type(error).__name__
+    (folder / f"told.{rank}.json").write_text(json.dumps(told))
+    os._exit(0)
+
+
+# -- starting them ---------------------------------------------------------------------------------------------------
+
+
+def torchrun(*program: str | Path, folder: Path) -> subprocess.Popen[bytes]:
+    """`torchrun PROGRAM`, all that it and the processes print in `folder`/log."""
+    source = Path(twincluster.__file__).parents[1]
+    environment = {**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{Path(__file__).parent}"}
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(COUNT), "--rdzv-backend", "c10d"]
+    command = [sys.executable, *launcher, "--rdzv-endpoint", "localhost:0", *map(str, program)]
+    with (folder / "log").open("wb") as log:
+        return subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+
+
+def end_of(child: subprocess.Popen[bytes], folder: Path, seconds: float = 300) -> tuple[int, str]:
+    """Status and log; whoever hangs is ended, and said to have hung."""
+    try:
+        status = child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        for process in [*psutil.Process(child.pid).children(recursive=True), child]:
+            process.kill()
+        child.wait()
+        pytest.fail(f"the processes hang:\n{(folder / 'log').read_text()}")
+    return status, (folder / "log").read_text(errors="replace")
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the processes left behind."""
+    folder = tmp_path_factory.mktemp("processes")
+    status, log = end_of(torchrun(__file__, folder, folder=folder), folder)
+    assert status == 0, log
+    return folder
+
+
+def both(done: Path, name: str) -> Iterator[dict[str, Tensor]]:
+    for rank in range(COUNT):
+        yield load_file(done / f"{name}.{rank}.safetensors")
+
+
+def told(done: Path, name: str) -> list[Any]:
+    return [json.loads((done / f"told.{rank}.json").read_text())[name] for rank in range(COUNT)]
+
+
+def assert_near(found: dict[str, Tensor], wanted: dict[str, Tensor], far: float) -> None:
+    assert found.keys() == wanted.keys()
+    for name, tensor in wanted.items():
+        torch.testing.assert_close(
+            found[name], tensor, rtol=far, atol=far, msg=lambda text, name=name: f"{name}: {text}"
+        )
+
+
+# -- the same as one -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_losses_gradients_queues_and_prototypes_are_those_of_one_process(done: Path, case: str) -> None:
+    alone = steps_of(trainer_of(case, exact=True), STEPS)
+    assert {name.split(".")[0] for name in alone} == {"loss", "gradient", "method", "optimiser", "record"}
+    assert any(alone[f"gradient.{STEPS - 1}.{name}"].any() for name in ("online.backbone.stem.0.weight",))
+    for found in both(done, case):
+        assert_near(found, alone, FAR)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case != "byol"])  # Adam makes much of a rounded zero
+def test_the_first_step_in_float32_is_that_of_one_process(done: Path, case: str) -> None:
+    alone = steps_of(trainer_of(case, exact=False), 1)
+    for found in both(done, f"{case} in float32"):
+        assert_near(found, alone, FAR)
+
+
+def test_all_processes_hold_the_same_bit_for_bit(done: Path) -> None:
+    for case in CASES:
+        first, second = both(done, f"{case} in float32")
+        assert [name for name in first if not torch.equal(first[name], second[name])] == []
+
+
+def test_a_method_that_steps_between_epochs_does_the_same(done: Path) -> None:
+    trainer, diary = whole_run("method=tcc-without-subsetting", "train.epochs=2", "train.batch_size=9")
+    for found, told_rows in zip(both(done, "whole set"), told(done, "whole set"), strict=True):
+        assert_near(found, trainer.method.state_dict(), 1e-3)
+        for row, wanted in zip(told_rows, diary.rows, strict=True):
+            assert row["loss"] == pytest.approx(wanted["loss"], abs=1e-4)
+            assert row["cluster_loss"] == pytest.approx(wanted["cluster_loss"], abs=1e-4)
+
+
+# -- as one ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_clock_of_the_first_decides(done: Path) -> None:
+    """The other's ran three times as fast, and they still left the loop at the same step."""
+    (steps, first), (others, second) = told(done, "minutes")
+    assert steps == others
+    assert first == second
+    assert first[-1]["progress"] == 1
+
+
+def test_an_estimator_is_fitted_by_all(done: Path) -> None:
+    first, second = told(done, "estimator")
+    assert first == second
+    assert first[1] == 2
+    assert len(set(first[0])) > 1
+
+
+def test_a_process_that_went_astray_is_noticed(done: Path) -> None:
+    assert all("no longer hold the same weights" in message for message in told(done, "drift"))
+
+
+def test_other_data_is_refused(done: Path) -> None:
+    assert told(done, "other data")[1] == "InputError"
+
+
+# -- ends ------------------------------------------------------------------------------------------------------------
+
+
+def fit_command(source: Path, out: Path, *more: str) -> list[str]:
+    settings = ["train.batch_size=15", "train.image_size=8", "train.backbone=small", "train.checkpoint_minutes=0",
+                "method=tcc", "tcc.n_features=8", "tcc.cluster_queue=12", "tcc.instance_queue=64",
+                "optimiser.name=sgd", "optimiser.learning_rate=0.01", "optimiser.schedule=constant",
+                "optimiser.warmup=0.0"]  # fmt: skip
+    pairs = [part for setting in settings for part in ("--set", setting)]
+    return ["fit", str(source), "--out", str(out), "--clusters", "3", "--device", "cpu", *pairs, *more]
+
+
+def saved_step(out: Path) -> int:
+    return int(checkpoint.load(out / "checkpoint")[1]["step"]) if checkpoint.exists(out / "checkpoint") else 0
+
+
+def reaches(child: subprocess.Popen[bytes], out: Path, step: int) -> bool:
+    """Whether the run gets so far; if not, its log will tell why."""
+    end = time.monotonic() + 300
+    while child.poll() is None and saved_step(out) < step and time.monotonic() < end:
+        time.sleep(0.05)
+    return child.poll() is None and saved_step(out) >= step
+
+
+def process_of(child: subprocess.Popen[bytes], rank: int) -> psutil.Process:
+    ours = psutil.Process(child.pid).children()
+    return next(process for process in ours if process.environ().get("RANK") == str(rank))
+
+
+def our_lines(log: str) -> list[str]:
+    return [line for line in log.splitlines() if line.startswith("twincluster: ")]
+
+
+@pytest.mark.parametrize("victim", range(COUNT))
+def test_a_killed_process_ends_all_and_one_process_goes_on(tmp_path: Path, victim: int) -> None:
+    source, whole, out = tmp_path / "images.npy", tmp_path / "whole", tmp_path / "run"
+    np.save(source, pictures(90)[0])  # 6 steps an epoch
+    child = torchrun("-m", "twincluster", *fit_command(source, out, "--epochs", "400"), folder=tmp_path)
+    if reaches(child, out, step=8):
+        os.kill(process_of(child, victim).pid, signal.SIGKILL)
+    status, log = end_of(child, tmp_path)
+    assert status != 0, log
+    how = f"the same command with --out {out} --resume goes on from the last checkpoint"
+    assert our_lines(log) == [f"twincluster: process {victim} ended, so the run stopped; {how}"], log
+    assert "fault of twincluster" not in log
+    assert log.splitlines().count("90 inputs in images.npy, 3 clusters") == 1  # said by one
+    epochs = str(saved_step(out) // 6 + 2)
+    assert cli.main(fit_command(source, out, "--epochs", epochs, "--resume")) == 0  # alone
+    assert cli.main(fit_command(source, whole, "--epochs", epochs)) == 0
+    losses = [[row["loss"] for row in Run(folder).read_metrics()] for folder in (out, whole)]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-4)
+    weights = [load_file(folder / "model.safetensors") for folder in (out, whole)]
+    assert_near(*weights, 1e-3)
+
+
+def test_a_bad_command_is_answered_once(tmp_path: Path) -> None:
+    status, log = end_of(torchrun("-m", "twincluster", "fit", tmp_path / "nowhere", folder=tmp_path), tmp_path)
+    assert status != 0
+    assert len(our_lines(log)) == 1, log
+    assert "no such file" in our_lines(log)[0]
+
+
+def test_an_interrupt_is_answered_once_and_two_go_on(tmp_path: Path) -> None:
+    source, out = tmp_path / "images.npy", tmp_path / "run"
+    np.save(source, pictures(90)[0])
+    child = torchrun("-m", "twincluster", *fit_command(source, out, "--epochs", "400"), folder=tmp_path)
+    if reaches(child, out, step=3):
+        child.send_signal(signal.SIGINT)
+    _, log = end_of(child, tmp_path)
+    how = f"the same command with --out {out} --resume goes on from the last checkpoint"
+    assert our_lines(log) == [f"twincluster: interrupted; {how}"], log
+    epochs = saved_step(out) // 6 + 2
+    resumed = fit_command(source, out, "--epochs", str(epochs), "--resume")
+    status, log = end_of(torchrun("-m", "twincluster", *resumed, folder=tmp_path), tmp_path)
+    assert status == 0, log
+    assert [row["epoch"] for row in Run(out).read_metrics()] == list(range(epochs))
+    assert len(Run(out).read_assignments().paths) == 90
+    assert sum(line.startswith("sizes ") for line in log.splitlines()) == 1
+
+
+if __name__ == "__main__":
+    work(Path(sys.argv[1]))
