@@ -111,7 +111,13 @@ def test_the_number_of_clusters_may_be_left_to_the_data(tmp_path: Path) -> None:
     assert model.predict_proba(blobs).shape == (200, 4)
     model.save(tmp_path / "run")
     assert np.array_equal(TwinContrastClustering.load(tmp_path / "run").predict(blobs), model.labels_)
-    assert (tmp_path / "run" / "clusters.json").exists()
+    loaded = TwinContrastClustering.load(tmp_path / "run")
+    assert loaded.choice_ == model.choice_
+    loaded.save(tmp_path / "again")
+    assert (tmp_path / "again" / "clusters.json").read_bytes() == (tmp_path / "run" / "clusters.json").read_bytes()
+    (tmp_path / "run" / "clusters.json").write_text('{"n_clusters": 4}')
+    with pytest.raises(InputError, match="clusters.json is damaged .*: delete it to do without"):
+        TwinContrastClustering.load(tmp_path / "run")
     noise = np.random.default_rng(0).normal(size=(80, 20))
     with pytest.warns(ConvergenceWarning, match="cannot tell how many clusters there are"):
         within = on_rows("auto", settings={"clusters_between": [5, 9]}).fit(noise)

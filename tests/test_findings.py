@@ -2,14 +2,17 @@
 
 import csv
 import dataclasses
+import io
 import json
 import math
 import shutil
+import tarfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from command_line import COLOURS, TINY, colours, colours_file, command, worked
 from twincluster import inference
@@ -103,6 +106,22 @@ def test_labels_from_folders(tmp_path: Path, photo_folder: Path) -> None:
     assert header.split() == ["cluster", "blue-rings", "green-columns", "red-rows"]
 
 
+def test_labels_that_lie_in_the_shards(tmp_path: Path) -> None:
+    images, labels = colours(24)
+    with tarfile.open(tmp_path / "s-000.tar", "w") as archive:
+        for number, (pixels, label) in enumerate(zip(images, labels, strict=True)):
+            picture = io.BytesIO()
+            Image.fromarray(pixels).save(picture, "PNG")
+            for name, content in ((f"{number}.png", picture.getvalue()), (f"{number}.cls", str(label).encode())):
+                entry = tarfile.TarInfo(name)
+                entry.size = len(content)
+                archive.addfile(entry, io.BytesIO(content))
+    worked("fit", tmp_path / "s-000.tar", "--clusters", 3, "--out", tmp_path / "run", *TINY)
+    found = as_json(tmp_path / "run", "--labels", "cls")
+    table = Run(tmp_path / "run").read_assignments()
+    assert found["acc"] == score(np.array([labels[int(Path(path).stem)] for path in table.paths]), table.clusters).acc
+
+
 def test_figures_are_those_of_the_features(finished: Path) -> None:
     run, images = Run(finished / "train"), open_images(open_source(finished / "colours.npz"))
     features = inference.embed(run.load_network(), images.pixels, images.usable)
@@ -184,7 +203,7 @@ def findings(clusters: list[int], labels: list[int] | None, **more: Any) -> Find
     count = len(clusters)
     table = Assignments(tuple(map(str, range(count))), np.array(clusters), np.full(count, np.nan), ("ok",) * count)
     scores = score(np.array(labels), np.array(clusters)) if labels is not None else None
-    blank = Findings(table, max(clusters, default=1) + 1, scores, None, "all", None, None, True)
+    blank = Findings(table, max(clusters, default=1) + 1, scores, None, "all", None, None)
     return dataclasses.replace(blank, **more)
 
 
@@ -220,5 +239,5 @@ def test_one_cluster_has_no_silhouette(workplace: Path) -> None:
     table = run.read_assignments()
     run.write_assignments(dataclasses.replace(table, clusters=np.zeros_like(table.clusters)))
     assert as_json(workplace / "all")["silhouette"] is None
-    assert findings_of(run, None, None).images_found
+    assert findings_of(run, None, None).absent is None
     assert "silhouette" not in worked("evaluate", workplace / "all").out

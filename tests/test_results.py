@@ -17,12 +17,13 @@ import twincluster
 from command_line import colours, command
 from twincluster.config import Config, make_config
 from twincluster.derive import data_shape, resolve
+from twincluster.disk import strict_json
 from twincluster.errors import InputError
 from twincluster.images.sources import open_source
 from twincluster.images.store import open_images
 from twincluster.methods import METHODS
 from twincluster.methods.base import DataShape, Network
-from twincluster.results import Assignments, Run, check_table, strict_json
+from twincluster.results import Assignments, Run, check_table
 
 NAMES = ("a.png", "b, with a comma.png", 'c "quoted".png', "d\\n.png", "sub/é 猫.jpg", " spaces .gif", "=1+1.png")
 FACTS = {

@@ -1,4 +1,4 @@
-"""Settings of a run as frozen dataclasses, and the recipes (TOML files) that fill them.
+"""Settings of a run as frozen dataclasses, which recipes (recipe.py) and overrides fill.
 
 A value of 0 or "auto" means "derive it from the data": `resolve` replaces every such value before training, so that
 `config.json` in a run folder holds only concrete numbers.
@@ -14,12 +14,9 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from twincluster.errors import InputError
-
-RECIPES = Path(__file__).parent / "recipes"
 
 Precision = Literal["auto", "float32", "bf16"]
 Frame = Literal["crop", "letterbox"]
@@ -42,6 +39,7 @@ class Augment:
     blur: float = 0.0  # probability of a Gaussian blur
     blur_sigma: tuple[float, float] = (0.1, 2.0)
     solarise: float = 0.0  # probability
+    hole: float = 0.0  # side of a hidden square, as a share of the view's
     noise: float = 0.2  # rows only: standard deviation of the noise added to standardised features
     dropout: float = 0.1  # rows only: probability of dropping a feature
     neighbours: int = 0  # rows only: the second view is one of so many nearest rows; 0: the row itself
@@ -65,16 +63,23 @@ class Train:
 
     epochs: int = 1000  # 0: from the number of samples and the device
     minutes: float = 0.0  # 0: `epochs` decides; otherwise the schedule ends when the time does
-    batch_size: int = 0  # 0: 32 per cluster, as the paper, at most the number of samples
+    batch_size: int = 0  # 0: 32 per cluster, as the paper, at most 6,400 and the number of samples
     image_size: int = 0  # side of a training image in pixels; 0: the images' own, at most 96
     frame: Frame = "crop"  # how oblong images become square: their middle, or all of them between bars (letterbox)
     backbone: str = "auto"  # resnet18, resnet34, resnet50, small (tiny images), mlp or mlp_signed (rows)
     encoder: str = ""  # a pretrained network whose features are clustered instead of the images (encoders.py)
+    finetune: bool = False  # the encoder is the backbone instead: it goes on learning, from images
     components: int = 0  # rows only: their first principal components instead of the rows; 0: the rows
     device: str = "auto"  # auto, cpu or cuda
     precision: Precision = "auto"  # auto: bf16 backbone on CUDA; losses are always float32
     compile: bool = True  # CUDA only: fuse kernels before the step is captured as a graph
     checkpoint_minutes: float = 3.0  # how often the resume state is written
+    parts: int = 0  # of a batch, held in memory one after the other; 0: 1, or as many as the GPU's memory asks for
+
+    @property
+    def frozen(self) -> str:
+        """The encoder whose features are clustered; "" where images are."""
+        return "" if self.finetune else self.encoder
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,7 @@ class Tcc:
     temperature: float = 1.0  # tau of both contrastive losses
     gumbel_temperature: float = 0.8  # lambda
     instance_queue: int = 12_800  # J, rows of Q
-    cluster_queue: int = 0  # L, rows of P; 0: 100 per cluster
+    cluster_queue: int = 0  # L, rows of P; 0: 100 per cluster, fewer for more than 400 clusters
     n_features: int = 128  # D
     ema: float = 0.999  # weight of the old momentum parameters at each step
     # the paper is silent or contradicts itself on:
@@ -109,6 +114,7 @@ class Anchored:
     hidden: int = 2048  # width of projector and predictor; 0: neither, both tracks see the backbone's features
     ema: tuple[float, float] = (0.99, 0.9995)  # first and last momentum, by cosine
     shrinkage: float = 0.3  # of the whitening before k-means; a large number leaves the features as they are
+    balance: float = 0.0  # of sizes: 1 equal clusters, 0 k-means, below 0 (to -1) as uneven as the data (sizes.py)
     cluster_weight: float = 0.1  # of the cluster track: contrast of batch representations r_k
     cluster_temperature: float = 0.5
     cluster_start: float = 0.3  # share of the run after which the cluster track begins
@@ -132,54 +138,6 @@ class Config:
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """A recipe file: who it is for, what it claims, and the settings it changes."""
-
-    name: str
-    about: str  # one line
-    command: str  # that reproduces the numbers
-    data: str  # which data it is meant for
-    published: Mapping[str, Any]  # the paper's numbers, where there are any
-    measured: tuple[Mapping[str, Any], ...]  # ours: scores, seeds, minutes, hardware
-    settings: Mapping[str, Any]  # nested, as in Config
-
-    def describe(self) -> str:
-        """The recipe as a page of text."""
-        lines = [f"{self.name}: {self.about}", f"  data       {self.data}", f"  command    {self.command}"]
-        lines += [f"  published  {_listed(self.published)}"] if self.published else []
-        lines += [f"  measured   {_listed(row)}" for row in self.measured] or ["  measured   nothing yet"]
-        return "\n".join([*lines, "  settings", *(f"    {name} = {v}" for name, v in _flatten(self.settings).items())])
-
-
-def recipe_names() -> list[str]:
-    return sorted(path.stem for path in RECIPES.glob("*.toml"))
-
-
-def load_recipe(name: str | Path) -> Recipe:
-    """A packaged recipe by name, or any TOML file by path."""
-    path = Path(name) if str(name).endswith(".toml") else RECIPES / f"{name}.toml"
-    if not path.is_file():
-        hint = _closest(str(name), recipe_names()) or "; `twincluster recipes` lists them"
-        raise InputError(f"no recipe {str(name)!r}{hint}")
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"recipe {path} is not valid TOML: {error}") from error
-    about = content.pop("recipe", {})
-    if not isinstance(about, dict) or not isinstance(about.get("measured", []), list):
-        raise InputError(f"recipe {path}: write [recipe] as a table and [[recipe.measured]] as a list of tables")
-    return Recipe(
-        name=path.stem,
-        about=about.get("about", ""),
-        command=about.get("command", ""),
-        data=about.get("data", ""),
-        published=about.get("published", {}),
-        measured=tuple(about.get("measured", ())),
-        settings=content,
-    )
 
 
 def make_config(settings: Mapping[str, Any], base: Config | None = None) -> Config:
@@ -208,8 +166,22 @@ def parse_overrides(pairs: typing.Iterable[str]) -> dict[str, Any]:
 
 def differences(first: Config, second: Config) -> list[str]:
     """Dotted names of the fields in which two configurations differ."""
-    one, two = _flatten(first.to_dict()), _flatten(second.to_dict())
+    one, two = flatten(first.to_dict()), flatten(second.to_dict())
     return [name for name in one if one[name] != two[name]]
+
+
+def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by their dotted names."""
+    flat: dict[str, Any] = {}
+    for name, value in nested.items():
+        flat.update(flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value})
+    return flat
+
+
+def closest(name: str, known: typing.Iterable[str], prefix: str = "") -> str:
+    """The end of a message that tells which known name was perhaps meant; empty when none is near."""
+    match = difflib.get_close_matches(name, list(known), n=1)
+    return f", did you mean {prefix + match[0]!r}?" if match else ""
 
 
 def _read_value(text: str) -> Any:
@@ -223,23 +195,12 @@ def _read_value(text: str) -> Any:
         return text
 
 
-def _listed(row: Mapping[str, Any]) -> str:
-    return ", ".join(str(value) if name in ("table", "note") else f"{name} {value}" for name, value in row.items())
-
-
-def _flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in nested.items():
-        flat.update(_flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value})
-    return flat
-
-
 def _replace(section: Any, settings: Mapping[str, Any], prefix: str) -> Any:
     types_of = typing.get_type_hints(type(section))
     changes = {}
     for name, value in settings.items():
         if name not in types_of:
-            hint = _closest(name, types_of, prefix) or f": expected one of {', '.join(types_of)}"
+            hint = closest(name, types_of, prefix) or f": expected one of {', '.join(types_of)}"
             raise InputError(f"no setting {prefix + name!r}{hint}")
         current = getattr(section, name)
         if is_dataclass(current):
@@ -276,7 +237,7 @@ def _coerce(value: Any, wanted: Any, name: str) -> Any:
 _ARTICLES = {int: "a whole number", float: "a number", str: "a word", bool: "true or false"}
 
 _PROBABILITIES = ("augment.crop_area", "augment.grey", "augment.jitter", "augment.flip", "augment.blur",
-                  "augment.solarise", "augment.dropout", "tcc.alpha", "tcc.ema", "optimiser.warmup",
+                  "augment.solarise", "augment.hole", "augment.dropout", "tcc.alpha", "tcc.ema", "optimiser.warmup",
                   "optimiser.momentum", "anchored.ema", "anchored.cluster_start", "anchored.commit_start")  # fmt: skip
 _POSITIVE = ("augment.crop_area", "augment.crop_ratio", "augment.blur_sigma", "tcc.temperature",
              "tcc.gumbel_temperature", "tcc.assignment_temperature", "anchored.temperature",
@@ -285,7 +246,7 @@ _POSITIVE = ("augment.crop_area", "augment.crop_ratio", "augment.blur_sigma", "t
 
 
 def _check(config: Config) -> None:
-    values = _flatten(config.to_dict())
+    values = flatten(config.to_dict())
     for name, value in values.items():
         numbers = value if isinstance(value, tuple) else () if isinstance(value, str) else (value,)
         expected = f"{name} is {value}: expected {'numbers' if isinstance(value, tuple) else 'a number'}"
@@ -293,7 +254,10 @@ def _check(config: Config) -> None:
             raise InputError(f"{expected} from 0 to 1")
         if name in _POSITIVE and not all(number > 0 for number in numbers):
             raise InputError(f"{expected} above 0")
-        if name != "seed" and any(number < 0 for number in numbers):
+        if name == "anchored.balance":
+            if not -1 <= value <= 1:
+                raise InputError(f"{expected} from -1 to 1")
+        elif name != "seed" and any(number < 0 for number in numbers):
             raise InputError(f"{expected} of 0 or more")
     if config.n_clusters == 1 or config.clusters_between[0] < 2:
         raise InputError("one cluster is no clustering: give n_clusters and clusters_between of at least 2")
@@ -305,8 +269,3 @@ def _check(config: Config) -> None:
         raise InputError("anchored.hidden is 0, but byol needs a predictor: give a width, or anchored.instance=infonce")
     if config.augment.hue > 0.5:
         raise InputError(f"augment.hue is {config.augment.hue}: the colour circle allows at most 0.5")
-
-
-def _closest(name: str, known: typing.Iterable[str], prefix: str = "") -> str:
-    match = difflib.get_close_matches(name, list(known), n=1)
-    return f", did you mean {prefix + match[0]!r}?" if match else ""

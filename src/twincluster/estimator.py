@@ -4,8 +4,6 @@ command line. Rows keep scikit-learn's contract to the letter; images are more t
 from __future__ import annotations
 
 import copy
-import io
-import sys
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -22,18 +20,20 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from twincluster import inference
-from twincluster.config import Config, load_recipe, make_config
+from twincluster.config import Config
 from twincluster.derive import data_shape, resolve, resolve_device
-from twincluster.encoders import wrap_module
+from twincluster.drift import Reference
+from twincluster.encoders import Encoder, load_encoder, wrap_module
 from twincluster.engine import Trainer
 from twincluster.errors import InputError
-from twincluster.images.objects import as_arrays, differ_in_size, is_rows, letterboxes
+from twincluster.images.objects import as_arrays, as_squares, differ_in_size, is_rows
 from twincluster.images.sources import Listing, location_of, open_source
 from twincluster.images.store import Images
+from twincluster.known import read_stamps, stamps_of, write_stamps
 from twincluster.methods.base import DataShape, Network
-from twincluster.options import network_settings
-from twincluster.pipeline import describe, open_for, with_image_size
-from twincluster.progress import Progress
+from twincluster.options import configure, nested, network_settings, whole_number
+from twincluster.pipeline import describe, later_side, open_for, refuse_other_weights, with_image_size
+from twincluster.progress import Watcher
 from twincluster.results import Assignments, Run
 
 
@@ -130,11 +130,12 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
 
     def fit(self, X: Any, y: object = None) -> Self:
         """Train on `X`; `y` is ignored."""
-        with (watcher := _Watcher(self.verbose)):
+        with (watcher := Watcher(self.verbose)):
             listing = self._listing(X, reset=True)
-            rows = listing.array is not None and listing.array.ndim == 2
-            config = with_image_size(self._configure(rows), listing)
-            images = self._open(config, listing, watcher)
+            config = with_image_size(self._configure(listing.is_rows), listing)
+            stamps, encoder = stamps_of(listing) if listing.files else (), self._encoder(config)
+            images = open_for(config, listing, watcher.decoding, encoder=encoder, device=self.device,
+                              encoding=watcher.encoding)  # fmt: skip
             if (n_samples := len(images.usable)) < (0 if self.n_clusters == "auto" else self.n_clusters):
                 raise InputError(f"n_samples={n_samples} is below n_clusters={self.n_clusters}: ask for fewer clusters")
             config = resolve(config, images)
@@ -145,8 +146,12 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
             watcher.warning = "" if method.choice.clear else method.choice.describe()
         self._keep(method.online, config, data_shape(config, images), 1 if self.n_clusters == 1 else config.n_clusters)
         self._data = describe(images, location_of(X)) | {"columns": list(getattr(self, "feature_names_in_", ()))}
-        self._assignments = Assignments.of(images, images.usable, self._apply(inference.predict, images))
-        self._history = watcher.rows
+        if encoder and encoder.version:
+            self._data["encoder"] = encoder.version
+        probabilities = self._apply(inference.predict, images)
+        self._reference: Reference | None = Reference.of(self._apply(inference.embed, images), probabilities)
+        self._stamps = dict(zip(listing.paths, stamps, strict=False))  # none for arrays, which have no place
+        self._assignments, self._history = Assignments.of(images, images.usable, probabilities), watcher.rows
         self.labels_, self.n_iter_ = self._assignments.clusters, len(watcher.rows)
         if watcher.warning:
             warnings.warn(watcher.warning, ConvergenceWarning, stacklevel=2)
@@ -181,8 +186,11 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
             run.write_choice(self.choice_)
         for row in self._history:
             run.append_metrics(row)
-        run.write_assignments(self._assignments)
+        if self._reference:
+            self._reference.write(folder)
+        write_stamps(folder, self._stamps)
         run.save_model(copy.deepcopy(self._network).float())
+        run.write_assignments(self._assignments)
 
     @classmethod
     def load(cls, folder: str | Path, *, backbone: nn.Module | None = None, device: str = "auto") -> Self:
@@ -195,10 +203,11 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
             del settings["train"][name]
         model = cls(config.n_clusters, settings=settings, backbone=backbone, device=device, random_state=config.seed)
         model._keep(run.load_network(), config, shape, config.n_clusters)
-        model.choice_ = None
-        model._data, model._assignments, model._history = data, run.read_assignments(), run.read_metrics()
+        model.choice_, model._reference = run.read_choice(), Reference.read(run.folder, config.n_clusters)
+        model._stamps, model._data, model._history = read_stamps(run.folder), data, run.read_metrics()
+        model._assignments = run.read_assignments().first(data["inputs"])  # without what was added by updates
         model.labels_, model.n_iter_ = model._assignments.clusters, len(model._history)
-        if not shape.side and not config.train.encoder:
+        if not shape.side and not config.train.frozen:
             model.n_features_in_ = shape.n_inputs
             if names := data.get("columns"):
                 model.feature_names_in_ = np.array(names, dtype=object)
@@ -207,8 +216,10 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
     def _listing(self, X: Any, *, reset: bool) -> Listing:
         """What `X` holds. Rows are validated by scikit-learn, so that its users meet its messages."""
         X, at_least = as_arrays(X), 2 if reset else 1
-        if differ_in_size(X) and (self._configure(rows=False) if reset else self.config_).train.frame == "letterbox":
-            X = letterboxes(X)
+        if differ_in_size(X):
+            config = self._configure(rows=False) if reset else self.config_
+            encoder = self._encoder(config)
+            X = as_squares(X, encoder.side if encoder else 0, config.train.frame)
         if is_rows(X):
             X = validate_data(self, X, reset=reset, dtype=np.float64, ensure_min_samples=at_least)
             return open_source(X, labels="none", at_least=1)
@@ -216,7 +227,7 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         if reset:
             for name in ("n_features_in_", "feature_names_in_"):  # of an earlier fit
                 self.__dict__.pop(name, None)
-            if listing.array is not None and listing.array.ndim == 2:  # a file of rows
+            if listing.is_rows and listing.array is not None:  # a file of them
                 self.n_features_in_ = listing.array.shape[1]
         return listing
 
@@ -224,25 +235,21 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         """Recipe, then `settings`, then the other parameters that were given."""
         if self.epochs is not None and self.minutes is not None:
             raise InputError("epochs and minutes both say how long to train: give one of them")
-        settings, network = _nested(self.settings or {}), self.backbone
+        settings, network = nested(self.settings or {}), self.backbone
         name = wrap_module(network).name if isinstance(network, nn.Module) else network
-        train: dict[str, Any] = {**network_settings(name)}
-        encodes = bool(train.get("encoder") or settings.get("train", {}).get("encoder"))
-        config = make_config(
-            load_recipe(self.recipe or ("pretrained" if encodes else "rows" if rows else "default")).settings
-        )
-        config = make_config(settings, config)
+        train: dict[str, Any] = {**network_settings(name, settings)}
+        recipe = self.recipe or ("pretrained" if "encoder" in train else "rows" if rows else "default")
         train |= {} if self.device == "auto" else {"device": self.device}
         if self.epochs is not None:
-            train |= {"epochs": _whole("epochs", self.epochs), "minutes": 0.0}
+            train |= {"epochs": whole_number("epochs", self.epochs), "minutes": 0.0}
         if self.minutes is not None:
             train["minutes"] = float(self.minutes)
         seed = self.random_state  # a number means the same as `twincluster fit --seed`
         if not isinstance(seed, Integral):
             seed = check_random_state(seed).randint(2**31 - 1)
         # differs for one cluster: the engine trains no fewer than two, `_apply` joins them
-        clusters = 0 if self.n_clusters == "auto" else max(2, _whole("n_clusters", self.n_clusters))
-        return make_config({"n_clusters": clusters, "seed": int(seed), "train": train}, config)
+        clusters = 0 if self.n_clusters == "auto" else max(2, whole_number("n_clusters", self.n_clusters))
+        return configure(recipe, settings, {"n_clusters": clusters, "seed": int(seed), "train": train})
 
     def _keep(self, network: Network, config: Config, shape: DataShape, n_clusters: int) -> None:
         """The network moves to the CPU, so that a model trained on a GPU predicts, and unpickles, anywhere."""
@@ -262,15 +269,18 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         side, n_inputs = self._shape.side, self._shape.n_inputs
         if side and is_rows(as_arrays(X)):
             raise InputError(f"this model was fitted on images of {side} pixels: give it images, not rows")
-        images = self._open(self.config_, self._listing(X, reset=False))
+        encoder = self._encoder(self.config_)
+        refuse_other_weights("this model", self._data, encoder.version if encoder else None)
+        later = later_side(self.config_, self._data)
+        images = open_for(self.config_, self._listing(X, reset=False), encoder=encoder, device=self.device, side=later)
         if not side and images.pixels.shape[1:] != (n_inputs,):
             raise InputError(f"this model was fitted on rows of {n_inputs} features: give it such rows")
         return images
 
-    def _open(self, config: Config, listing: Listing, watcher: _Watcher | None = None) -> Images:
-        encoder = wrap_module(self.backbone) if isinstance(self.backbone, nn.Module) else None
-        decoding, encoding = (watcher.decoding, watcher.encoding) if watcher else (None, None)
-        return open_for(config, listing, decoding, encoder=encoder, device=self.device, encoding=encoding)
+    def _encoder(self, config: Config) -> Encoder | None:
+        if isinstance(self.backbone, nn.Module):
+            return wrap_module(self.backbone)
+        return load_encoder(config.train.frozen) if config.train.frozen else None
 
     def _apply(self, function: Callable[[Network, np.ndarray, np.ndarray], Tensor], images: Images) -> Tensor:
         network, device = self._network, resolve_device(self.device)
@@ -280,42 +290,6 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         result = function(network, images.pixels, images.usable)
         joined = function is inference.predict and self._n_clusters == 1
         return result.sum(1, keepdim=True) if joined else result
-
-
-class _Watcher(Progress):
-    """Shows progress where it is wanted, and keeps each epoch's row and what was wrong with the last one."""
-
-    def __init__(self, verbose: int) -> None:
-        super().__init__(sys.stderr if verbose else io.StringIO())
-        self.rows: list[dict[str, Any]] = []
-        self.warning: str | None = None
-
-    def epoch(self, row: dict[str, Any]) -> None:
-        self.rows.append(row)
-        self.warning = None  # what was wrong earlier has passed, unless it is said again
-        super().epoch(row)
-
-    def warn(self, message: str) -> None:
-        self.warning = message
-
-
-def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """`{"tcc.alpha": 0.25}` as `{"tcc": {"alpha": 0.25}}`, merged with what is nested already."""
-    result: dict[str, Any] = {}
-    for name, value in settings.items():
-        section, _, rest = name.partition(".")
-        if rest or isinstance(value, Mapping):
-            inner = _nested({rest: value} if rest else value)
-            result[section] = result.get(section, {}) | inner
-        else:
-            result[section] = value
-    return result
-
-
-def _whole(name: str, value: Any) -> int:
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-        raise InputError(f"{name} is {value!r}: expected a whole number of at least 1")
-    return int(value)
 
 
 def _spread(result: Tensor, images: Images) -> np.ndarray:

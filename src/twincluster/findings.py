@@ -1,12 +1,14 @@
 """What can be said of a finished run: scores against labels, and, with or without any, sizes, confidence, silhouette.
 
-What needs the images themselves is left out when they are no longer where the run found them, or no longer the same.
+What needs the images themselves is left out, and said to be, when they cannot be seen again as the run saw them. Rows
+that `twincluster update` added count like the others wherever they have labels.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,17 +17,22 @@ import numpy as np
 
 from twincluster import inference
 from twincluster.derive import resolve_device
+from twincluster.disk import strict_json
+from twincluster.encoders import MODULE, load_encoder
 from twincluster.errors import InputError
 from twincluster.evaluate import Scores, knn_accuracy, score, silhouette
-from twincluster.images.labels import read_labels
-from twincluster.images.sources import open_source
+from twincluster.images.labels import Labels, read_labels
+from twincluster.images.shards import labels_of_shards
+from twincluster.images.sources import Listing, open_source
 from twincluster.images.store import Images
-from twincluster.pipeline import Split, open_for, rows_to_score, scores_line
-from twincluster.results import Assignments, Run, strict_json
+from twincluster.known import within_source
+from twincluster.pipeline import Split, open_for, refuse_other_weights, rows_to_score, scores_line
+from twincluster.results import Assignments, Run
 
 FEATURE_SAMPLE = 20_000  # inputs that silhouette and kNN look at
 WIDEST_TABLE = 40  # classes or clusters of a confusion matrix that is printed
 LONGEST_NAME = 14  # letters of a class name in its header
+MOVED = "the images have moved or changed since"
 
 
 @dataclass(frozen=True)
@@ -39,12 +46,15 @@ class Findings:
     scored_on: Split
     silhouette: float | None  # None without the images, or where fewer than two clusters hold any
     knn: float | None
-    images_found: bool
+    absent: str | None = None  # why the images cannot be looked at
+    added: int = 0  # inputs that came after the training
+    unlabelled: int = 0  # inputs that are left out of the scores
 
     def to_dict(self) -> dict[str, Any]:
         confidence = self.assignments.confidence
         return {
             "inputs": len(self.assignments.paths),
+            "added": self.added,
             "unreadable": int((self.assignments.clusters < 0).sum()),
             "sizes": self.assignments.sizes(self.n_clusters),
             "confidence": float(confidence[np.isfinite(confidence)].mean()) if np.isfinite(confidence).any() else None,
@@ -62,16 +72,19 @@ class Findings:
     def to_text(self) -> str:
         found = self.to_dict()
         lines = [f"{found['inputs']:,} inputs, {found['unreadable']:,} unreadable, {self.n_clusters} clusters"]
+        if self.added:
+            lines.append(f"{self.added:,} of them were added after the training, by twincluster update")
         lines.append(f"sizes {' '.join(map(str, found['sizes']))}")
         if found["confidence"] is not None:
             lines.append(f"mean confidence {found['confidence']:.3f}")
         if self.silhouette is not None:
             lines.append(f"silhouette of the features {self.silhouette:.3f}")
-        if not self.images_found:
-            lines.append("the images have moved or changed since: no silhouette, no kNN accuracy")
+        if self.absent:
+            lines.append(f"no silhouette, no kNN accuracy: {self.absent}")
         if not self.scores:
             return "\n".join([*lines, "no labels: give --labels folders, or a file, for ACC, NMI and ARI"])
-        lines.append(scores_line(self.scores, self.scored_on))
+        left_out = f", without {self.unlabelled:,} that have no label" if self.unlabelled else ""
+        lines.append(scores_line(self.scores, self.scored_on) + left_out)
         if self.knn is not None:
             lines.append(f"kNN accuracy of the features {self.knn:.4f}")
         return "\n".join([*lines, "", _confusion_table(self.scores, self.class_names)])
@@ -83,37 +96,78 @@ def findings_of(
     """`labels` as `twincluster evaluate` takes them; None: those that the source carries, if any."""
     assignments = run.read_assignments()
     config, _, data = run.read_config()
-    images = _reopen(run, root, decoding)
-    truth, names = None, None
-    if labels not in (None, "none"):
-        truth, names = read_labels(str(labels), data["source"], assignments.paths, are_files=data["files"])
-    elif labels is None and images:
-        truth, names = images.listing.labels, images.listing.class_names
-    scores, scored_on = None, data["split"]
+    images, absent = reopen(run, root, decoding)
+    truth, names = truth_of(run, labels, assignments, images.listing if images else None)
+    added = len(assignments.paths) - data["inputs"]
+    found = Findings(assignments, config.n_clusters, None, names, data["split"], None, None, absent, added)
     if truth is not None:
         if images is None and data["split"] != "all":
             raise InputError(
                 f"{run.folder} was trained on the {data['split']} part of {data['source']}, and which images that was "
                 f"is known only from {data['location']}, which has moved or changed: put it back"
             )
-        rows, scored_on = rows_to_score(images.listing if images else None, data["split"], len(truth))
+        part, scored_on = rows_to_score(images.listing if images else None, data["split"], data["inputs"])
+        rows = np.concatenate([part, np.ones(added, dtype=bool)])  # what came later was not trained on
+        unlabelled = int((rows & (truth < 0) & (assignments.clusters >= 0)).sum())
         scores = score(truth[rows], assignments.clusters[rows])
-    quality, knn = _feature_figures(run, images, assignments, truth) if images else (None, None)
-    return Findings(assignments, config.n_clusters, scores, names, scored_on, quality, knn, images is not None)
+        found = dataclasses.replace(found, scores=scores, scored_on=scored_on, unlabelled=unlabelled)
+    if images:
+        quality, knn = _feature_figures(run, images, assignments, truth)
+        found = dataclasses.replace(found, silhouette=quality, knn=knn)
+    return found
 
 
-def _reopen(run: Run, root: Path | None, decoding: Callable[[int, int], None] | None) -> Images | None:
-    """The run's source, if it is still there and still the same."""
+def reopen(
+    run: Run, root: Path | None, decoding: Callable[[int, int], None] | None
+) -> tuple[Images | None, str | None]:
+    """What the run saw of its source, if it is still there and still the same; else why not."""
     config, _, data = run.read_config()
+    if config.train.frozen.startswith(MODULE):
+        return None, f"{config.train.frozen.removeprefix(MODULE)} is a module of your own, which no run folder holds"
+    if not data["location"]:
+        return None, "the images were handed over in Python, and where they are is not known"
     root = root or (Path(data["root"]) if data.get("root") else None)
     try:
-        listing = open_source(data["location"], root=root) if data["location"] else None
-        if listing is None or len(listing.paths) != data["inputs"]:
-            return None
-        images = open_for(config, listing, decoding)
+        listing = open_source(data["location"], root=root)
     except InputError:
-        return None
-    return images if images.fingerprint == data["fingerprint"] else None
+        return None, MOVED
+    if len(listing.paths) != data["inputs"]:
+        return None, MOVED
+    try:
+        encoder = load_encoder(config.train.frozen) if config.train.frozen else None
+        refuse_other_weights(run.folder, data, encoder.version if encoder else None)
+        images = open_for(config, listing, decoding, encoder=encoder)
+    except InputError as error:
+        return None, str(error)
+    return (images, None) if images.fingerprint == data["fingerprint"] else (None, MOVED)
+
+
+def truth_of(run: Run, labels: str | None, assignments: Assignments, own: Listing | None) -> Labels | tuple[None, None]:
+    """A label for each row, -1 where there is none, and what they are called; None, None without any."""
+    data, paths = run.read_config()[2], assignments.paths
+    if labels == "none" or (labels is None and (own is None or own.labels is None)):
+        return None, None
+    if labels is None and own is not None and own.labels is not None:
+        codes, names = own.labels, own.class_names
+    elif labels == "folders":
+        updates = run.read_updates()
+        inside = [within_source(path, updates) for path in paths]
+        codes, names = read_labels("folders", data["source"], inside, are_files=data["files"])
+    elif own is not None and (beside := labels_of_shards(own, str(labels))) is not None:
+        codes, names = beside
+    else:
+        codes, names = _from_file(str(labels), data, paths)
+    return np.concatenate([codes, np.full(len(paths) - len(codes), -1)]), names
+
+
+def _from_file(labels: str, data: Mapping[str, Any], paths: Sequence[str]) -> Labels:
+    """An array may have a number for each row, or only for those of the training, which come first."""
+    try:
+        return read_labels(labels, data["source"], paths, are_files=data["files"])
+    except InputError:
+        if not labels.endswith(".npy") or len(paths) == data["inputs"]:
+            raise
+        return read_labels(labels, data["source"], paths[: data["inputs"]], are_files=data["files"])
 
 
 def _feature_figures(

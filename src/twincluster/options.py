@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Integral
 from pathlib import Path
+from typing import Any
 
-from twincluster.config import Config, load_recipe, make_config, parse_overrides
+from twincluster.config import Config, make_config
 from twincluster.errors import InputError
+from twincluster.recipe import load_recipe
 
 OWN_BACKBONES = ("auto", "resnet18", "resnet34", "resnet50", "small", "mlp", "mlp_signed")  # those of backbones.py
 LARGEST_SEED = 2**32 - 1  # what numpy and scikit-learn take
 
 
-def configure(recipe: str, settings: list[str] | None, options: Mapping[str, object]) -> Config:
-    """Recipe, then --set, then the options that were given."""
+def configure(recipe: str | Path, settings: Mapping[str, object], options: Mapping[str, object]) -> Config:
+    """Recipe, then settings (--set), then the options that were given."""
     config = make_config(load_recipe(recipe).settings)
-    config = make_config(parse_overrides(settings or ()), config)
-    config = make_config(_given(options), config)
+    config = make_config(_given(options), make_config(settings, config))
     if not 0 <= config.seed <= LARGEST_SEED:
         raise InputError(f"the seed is {config.seed}: choose one from 0 to {LARGEST_SEED}")
     return config
@@ -36,14 +38,36 @@ def cluster_settings(wanted: str | None) -> dict[str, object]:
     return {"n_clusters": numbers[0]} if len(set(numbers)) == 1 else {"n_clusters": 0, "clusters_between": numbers}
 
 
-def network_settings(backbone: str | None) -> dict[str, str]:
-    """The name of a network as settings: one of our own, or what encoders.py finds by its name."""
+def network_settings(backbone: str | None, settings: Mapping[str, Any] | None = None) -> dict[str, str]:
+    """The name of a network as settings: one of our own, or what encoders.py finds by its name. Where none is given,
+    train.encoder of other settings is taken for one."""
     if backbone is None:
-        return {}
+        train = (settings or {}).get("train")
+        encoder = train.get("encoder") if isinstance(train, Mapping) else None
+        return network_settings(encoder) if isinstance(encoder, str) and encoder not in ("", *OWN_BACKBONES) else {}
     if backbone in OWN_BACKBONES:
         return {"backbone": backbone}
     kind, _, file = backbone.partition(":")  # a file is remembered by where it is, not by where we are
     return {"encoder": f"{kind}:{Path(file).expanduser().absolute()}" if kind in OWN_BACKBONES else backbone}
+
+
+def whole_number(name: str, value: Any) -> int:
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
+        raise InputError(f"{name} is {value!r}: expected a whole number of at least 1")
+    return int(value)
+
+
+def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """`{"tcc.alpha": 0.25}` as `{"tcc": {"alpha": 0.25}}`, merged with what is nested already."""
+    result: dict[str, Any] = {}
+    for name, value in settings.items():
+        section, _, rest = name.partition(".")
+        if rest or isinstance(value, Mapping):
+            inner = nested({rest: value} if rest else value)
+            result[section] = result.get(section, {}) | inner
+        else:
+            result[section] = value
+    return result
 
 
 def _given(options: Mapping[str, object]) -> dict[str, object]:

@@ -10,10 +10,7 @@ import dataclasses
 import importlib.util
 import io
 import json
-import math
-import os
 import platform
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,8 +21,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 import twincluster
-from twincluster.choose import Choice, plot
+from twincluster.choose import Candidate, Choice, plot
 from twincluster.config import Config, make_config
+from twincluster.disk import json_lines, strict_json, write_atomically
 from twincluster.errors import InputError
 from twincluster.images.store import Images
 from twincluster.methods import METHODS
@@ -43,6 +41,7 @@ class Assignments:
     clusters: np.ndarray  # (n,) int64
     confidence: np.ndarray  # (n,) float64
     status: tuple[str, ...]
+    names: tuple[str, ...] | None = None  # what clusters are called, "" without one; None before any edit
 
     @classmethod
     def of(cls, images: Images, rows: np.ndarray, probabilities: torch.Tensor) -> Assignments:
@@ -52,6 +51,10 @@ class Assignments:
         clusters[rows] = probabilities.argmax(1).numpy()
         confidence[rows] = probabilities.amax(1).numpy()
         return cls(images.listing.paths, clusters, confidence, images.status)
+
+    def first(self, count: int) -> Assignments:
+        """The first rows: those of the inputs that a run was trained on."""
+        return Assignments(self.paths[:count], self.clusters[:count], self.confidence[:count], self.status[:count])
 
     def sizes(self, n_clusters: int) -> list[int]:
         """Inputs in each cluster, empty ones included."""
@@ -69,28 +72,36 @@ class Assignments:
     def _write_csv(self, path: Path) -> None:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        for name, cluster, confidence, status in zip(
-            self.paths, self.clusters, self.confidence, self.status, strict=True
+        writer.writerow(COLUMNS if self.names is None else (*COLUMNS, "name"))
+        called = [()] * len(self.paths) if self.names is None else [(name,) for name in self.names]
+        for name, cluster, confidence, status, more in zip(
+            self.paths, self.clusters, self.confidence, self.status, called, strict=True
         ):
             known = cluster >= 0
-            writer.writerow([name, int(cluster) if known else "", f"{confidence:.4f}" if known else "", status])
+            writer.writerow([name, int(cluster) if known else "", f"{confidence:.4f}" if known else "", status, *more])
         write_atomically(path, text.getvalue())
 
     def _write_parquet(self, path: Path) -> None:
-        import pyarrow as pa
         from pyarrow import parquet
 
-        unknown = self.clusters < 0
-        columns = (
-            pa.array(self.paths, pa.string()),
-            pa.array(self.clusters, pa.int32(), mask=unknown, safe=True),
-            pa.array(self.confidence, pa.float32(), mask=unknown, safe=False),
-            pa.array(self.status, pa.string()),
-        )
         partial = path.with_name(path.name + ".partial")
-        parquet.write_table(pa.table(columns, names=COLUMNS), partial)
+        parquet.write_table(self.to_arrow(), partial)
         partial.replace(path)
+
+    def to_arrow(self) -> Any:
+        """A table of pyarrow with the columns of the files."""
+        import pyarrow as pa
+
+        unknown = self.clusters < 0
+        columns = {
+            "path": pa.array(self.paths, pa.string()),
+            "cluster": pa.array(self.clusters, pa.int32(), mask=unknown, safe=True),
+            "confidence": pa.array(self.confidence, pa.float32(), mask=unknown, safe=False),
+            "status": pa.array(self.status, pa.string()),
+        }
+        if self.names is not None:
+            columns["name"] = pa.array([name or None for name in self.names], pa.string())
+        return pa.table(columns)
 
     @classmethod
     def read(cls, path: Path) -> Assignments:
@@ -118,14 +129,17 @@ def check_table(path: Path) -> None:
 
 
 class Run:
-    """A folder with config.json, model.safetensors, assignments.csv, metrics.jsonl and checkpoint/."""
+    """A folder with config.json, model.safetensors, assignments.csv, metrics.jsonl and checkpoint/.
+
+    updates.jsonl is there once `twincluster update` has added rows to assignments.csv, after those of the training.
+    """
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
         self.checkpoint = self.folder / "checkpoint"
         self._config, self._model = self.folder / "config.json", self.folder / "model.safetensors"
         self._assignments, self._metrics = self.folder / "assignments.csv", self.folder / "metrics.jsonl"
-        self._choice = self.folder / "clusters.json"
+        self._choice, self._updates = self.folder / "clusters.json", self.folder / "updates.jsonl"
 
     @property
     def has_choice(self) -> bool:
@@ -137,6 +151,17 @@ class Run:
         write_atomically(self._choice, json.dumps(dataclasses.asdict(choice), indent=2) + "\n")
         if importlib.util.find_spec("matplotlib"):
             plot(choice, self._choice.with_suffix(".png"))
+
+    def read_choice(self) -> Choice | None:
+        """How the number of clusters was chosen, where it was."""
+        if not self.has_choice:
+            return None
+        try:
+            found = json.loads(self._choice.read_text(encoding="utf-8"))
+            tried = {name: tuple(Candidate(**row) for row in found[name]) for name in ("candidates", "runners_up")}
+            return Choice(**{**found, **tried})
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{self._choice} is damaged ({_first_line(error)}): delete it to do without") from error
 
     @classmethod
     def create(cls, folder: Path | str) -> Run:
@@ -182,10 +207,8 @@ class Run:
             raise InputError(f"{self._config} cannot be read as a run's settings: {_first_line(error)}") from error
 
     def save_model(self, network: Network) -> None:
-        partial = self._model.with_suffix(".partial")
         tensors = {name: tensor.cpu().contiguous() for name, tensor in network.state_dict().items()}
-        partial.write_bytes(save(tensors))  # not save_file, whose files only their owner can read
-        partial.replace(self._model)
+        write_atomically(self._model, save(tensors))  # not save_file, whose files only their owner can read
 
     def load_network(self, device: str = "cpu") -> Network:
         """The network that predicts, in evaluation mode."""
@@ -211,33 +234,37 @@ class Run:
             raise InputError(f"{self.folder} has no assignments yet: continue the run with --resume")
         assignments, (config, _, data) = Assignments.read(self._assignments), self.read_config()
         lowest, highest = assignments.clusters.min(initial=0), assignments.clusters.max(initial=-1)
-        if len(assignments.paths) != data["inputs"] or lowest < -1 or highest >= config.n_clusters:
+        more = len(assignments.paths) - data["inputs"]
+        if more < 0 or (more and not self.is_updated) or lowest < -1 or highest >= config.n_clusters:
             raise InputError(
                 f"{self._assignments} does not fit its config.json ({data['inputs']} inputs, {config.n_clusters} "
                 "clusters): one of them is damaged or from another run"
             )
         return assignments
 
+    @property
+    def is_updated(self) -> bool:
+        return self._updates.is_file()
+
+    def append_update(self, *records: dict[str, Any]) -> None:
+        """Called without a record before assignments.csv grows: a kill in between must not look like damage."""
+        rows = [*self.read_updates(), *records]
+        write_atomically(self._updates, "".join(strict_json(row) + "\n" for row in rows))
+
+    def read_updates(self) -> list[dict[str, Any]]:
+        return list(json_lines(self._updates))
+
     def append_metrics(self, row: dict[str, Any]) -> None:
         with self._metrics.open("a", encoding="utf-8") as file:
             file.write(strict_json(row) + "\n")
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        return list(self._metric_rows())
+        return list(json_lines(self._metrics))
 
     def truncate_metrics(self, epoch: int) -> None:
         """Forget the rows of `epoch` and later ones, which a resumed run writes again."""
-        kept = [row for row in self._metric_rows() if row["epoch"] < epoch]
+        kept = [row for row in json_lines(self._metrics) if row["epoch"] < epoch]
         write_atomically(self._metrics, "".join(strict_json(row) + "\n" for row in kept))
-
-    def _metric_rows(self) -> Iterator[dict[str, Any]]:
-        """All rows up to a half-written last line: the process died while writing it."""
-        for line in self._metrics.read_bytes().splitlines() if self._metrics.is_file() else []:
-            try:
-                row = json.loads(line)
-            except ValueError:
-                return
-            yield row
 
 
 def _read_shape(n_samples: int, side: int, n_inputs: int, mean: list[float], std: list[float]) -> DataShape:
@@ -248,28 +275,6 @@ def _read_shape(n_samples: int, side: int, n_inputs: int, mean: list[float], std
     return DataShape(n_samples, side, n_inputs, tuple(map(float, mean)), tuple(map(float, std)))
 
 
-def strict_json(value: Any, indent: int | None = None) -> str:
-    """JSON that every reader takes: numbers that are none (nan, inf) become null."""
-    return json.dumps(_finite(value), indent=indent, allow_nan=False)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _finite(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def _first_line(error: Exception) -> str:
     said = str(error).strip().splitlines()
     return f"{type(error).__name__}, {said[0]}" if said else type(error).__name__
-
-
-def write_atomically(path: Path, text: str) -> None:
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("w", encoding="utf-8", newline="") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)

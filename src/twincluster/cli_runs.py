@@ -1,0 +1,86 @@
+"""Commands about a finished run: new images for it, and scores. torch is imported only when they compute."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+
+def update(
+    run: Path,
+    source: str,
+    /,
+    *,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    data_root: Path | None = None,
+    json: Annotated[bool, Parameter(negative=())] = False,
+) -> None:
+    """Add new images to a run without training, and say whether they look like those it was trained on.
+
+    Example: twincluster update runs/photos new_photos/
+
+    Parameters
+    ----------
+    run
+        A run folder made by `twincluster fit`. Its assignments.csv gets a row for every image it does not know yet, and
+        a new one for files that have changed; all other rows stay. updates.jsonl keeps what was done.
+    source
+        A folder, a .npy or .npz array, a list of paths (.txt, .csv, .parquet), or a named set. It may be the source of
+        the run itself, with more in it than before.
+    device
+        auto takes a GPU when there is one.
+    data_root
+        Where named data sets are kept; else $TWINCLUSTER_DATA.
+    json
+        Print JSON instead of text.
+    """
+    from twincluster.images.sources import location_of, open_source
+
+    listing = open_source(source, labels="none", root=data_root, at_least=1)  # before torch: a mistake is told at once
+
+    from twincluster.progress import Progress
+    from twincluster.results import Run
+    from twincluster.update import update as update_run
+
+    opened = Run.open(run)
+    with Progress() as progress:
+        done = update_run(
+            opened, listing, location=location_of(source), device=device, decoding=progress.decoding,
+            encoding=progress.encoding,
+        )  # fmt: skip
+    print(done.to_json() if json else done.to_text())
+
+
+def evaluate(
+    run: Path,
+    /,
+    *,
+    labels: str | None = None,
+    data_root: Path | None = None,
+    json: Annotated[bool, Parameter(negative=())] = False,
+) -> None:
+    """Score a run against labels: ACC, NMI and ARI of one partition of the whole set, and the confusion matrix.
+
+    Example: twincluster evaluate runs/photos --labels folders
+
+    Parameters
+    ----------
+    run
+        A run folder made by `twincluster fit`.
+    labels
+        `folders`, or a file: .csv or .parquet with path,label, or .npy with one integer per input. A run on a named set
+        takes the set's own labels when it is left out; other runs are then described without labels.
+    data_root
+        Where named data sets are kept; else $TWINCLUSTER_DATA.
+    json
+        Print JSON instead of a table.
+    """
+    from twincluster.findings import findings_of
+    from twincluster.progress import Progress
+    from twincluster.results import Run
+
+    with Progress() as progress:
+        findings = findings_of(Run.open(run), labels, data_root, progress.decoding)
+    print(findings.to_json() if json else findings.to_text())

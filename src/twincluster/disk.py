@@ -1,0 +1,55 @@
+"""Files that a kill cannot tear, and JSON that every reader takes."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Under its name there is the old file or the new one at any moment, and never a part of either."""
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """All rows up to a half-written last line: the process died while writing it."""
+    for line in path.read_bytes().splitlines() if path.is_file() else []:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            return
+        yield row
+
+
+def strict_json(value: Any, indent: int | None = None) -> str:
+    """JSON that every reader takes: numbers that are none (nan, inf) become null."""
+    return json.dumps(_finite(value), indent=indent, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@contextmanager
+def only_one(path: Path) -> Iterator[None]:
+    """Processes that want the same file wait for each other; the system lifts the lock when one dies."""
+    with open(path, "rb") as file:
+        with suppress(ImportError, OSError):  # where there are no locks, do without
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield

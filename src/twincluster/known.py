@@ -1,0 +1,120 @@
+"""Which inputs a run knows: what their rows are called, and a stamp of each that tells whether it has changed since.
+
+A row keeps the name that its input has in the run's own source. An input of another source is called by its whole path,
+and a row of an array by the array and its number, so that two sources never share a name by chance.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from twincluster.disk import write_atomically
+from twincluster.errors import InputError
+from twincluster.images.folders import printable
+from twincluster.images.listing import Listing
+
+FILE = "stamps.csv"
+
+
+def stamps_of(listing: Listing) -> list[str]:
+    """One word per input: size and time of change of a file, a digest of a row of an array."""
+    if listing.files is None:
+        array = listing.array if listing.array is not None else np.empty((0, 0))
+        return [hashlib.blake2b(np.ascontiguousarray(row).tobytes(), digest_size=8).hexdigest() for row in array]
+    return [_stamp(file) for file in listing.files]
+
+
+def write_stamps(folder: Path, stamps: Mapping[str, str]) -> None:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([("path", "stamp"), *stamps.items()])
+    write_atomically(folder / FILE, text.getvalue())
+
+
+def read_stamps(folder: Path) -> dict[str, str]:
+    """Stamps by the names of their rows; none for runs that were made before there was such a file."""
+    path = folder / FILE
+    if not path.is_file():
+        return {}
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            return {row["path"]: row["stamp"] for row in csv.DictReader(file)}
+    except (ValueError, KeyError, csv.Error) as error:
+        raise InputError(
+            f"{path} cannot be read as a table of path, stamp ({error}): delete it to do without"
+        ) from None
+
+
+def row_names(listing: Listing, location: str | None, data: Mapping[str, Any], known: Iterable[str]) -> list[str]:
+    """What the rows of a listing are called in a run; `data` is what config.json says of the run's own source, `known`
+    are the names of the rows it has."""
+    own = _is_own(listing, location, data)
+    if listing.files is None:
+        return [path if own else f"{printable(location or listing.name)}:{path}" for path in listing.paths]
+    base = _base(data)
+    at = {os.path.normpath(os.path.join(base, name)): name for name in known}
+    names = []
+    for path, file in zip(listing.paths, listing.files, strict=True):
+        whole = _whole(path, file)
+        if own and whole not in at:
+            names.append(path)
+        elif whole not in at and base and whole.startswith(base + os.sep):  # a part of the run's source, by another way
+            names.append(whole.removeprefix(base + os.sep))
+        else:
+            names.append(at.get(whole, whole))
+    return names
+
+
+def within_source(name: str, records: Iterable[Mapping[str, Any]]) -> str:
+    """The name of a row inside the source that brought it; `records` are the run's updates."""
+    inside = name
+    for record in records:
+        location = printable(record["location"] or "")
+        starts = (f"{location}:",) if not record["files"] else (f"{location}/", f"{os.path.dirname(location)}/")
+        shorter = next(
+            (name.removeprefix(start) for start in starts if len(start) > 1 and name.startswith(start)), name
+        )
+        inside = min(inside, shorter, key=len)
+    return inside
+
+
+def _stamp(file: Any) -> str:
+    if not isinstance(file, Path):  # an image inside an archive knows its place, its size and its time of change
+        return "-".join(str(part) for part in file[1:])
+    try:
+        found = os.stat(file)
+    except (OSError, ValueError):
+        return "missing"
+    return f"{found.st_size}-{found.st_mtime_ns}"
+
+
+def _is_own(listing: Listing, location: str | None, data: Mapping[str, Any]) -> bool:
+    """Whether a source is the one the run was trained on: it lies where that was or, if nothing does, has its name."""
+    then = data["location"]
+    if not location or not then or data["files"] != (listing.files is not None):
+        return False
+    if os.path.exists(then) and os.path.exists(location):
+        return os.path.samefile(then, location)
+    return bool(location == then or (listing.name == data["source"] and not os.path.exists(then)))
+
+
+def _base(data: Mapping[str, Any]) -> str:
+    """The folder that the names of the run's own rows start in, as names are written; "" where they start anywhere."""
+    if not data["files"]:
+        return ""
+    location = data["location"] or os.path.join(os.getcwd(), "paths")  # paths from Python start where we are
+    return printable(location if os.path.isdir(location) else os.path.dirname(location))
+
+
+def _whole(path: str, file: Any) -> str:
+    if isinstance(file, Path):
+        return printable(os.path.normpath(file))
+    archive = printable(str(file.archive))  # whose name is followed by that of the image inside
+    return os.path.normpath(f"{archive}/{path.partition(os.path.basename(archive) + '/')[2]}")
