@@ -318,3 +318,14 @@ def test_whitening_refuses_features_that_are_not_numbers() -> None:
     features[3, 1] = float("nan")
     with pytest.raises(InputError, match="training diverged, lower the learning rate"):
         whiten(features)
+
+
+def test_principal_directions_of_few_rows_that_are_nearly_alike() -> None:
+    """Single precision finds no answer for some such covariances."""
+    rows = torch.randn(40, 1, generator=torch.Generator().manual_seed(0)) * torch.ones(1, 600)
+    rows += 1e-6 * torch.randn(40, 600, generator=torch.Generator().manual_seed(1))
+    variance, directions = assign.principal_directions(rows)
+    assert variance[-1].item() == pytest.approx(600 * rows.square().mean().item(), rel=1e-3)
+    assert directions[:, -1].abs().sub(600**-0.5).abs().max() < 1e-4
+    close = directions.T @ directions
+    torch.testing.assert_close(close, torch.eye(600), rtol=0, atol=1e-4)

@@ -175,7 +175,20 @@ def test_every_batch_fits_the_data_and_every_queue_holds_a_batch(n: int, n_clust
         assert 2 <= batch <= n
         assert batch <= config.tcc.instance_queue <= max(batch, n)
         assert 2 * batch <= config.anchored.instance_queue <= max(2 * batch, n)  # both views are keys
-        assert config.tcc.cluster_queue == 100 * n_clusters
+        assert config.tcc.cluster_queue == n_clusters * (100 if n_clusters <= 400 else 16)
+
+
+@pytest.mark.parametrize(
+    ("n_clusters", "wanted"), [(2, 200), (200, 20_000), (400, 40_000), (1000, 16_000), (9000, 9000)]
+)
+def test_the_cluster_queue_has_100_rows_each_until_there_are_very_many_clusters(n_clusters: int, wanted: int) -> None:
+    assert derived(blank(9000), n_clusters=n_clusters, method="tcc").tcc.cluster_queue == wanted
+
+
+def test_a_batch_that_follows_from_many_clusters_is_no_larger_than_the_largest_of_the_paper() -> None:
+    assert derived(blank(60_000), n_clusters=200, method="tcc").train.batch_size == 6400
+    assert derived(blank(60_000), n_clusters=1000, method="tcc").train.batch_size == 6400
+    assert derived(blank(60_000), n_clusters=1000, train={"batch_size": 9000}).train.batch_size == 9000
 
 
 def test_a_batch_larger_than_the_data_and_a_batch_of_one() -> None:

@@ -6,17 +6,19 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from command_line import colours, command, worked
-from twincluster import TwinContrastClustering, encoders, features, pipeline
+from twincluster import TwinContrastClustering, encoders, features
 from twincluster.backbones import BACKBONES, build_backbone
 from twincluster.encoders import Encoder, load_encoder
 from twincluster.errors import InputError
@@ -165,14 +167,20 @@ def test_the_model_of_a_run_is_an_encoder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("resnet51", "there is no backbone 'resnet51': choose one of resnet18"),
+        ("resnet51", "there is no backbone 'resnet51': choose one of resnet18, resnet34, resnet50, small, pretrained, "
+         "torchvision:NAME, timm:NAME, hf:NAME, resnet18:FILE.safetensors, resnet34:FILE.safetensors, "
+         "resnet50:FILE.safetensors, small:FILE.safetensors"),
         ("pretrained:b7", "there is no backbone 'pretrained:b7'"),
         ("pretrained@4", "16 to 1024 pixels"),
+        ("pretrained@0", "16 to 1024 pixels a side, not 0"),
+        ("pretrained@2000", "16 to 1024 pixels"),
         ("small:nowhere.safetensors", "there is no such file"),
         ("torchvision:resnet19", "torchvision has no model 'resnet19'"),
         ("module:Colour", "Colour is a module of your own"),
+        ("module:Colour", "the command line cannot apply it; in Python give it once more, "
+         "TwinContrastClustering.load(RUN, backbone=MODULE).predict(IMAGES)"),
     ],
-)
+)  # fmt: skip
 def test_a_name_that_opens_nothing_is_told_apart(name: str, said: str) -> None:
     with pytest.raises(InputError) as raised:
         load_encoder(name)
@@ -327,6 +335,84 @@ def test_a_module_from_python(tmp_path: Path) -> None:
         TwinContrastClustering.load(tmp_path / "run", device="cpu").predict(images)
 
 
+def test_what_is_said_of_a_run_with_a_module_is_true(tmp_path: Path) -> None:
+    np.save(tmp_path / "images.npy", colours(60)[0])
+    settings = {"train.batch_size": 16, "augment.neighbours": 5}
+    model = TwinContrastClustering(3, backbone=Colour(), settings=settings, epochs=9, device="cpu", random_state=0)
+    model.fit(tmp_path / "images.npy").save(tmp_path / "run")
+    said = worked("evaluate", tmp_path / "run").out
+    assert "no silhouette, no kNN accuracy: Colour is a module of your own, which no run folder holds" in said
+    assert "moved" not in said
+    done = command("predict", tmp_path / "run", tmp_path / "images.npy", "--out", tmp_path / "new.csv")
+    assert "the command line cannot apply it" in done.complaint
+
+
+def test_images_from_python_have_not_moved(tmp_path: Path) -> None:
+    model = TwinContrastClustering(3, backbone="small", epochs=9, device="cpu", random_state=0)
+    model.fit(colours(60)[0]).save(tmp_path / "run")
+    said = worked("evaluate", tmp_path / "run").out
+    assert "no kNN accuracy: the images were handed over in Python" in said
+
+
+def test_a_saved_estimator_knows_the_weights_of_its_encoder(tmp_path: Path) -> None:
+    np.save(tmp_path / "images.npy", colours()[0])
+    weights, run = own_weights(tmp_path), tmp_path / "run"
+    settings = {"train.batch_size": 16, "augment.neighbours": 3}
+    model = TwinContrastClustering(3, backbone=f"small:{weights}", settings=settings, epochs=9, device="cpu",
+                                   random_state=0).fit(tmp_path / "images.npy")  # fmt: skip
+    model.save(run)
+    assert Run.open(run).read_config()[2]["encoder"] == load_encoder(f"small:{weights}").version
+    assert "silhouette of the features" in worked("evaluate", run).out
+    save_file(build_backbone("small", side=32, n_inputs=3).state_dict(), weights)
+    done = command("predict", run, tmp_path / "images.npy", "--out", tmp_path / "new.csv")
+    assert "has other weights now than when" in done.complaint
+    for fitted in (model, TwinContrastClustering.load(run, device="cpu")):
+        with pytest.raises(InputError, match="has other weights now than when this model was made"):
+            fitted.predict(colours()[0])
+    said = worked("evaluate", run).out
+    assert "no silhouette, no kNN accuracy: the encoder has other weights now than when" in said
+
+
+def test_an_encoder_may_be_named_as_a_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save(tmp_path / "images.npy", colours()[0])
+    own_weights(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    backbone = "small:weights.safetensors"
+    worked("fit", "images.npy", "-k", "3", "--out", "one", "--backbone", backbone, *QUICK)
+    worked("fit", "images.npy", "-k", "3", "--out", "two", "--set", f"train.encoder={backbone}", *QUICK)
+    one, two = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("one", "two"))
+    assert one == two
+    assert (tmp_path / "one" / "assignments.csv").read_bytes() == (tmp_path / "two" / "assignments.csv").read_bytes()
+    model = TwinContrastClustering(3, settings={"train.encoder": backbone})
+    assert model._configure(rows=False).train.components == one["config"]["train"]["components"]
+
+
+@pytest.mark.parametrize("frame", ["crop", "letterbox"])
+def test_open_images_of_several_sizes_reach_the_encoder_at_its_own_size(frame: str) -> None:
+    """Stripes two pixels wide in 200 pixels: nothing is left of them in 96."""
+
+    class Edges(nn.Module):
+        side, mean, std = 200, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
+
+        def forward(self, images: Tensor) -> Tensor:
+            return images.diff(dim=3).abs().mean((2, 3)).repeat(1, 4)
+
+    striped = np.zeros((200, 200, 3), np.uint8)
+    striped[:, ::4] = striped[:, 1::4] = 255
+    images = [Image.fromarray(striped), *(Image.new("RGB", (150, 150), (40 * k, 0, 0)) for k in range(5))]
+    seen: list[np.ndarray] = []
+    settings = {"train.frame": frame, "train.batch_size": 4, "augment.neighbours": 2}
+    network = Edges()
+    network.register_forward_hook(lambda module, inputs, output: seen.append(output.numpy()))
+    model = TwinContrastClustering(2, backbone=network, settings=settings, epochs=1, device="cpu", random_state=0)
+    with warnings.catch_warnings(action="ignore"):
+        model.fit(images)
+    assert np.concatenate(seen)[0, 0] == pytest.approx(0.5, abs=0.01)  # every second pixel is an edge
+    seen.clear()
+    model.predict(images)
+    assert np.concatenate(seen)[0, 0] == pytest.approx(0.5, abs=0.01)
+
+
 def test_a_module_that_gives_no_features_is_told() -> None:
     class Broken(Colour):
         def forward(self, images: Tensor) -> Tensor:
@@ -336,19 +422,22 @@ def test_a_module_that_gives_no_features_is_told() -> None:
         TwinContrastClustering(3, backbone=Broken(), device="cpu").fit(colours(30)[0])
 
 
-def test_photographs_without_a_gpu_are_told_what_exists(tmp_path: Path, photo_folder: Path) -> None:
-    from PIL import Image
-
-    for number in range(4):
-        Image.new("RGB", (200, 150), (60 * number, 0, 0)).save(tmp_path / f"{number}.png")
-    config = pipeline.Config(n_clusters=2)
-    cpu = dataclasses.replace(config, train=dataclasses.replace(config.train, device="cpu"))
-    said = pipeline.advice(cpu, open_source(sorted(tmp_path.glob("*.png"))))
-    assert said is not None
-    assert "--backbone pretrained" in said
-    assert pipeline.advice(cpu, open_source(photo_folder)) is None  # of 40 to 72 pixels
-    named = dataclasses.replace(cpu, train=dataclasses.replace(cpu.train, encoder="pretrained"))
-    assert pipeline.advice(named, open_source(sorted(tmp_path.glob("*.png")))) is None
+def test_photographs_without_a_gpu_get_the_pretrained_encoder(tmp_path: Path, photo_folder: Path) -> None:
+    (tmp_path / "large").mkdir()
+    for number in range(40):
+        Image.new("RGB", (200, 150), (6 * number, 90, 0)).save(tmp_path / "large" / f"{number}.png")
+    common = ("-k", "2", "--device", "cpu", "--epochs", "1")
+    asked = worked("fit", tmp_path / "large", *common, "--out", tmp_path / "run")
+    assert "a pretrained network is used" in asked.out
+    assert Run.open(tmp_path / "run").read_config()[0].train.encoder == "pretrained"
+    for name, source, more in [
+        ("named", "large", ("--backbone", "small", "--set", "train.image_size=16")),
+        ("recipe", "large", ("--recipe", "default", "--set", "train.image_size=16", "--set", "train.backbone=small")),
+        ("tiny", photo_folder, ("--set", "train.image_size=16", "--set", "train.backbone=small")),  # 40 to 72 pixels
+    ]:
+        said = worked("fit", tmp_path / source, *common, *more, "--out", tmp_path / name)
+        assert "pretrained" not in said.out
+        assert not Run.open(tmp_path / name).read_config()[0].train.encoder
 
 
 def test_a_weights_file_is_remembered_by_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

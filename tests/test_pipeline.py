@@ -14,6 +14,7 @@ from twincluster.config import Config, make_config, parse_overrides
 from twincluster.engine import Trainer
 from twincluster.errors import InputError
 from twincluster.evaluate import score
+from twincluster.images import decode, listing
 from twincluster.images.sources import Listing, open_source
 from twincluster.images.store import open_images
 from twincluster.results import Assignments, Run
@@ -34,7 +35,8 @@ def labelled(split: bool = False) -> Listing:
 def test_a_run_folder_has_all_the_contract_names(tmp_path: Path) -> None:
     fitted = pipeline.fit(labelled(), tiny(), tmp_path / "run", location="somewhere", root=tmp_path)
     assert {file.name for file in (tmp_path / "run").iterdir()} == {
-        "config.json", "model.safetensors", "assignments.csv", "metrics.jsonl", "checkpoint",
+        "config.json", "model.safetensors", "assignments.csv", "metrics.jsonl", "checkpoint", "reference.safetensors",
+        "stamps.csv",
     }  # fmt: skip
     config, shape, data = Run.open(tmp_path / "run").read_config()
     assert config == fitted.config
@@ -42,7 +44,7 @@ def test_a_run_folder_has_all_the_contract_names(tmp_path: Path) -> None:
     assert (shape.n_samples, shape.side, shape.n_inputs) == (48, 16, 3)
     assert len(data.pop("fingerprint")) == 64
     assert data == {"source": "array", "location": "somewhere", "root": str(tmp_path), "files": False, "inputs": 48,
-                    "readable": 48, "split": "all"}  # fmt: skip
+                    "side": 12, "readable": 48, "split": "all"}  # fmt: skip
     assert [row["epoch"] for row in fitted.run.read_metrics()] == [0]
     assert fitted.run.read_assignments().clusters.tolist() == fitted.assignments.clusters.tolist()
 
@@ -268,3 +270,13 @@ def test_a_number_of_clusters_that_was_not_given_is_chosen_from_the_data(
         pipeline.fit(listing, tiny(*changes, "clusters_between=[2, 8]"), tmp_path / "run", resume=True)
     with pytest.raises(InputError, match="was started with another n_clusters: resume with the same"):
         pipeline.fit(listing, tiny("n_clusters=4", "train.epochs=8"), tmp_path / "run", resume=True)
+
+
+def test_headers_are_read_once(tmp_path: Path, photo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    real = decode.header_sizes
+    monkeypatch.setattr(listing, "header_sizes", lambda files: read.append(len(files)) or real(files))
+    source = open_source(photo_folder)
+    pipeline.beyond_a_cpu(tiny("train.image_size=0"), source)
+    pipeline.fit(source, tiny("train.image_size=0"), tmp_path / "run")
+    assert read == [62]

@@ -38,7 +38,11 @@ class Whitening:
 
     def __call__(self, features: Tensor) -> Tensor:
         """(N,D) unit rows."""
-        return _unit((features - self.mean) @ self.matrix)
+        return _unit(self.rows(features))
+
+    def rows(self, features: Tensor) -> Tensor:
+        """(N,D) the same, each as long as it comes out."""
+        return (features - self.mean) @ self.matrix
 
 
 @torch.no_grad()
@@ -51,11 +55,19 @@ def whiten(features: Tensor, shrinkage: float = 0.3) -> Whitening:
     features = _finite(features.float())
     mean = features.mean(0)
     centred = features - mean
-    with torch.autocast(features.device.type, enabled=False):
-        variance, directions = torch.linalg.eigh(centred.T @ centred / len(features))
+    variance, directions = principal_directions(centred)
     caution = 1 + ROWS_PER_DIRECTION * features.shape[1] / len(features)
     floor = (shrinkage * caution * variance.mean()).clamp(min=torch.finfo(variance.dtype).tiny)
     return Whitening(mean, directions / (variance.clamp(min=0) + floor).sqrt())
+
+
+def principal_directions(centred: Tensor) -> tuple[Tensor, Tensor]:
+    """Variances (d,), smallest first, and the directions (d,d) they lie in, as columns."""
+    with torch.autocast(centred.device.type, enabled=False):
+        covariance = centred.T @ centred / len(centred)
+    # where rows are few or alike most variances are zero, and the single-precision algorithm may find no answer
+    variance, directions = torch.linalg.eigh(covariance.double())
+    return variance.to(centred.dtype), directions.to(centred.dtype)
 
 
 @torch.no_grad()

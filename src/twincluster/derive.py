@@ -10,17 +10,20 @@ import torch
 from twincluster.backbones import BACKBONES
 from twincluster.choose import FEWEST_PER_CLUSTER
 from twincluster.config import Config, Precision, Train
+from twincluster.encoders import load_encoder
 from twincluster.errors import InputError
+from twincluster.images.decode import DEFAULT_SIDE
 from twincluster.images.store import Images
 from twincluster.methods import METHODS
 from twincluster.methods.base import DataShape
 
-LARGEST_SIDE = 96  # of a training image when the settings name none
 STATISTICS_SAMPLE = 10_000  # samples that mean and standard deviation are computed from
 STATISTICS_PIXELS = 2**22  # held at once
 SAMPLES_SEEN = {"rows": 100_000, "cpu": 100_000, "cuda": 24_000_000}  # what a run of no stated length looks at, ...
 EPOCHS = {"rows": (20, 200), "cpu": (20, 100), "cuda": (30, 1000)}  # ... in at least and at most so many epochs
 LONG_STEPS, LONG_MINUTES = 5000, 5.0  # of a run that is worth compiling for
+LARGEST_BATCH = 6400  # that follows from a number of clusters: the paper's, for 200 of them
+CLUSTER_CELLS = 2**24  # similarities of clusters to the rows of P in a step, 64 MiB: 100 rows each for 400 clusters
 
 
 def resolve(config: Config, images: Images) -> Config:
@@ -31,7 +34,7 @@ def resolve(config: Config, images: Images) -> Config:
     config = _with_clusters(config, n_samples)
     train = config.train
     device = resolve_device(train.device)
-    side = 0 if images.is_rows else train.image_size or min(images.side, LARGEST_SIDE)
+    side = 0 if images.is_rows else train.image_size or min(images.side, DEFAULT_SIDE)
     train = replace(
         train,
         device=device,
@@ -67,6 +70,9 @@ def data_shape(config: Config, images: Images) -> DataShape:
     if images.is_rows:
         sample = np.asarray(images.pixels[rows], dtype=np.float64)
         mean, std = sample.mean(0), sample.std(0)
+    elif config.train.finetune:
+        encoder = load_encoder(config.train.encoder)
+        mean, std = np.array(encoder.mean), np.array(encoder.std)  # what it has learned with
     else:
         mean, std = _pixel_statistics(images.pixels, rows)
     std = np.where(std > 1e-6, std, 1.0)  # a constant channel or feature stays constant
@@ -144,7 +150,8 @@ def _backbone(wanted: str, method: str, side: int, device: str) -> str:
 
 
 def _batch_size(config: Config, n_samples: int, device: str) -> int:
-    wanted = config.train.batch_size or 32 * config.n_clusters  # Sec. 4.2: enough samples of every cluster in a step
+    # Sec. 4.2: enough samples of every cluster in a step
+    wanted = config.train.batch_size or min(32 * config.n_clusters, LARGEST_BATCH)
     if not config.train.batch_size and config.method == "anchored":
         wanted = 512 if device == "cuda" and n_samples >= 20_000 else 128  # a CPU gains nothing but memory use
     return max(2, min(wanted, n_samples))
@@ -165,7 +172,8 @@ def _pays(train: Train, n_samples: int) -> bool:
 def _cluster_queue(wanted: int, n_clusters: int) -> int:
     if n_clusters and wanted % n_clusters:
         raise InputError(f"tcc.cluster_queue is {wanted}: expected a multiple of the {n_clusters} clusters")
-    return wanted or 100 * n_clusters
+    blocks = min(100, CLUSTER_CELLS // max(1, n_clusters) ** 2)  # Sec. 4.2: 100 for each cluster
+    return wanted or max(1, blocks) * n_clusters
 
 
 def _instance_queue(wanted: int, n_samples: int, batch: int) -> int:

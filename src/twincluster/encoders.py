@@ -19,10 +19,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from twincluster.backbones import BACKBONES, SMALL_STEM_SIDE, build_backbone
+from twincluster.backbones import BACKBONES, SMALL_STEM_SIDE, Backbone, build_backbone
 from twincluster.errors import InputError
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+SIDES = (16, 1024)  # pixels a side that a name may ask for
+MODULE = "module:"  # before the name of a class of the caller's own
 Rgb = tuple[float, float, float]
 
 
@@ -42,24 +44,54 @@ def load_encoder(name: str) -> Encoder:
     """The encoder called `name`; InputError says what is missing where it cannot be had."""
     stem, at, digits = name.rpartition("@")
     named, side = (stem, int(digits)) if at and digits.isdecimal() else (name, 0)
-    if at and side and not 16 <= side <= 1024:
-        raise InputError(f"{name}: encoders see images of 16 to 1024 pixels a side, not {side}")
+    if named != name and not SIDES[0] <= side <= SIDES[1]:
+        raise InputError(f"{name}: encoders see images of {SIDES[0]} to {SIDES[1]} pixels a side, not {side}")
+    if named.startswith(MODULE):
+        raise InputError(
+            f"{named.removeprefix(MODULE)} is a module of your own, which no run folder holds: the command line cannot "
+            "apply it; in Python give it once more, TwinContrastClustering.load(RUN, backbone=MODULE).predict(IMAGES)"
+        )
     kind, _, rest = named.partition(":")
-    if kind == "module":
-        raise InputError(f"{rest} is a module of your own, which a run folder does not hold: give it as `backbone`")
     if kind not in ADAPTERS or (kind == "pretrained") == bool(rest):
-        known = (prefix if prefix == "pretrained" else f"{prefix}:NAME" for prefix in ADAPTERS)
-        raise InputError(f"there is no backbone {name!r}: choose one of {', '.join([*BACKBONES, *known])}")
+        raise InputError(f"there is no backbone {name!r}: choose one of {', '.join([*OWN, *map(_written, ADAPTERS)])}")
     encoder = ADAPTERS[kind](rest, side)
     encoder.network.eval().requires_grad_(False)
     return replace(encoder, name=name)
+
+
+class Pretrained(Backbone):
+    """An encoder as a backbone that goes on learning.
+
+    Its batch-norm keeps the statistics it came with, and its dropout stays off: what an image becomes depends neither
+    on the batch it is in nor on how many processes share it.
+    """
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.network = encoder.network.requires_grad_(True)
+        with torch.no_grad():
+            self.n_features = self.network(torch.zeros(1, 3, encoder.side, encoder.side)).shape[1]
+
+    def train(self, mode: bool = True) -> Pretrained:
+        super().train(mode)
+        self.network.eval()
+        return self
+
+    def forward(self, images: Tensor) -> Tensor:
+        features: Tensor = self.network(images)
+        return features
 
 
 def wrap_module(network: nn.Module) -> Encoder:
     """A module of the caller's own as an encoder; its attributes side, mean and std are taken if it has them."""
     side = getattr(network, "side", 224)
     mean, std = getattr(network, "mean", IMAGENET_MEAN), getattr(network, "std", IMAGENET_STD)
-    return Encoder(f"module:{type(network).__name__}", "", network, int(side), _rgb(mean), _rgb(std))
+    return Encoder(f"{MODULE}{type(network).__name__}", "", network, int(side), _rgb(mean), _rgb(std))
+
+
+def _written(kind: str) -> str:
+    """How a name of this kind is written."""
+    return kind if kind == "pretrained" else f"{kind}:FILE.safetensors" if kind in OWN else f"{kind}:NAME"
 
 
 def _efficientnet_lite0(rest: str, side: int) -> Encoder:
@@ -201,10 +233,12 @@ def _rgb(values: Any) -> Rgb:
     return red, green, blue
 
 
+OWN = tuple(name for name in BACKBONES if not name.startswith("mlp"))  # that see images
+
 ADAPTERS: dict[str, Callable[[str, int], Encoder]] = {
     "pretrained": _efficientnet_lite0,
     "torchvision": _torchvision,
     "timm": _timm,
     "hf": _hugging_face,
-    **{name: _own_backbone(name) for name in BACKBONES if not name.startswith("mlp")},
+    **{name: _own_backbone(name) for name in OWN},
 }

@@ -26,6 +26,7 @@ UNIFORM_EXCESS = 0.5
 UNIFORM_SHARE = 0.05
 DOMINANT_SHARE = 0.9  # one cluster with more than this share of the images
 AGREEMENT_SHARE = 0.25  # views agree less than a quarter of the way from chance to always
+STRAIN = 0.35  # nats by which a prior on sizes shifts clusters (sizes.py); images prefer theirs by 3 on average
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,6 +148,7 @@ class Health:
     confidence: float  # mean max q
     marginal_entropy: float  # of the mean q, divided by log K: 1 is balanced, 0 is one cluster
     agreement: float | None  # share of rows whose argmax is the same in two views
+    strain: float = 0.0  # what a prior on sizes takes, in nats
 
     def warning(self) -> str | None:
         """One sentence on what is wrong and what to try, or None."""
@@ -159,7 +161,7 @@ class Health:
                 f" {1 / n_clusters:.3f}), so the clusters mean little; train longer, lower the assignment temperature,"
                 " or use the default method"
             )
-        return self._collapse() or self._disagreement()
+        return self._collapse() or self._disagreement() or self._strained()
 
     def _collapse(self) -> str | None:
         n_clusters, n_rows = len(self.sizes), sum(self.sizes)
@@ -187,6 +189,15 @@ class Health:
         return (
             f"two views of an image do not agree on its cluster (the same in {self.agreement:.0%}, by chance"
             f" {chance:.0%}); train longer or use milder augmentation"
+        )
+
+    def _strained(self) -> str | None:
+        if self.strain <= STRAIN:
+            return None
+        return (
+            f"the clusters are made more even than the images are (the prior on sizes shifts them by {self.strain:.2f}"
+            " nats, see docs/uneven.md), which cuts large groups up and joins small ones; lower it, for example --set"
+            " anchored.balance=0"
         )
 
 

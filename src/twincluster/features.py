@@ -22,7 +22,7 @@ from torch import Tensor
 from twincluster.encoders import Encoder
 from twincluster.errors import InputError
 from twincluster.images.augment import plain_images
-from twincluster.images.store import Images
+from twincluster.images.store import Images, cache_folder
 
 VERSION = 1  # of how an image becomes an encoder's input: another number, other features
 CHUNK = 64  # images whose features reach the disk at once; a GPU encodes them together
@@ -139,10 +139,9 @@ def _header(count: int, width: int) -> bytes:
 
 def _place(images: Images, encoder: Encoder) -> Path:
     """Known by the pixels, not by where they came from, and by all that changes what the encoder makes of them."""
-    base = Path(os.environ.get("TWINCLUSTER_CACHE") or "~/.cache/twincluster/store").expanduser()
     known_by = [VERSION, images.fingerprint, encoder.name, encoder.version, encoder.side, encoder.mean, encoder.std]
     digest = hashlib.sha256(repr(known_by).encode())
     if images.listing.array is not None:  # whose fingerprint may leave out some rows of a large one
         for first in range(0, len(images.pixels), CHUNK):
             digest.update(np.ascontiguousarray(images.pixels[first : first + CHUNK]).data)
-    return base / "features" / f"{digest.hexdigest()[:32]}.npy"
+    return cache_folder() / "features" / f"{digest.hexdigest()[:32]}.npy"

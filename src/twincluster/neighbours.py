@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from twincluster import draws
+from twincluster.assign import principal_directions
 from twincluster.images.store import Images
 from twincluster.methods.base import Method, Network
 
@@ -32,7 +33,7 @@ def rotate(method: Method, images: Images) -> None:
     sample = images.usable[:: -(-len(images.usable) // POOL)]
     mean, std = networks[0].mean, networks[0].std
     rows = (torch.from_numpy(np.array(images.pixels[sample])).to(mean.device) - mean) / std
-    variance, directions = torch.linalg.eigh(rows.T @ rows / len(rows))  # smallest first
+    variance, directions = principal_directions(rows)
     for network in networks:
         assert network.rotation is not None
         count = network.rotation.shape[1]

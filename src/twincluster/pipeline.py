@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,16 +13,22 @@ import numpy as np
 
 from twincluster import inference
 from twincluster.choose import Choice
-from twincluster.config import Config, differences
-from twincluster.derive import LARGEST_SIDE, data_shape, resolve, resolve_device
-from twincluster.encoders import Encoder, load_encoder
+from twincluster.config import Config, Train, differences
+from twincluster.corrected import corrected
+from twincluster.derive import data_shape, resolve, resolve_device
+from twincluster.drift import Reference
+from twincluster.edits import FILE as EDITS
+from twincluster.encoders import MODULE, Encoder, load_encoder
 from twincluster.engine import Reporter, Trainer
 from twincluster.errors import InputError
 from twincluster.evaluate import Scores, score
 from twincluster.features import encode
-from twincluster.images.decode import largest_side, typical_side
+from twincluster.images.decode import DEFAULT_SIDE, largest_side, typical_side
 from twincluster.images.sources import Listing
 from twincluster.images.store import Images, open_images
+from twincluster.known import stamps_of, write_stamps
+from twincluster.methods.base import Network
+from twincluster.processes import join
 from twincluster.results import Assignments, Run
 
 Split = Literal["all", "train", "test"]
@@ -71,21 +77,28 @@ def fit(
     encoding: Callable[[int, int], None] | None = None,
 ) -> Fitted:
     """Train on a source and write the run folder `out`. `location` and `root` let later commands open it again."""
-    if not resume:
+    processes = join(config.train.device)
+    if not resume and processes.first:
         Run(out).refuse_if_taken()  # before an hour of decoding
     scored, scored_on = rows_to_score(listing, split, len(listing.paths))
-    config = with_image_size(config, listing)
-    encoder = load_encoder(config.train.encoder) if config.train.encoder else None
-    images = open_for(config, listing, decoding, encoder=encoder, device=config.train.device, encoding=encoding)
+    config, stamps = with_image_size(config, listing), stamps_of(listing)
+    encoder = processes.in_turn(lambda: load_encoder(config.train.frozen)) if config.train.frozen else None
+    images = processes.in_turn(
+        lambda: open_for(config, listing, decoding, encoder=encoder, device=config.train.device, encoding=encoding)
+    )
     training = dataclasses.replace(images, usable=_usable(images, split))
     config = resolve(config, training)
     data = describe(images, location, root, split) | ({"encoder": encoder.version} if encoder else {})
-    run = _continue_run(out, config, data) if resume else Run.create(out)
-    if not run.has_choice:  # else config.json holds the number of clusters, which the model there has
-        run.write_config(config, data_shape(config, training), data)
+    run = None
+    if processes.first:
+        run = _continue_run(out, config, data) if resume else Run.create(out)
+        if not run.has_choice:  # else config.json holds the number of clusters, which the model there has
+            run.write_config(config, data_shape(config, training), data)
     labels = listing.labels[training.usable] if listing.labels is not None else None
     trainer = Trainer(config, training, run=run, labels=labels, reporter=reporter)
     method = trainer.run(resume=resume)
+    if run is None:
+        raise SystemExit(0)  # the first process writes the result
     network = method.online
     if method.choice:
         run.write_choice(method.choice)
@@ -93,6 +106,8 @@ def fit(
         run.write_config(config, data_shape(config, training), data)
     assignments = Assignments.of(images, images.usable, inference.predict(network, images.pixels, images.usable))
     run.save_model(network)
+    Reference.measured(network, training.pixels, training.usable).write(run.folder)
+    write_stamps(run.folder, dict(zip(listing.paths, stamps, strict=True)))
     run.write_assignments(assignments)
     scores = None
     if listing.labels is not None and (scored & (listing.labels >= 0) & (assignments.clusters >= 0)).any():
@@ -111,30 +126,40 @@ def describe(
         "files": images.listing.files is not None,
         "fingerprint": images.fingerprint,
         "inputs": len(images.listing.paths),
+        "side": images.side,
         "readable": len(images.usable),
         "split": split,
     }
 
 
 def with_image_size(config: Config, listing: Listing) -> Config:
-    """Training size of images in files, where the settings name none: their own, within bounds."""
-    if config.train.image_size or listing.files is None or config.train.encoder:
+    """Training size of images, where the settings name none: what an encoder that goes on learning is used to, or that
+    of the files, within bounds."""
+    if config.train.finetune:
+        side = _encoder_to_train(config.train, listing).side
+    elif config.train.image_size or listing.files is None or config.train.frozen:
         return config
-    typical = typical_side(listing.files, config.train.frame)
-    side = min(LARGEST_SIDE, max(SMALLEST_SIDE, typical or LARGEST_SIDE))
+    else:
+        typical = typical_side(listing.sizes, config.train.frame)
+        side = min(DEFAULT_SIDE, max(SMALLEST_SIDE, typical or DEFAULT_SIDE))
     return dataclasses.replace(config, train=dataclasses.replace(config.train, image_size=side))
 
 
-def advice(config: Config, listing: Listing) -> str | None:
-    """A line for those who are about to train on photographs without a GPU."""
+def _encoder_to_train(train: Train, listing: Listing) -> Encoder:
+    if not train.encoder:
+        raise InputError("train.finetune is true, but train.encoder names no pretrained network: give --backbone NAME")
+    if train.encoder.startswith(MODULE):
+        raise InputError("a module of your own stays frozen: leave train.finetune out")
+    if listing.is_rows:
+        raise InputError(f"{listing.name} holds rows, but {train.encoder} learns from images: leave train.finetune out")
+    return load_encoder(train.encoder)
+
+
+def beyond_a_cpu(config: Config, listing: Listing) -> bool:
+    """Whether this means training on photographs without a GPU."""
     if config.train.encoder or listing.files is None or resolve_device(config.train.device) != "cpu":
-        return None
-    if typical_side(listing.files, config.train.frame) <= PHOTOGRAPH_SIDE:
-        return None
-    return (
-        "no GPU: on photographs --backbone pretrained is quicker and finds better clusters than training from scratch "
-        "(pip install 'twincluster[pretrained]')"
-    )
+        return False
+    return typical_side(listing.sizes, config.train.frame) > PHOTOGRAPH_SIDE
 
 
 def open_for(
@@ -145,16 +170,18 @@ def open_for(
     encoder: Encoder | None = None,
     device: str = "auto",
     encoding: Callable[[int, int], None] | None = None,
+    side: int = 0,
 ) -> Images:
-    """What a network of the run sees of a listing: pixels, in its frame and at the size that it reads files at, or the
-    features of its encoder, which is loaded by name unless it is given."""
-    if config.train.encoder:
+    """What a network of the run sees of a listing: pixels, in its frame and at the size that it reads files at (`side`,
+    or what suits these files), or the features of its encoder, which is loaded by name unless it is given."""
+    if config.train.frozen:
         if listing.array is not None and listing.array.ndim == 2:
-            raise InputError(f"{listing.name} holds rows, but {config.train.encoder} encodes images: leave it out")
-        encoder = encoder or load_encoder(config.train.encoder)
+            raise InputError(f"{listing.name} holds rows, but {config.train.frozen} encodes images: leave it out")
+        encoder = encoder or load_encoder(config.train.frozen)
         images = open_images(listing, side=encoder.side, frame=config.train.frame, progress=decoding)
         return encode(images, encoder, resolve_device(device), encoding)
-    return open_images(listing, side=store_side(config, listing), frame=config.train.frame, progress=decoding)
+    side = side or store_side(config, listing)
+    return open_images(listing, side=side, frame=config.train.frame, progress=decoding)
 
 
 def store_side(config: Config, listing: Listing) -> int:
@@ -163,8 +190,14 @@ def store_side(config: Config, listing: Listing) -> int:
     Files that are smaller than that, as far as a sample of them shows, gain nothing from being enlarged on the disk.
     """
     wanted = config.train.image_size * 3 // 2
-    largest = largest_side(listing.files, config.train.frame) if listing.files else 0
+    largest = largest_side(listing.sizes, config.train.frame)
     return min(wanted, max(largest, SMALLEST_SIDE)) if largest else wanted
+
+
+def later_side(config: Config, data: Mapping[str, Any]) -> int:
+    """Side at which files that come after the training are decoded: as the run's own images were, whichever others
+    come with them; 0 where the run does not know. `data` is what config.json says of the run's data."""
+    return min(config.train.image_size * 3 // 2, int(data.get("side") or 0))
 
 
 def rows_to_score(listing: Listing | None, split: Split, count: int) -> tuple[np.ndarray, Split]:
@@ -181,27 +214,45 @@ def predict(
     device: str,
     decoding: Callable[[int, int], None] | None = None,
     encoding: Callable[[int, int], None] | None = None,
+    *,
+    location: str | None = None,
 ) -> Assignments:
-    """Assign the inputs of another source to the clusters of a run."""
+    """Assign the inputs of another source to the clusters of a run, with the edits that were made to it.
+
+    By `location`, which opens the source again, images are known that the run has rows of.
+    """
+    network, images = open_with(run, listing, device, decoding, encoding)
+    found = Assignments.of(images, images.usable, inference.predict(network, images.pixels, images.usable))
+    return corrected(run, found, listing, location, lambda rows: inference.embed(network, images.pixels, rows).numpy())
+
+
+def open_with(
+    run: Run,
+    listing: Listing,
+    device: str,
+    decoding: Callable[[int, int], None] | None = None,
+    encoding: Callable[[int, int], None] | None = None,
+) -> tuple[Network, Images]:
+    """The network of a run, and what it sees of the inputs of another source."""
     config, shape, data = run.read_config()
     network = run.load_network(resolve_device(device))
     width = listing.array.shape[1] if listing.array is not None and listing.array.ndim == 2 else 0  # of rows
-    sees_images = bool(shape.side or config.train.encoder)
+    sees_images = bool(shape.side or config.train.frozen)
     if width != (0 if sees_images else shape.n_inputs):
         trained_on = "images" if sees_images else f"rows of {shape.n_inputs} numbers"
         held = f"rows of {width} numbers" if width else "images"
         raise InputError(f"{listing.name} holds {held}, but {run.folder} was trained on {trained_on}")
-    encoder = load_encoder(config.train.encoder) if config.train.encoder else None
-    _refuse_other_weights(run, data, encoder.version if encoder else None)
-    images = open_for(config, listing, decoding, encoder=encoder, device=device, encoding=encoding)
-    return Assignments.of(images, images.usable, inference.predict(network, images.pixels, images.usable))
+    encoder = load_encoder(config.train.frozen) if config.train.frozen else None
+    refuse_other_weights(run.folder, data, encoder.version if encoder else None)
+    side = later_side(config, data)
+    return network, open_for(config, listing, decoding, encoder=encoder, device=device, encoding=encoding, side=side)
 
 
-def _refuse_other_weights(run: Run, data: dict[str, Any], version: str | None) -> None:
-    """`data` is what config.json says of the run's data; runs that the estimator saved know no version."""
+def refuse_other_weights(what: Path | str, data: Mapping[str, Any], version: str | None) -> None:
+    """`data` is what config.json says of the run's data; a module of the caller's own has no version."""
     if version and version != data.get("encoder", version):
         raise InputError(
-            f"the encoder has other weights now than when {run.folder} was made ({version}, then {data['encoder']}): "
+            f"the encoder has other weights now than when {what} was made ({version}, then {data['encoder']}): "
             "put the old ones back, or fit again"
         )
 
@@ -238,15 +289,25 @@ def _continue_run(out: Path, config: Config, data: dict[str, Any]) -> Run:
     """The run to resume, if settings and data are what they were."""
     run = Run.open(out)
     saved, _, then = run.read_config()
+    if run.is_updated:
+        raise InputError(
+            f"{out} has rows of later images (twincluster update), which more training would make wrong: fit into "
+            "another --out, and update that"
+        )
+    if (edits := run.folder / EDITS).is_file() and edits.stat().st_size:
+        raise InputError(
+            f"{out} has corrections by hand, which more training would make wrong: fit into another --out, or move "
+            f"{edits} away"
+        )
     if then["split"] != data["split"]:
         raise InputError(f"{out} was started with --split {then['split']}: resume with the same")
     shapes = [(made.train.image_size, made.train.frame) for made in (saved, config)]
     if saved.train.encoder == config.train.encoder:
-        _refuse_other_weights(run, then, data.get("encoder"))
+        refuse_other_weights(run.folder, then, data.get("encoder"))
     if then["fingerprint"] != data["fingerprint"] and shapes[0] == shapes[1]:
         raise InputError(f"{out} was started on other data: resume with the same source, or start anew elsewhere")
     # how long a run trains and how often it saves may change; what it computes may not
-    free = {"train.epochs", "train.minutes", "train.checkpoint_minutes", "train.compile"}
+    free = {"train.epochs", "train.minutes", "train.checkpoint_minutes", "train.compile", "train.parts"}
     if run.has_choice and not config.n_clusters:
         free.add("n_clusters")  # it was left to the data, as it is now
     changed = [name for name in differences(saved, config) if name not in free]

@@ -5,6 +5,7 @@ Each benchmark is a module that returns its figures and writes them as a table; 
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
@@ -103,3 +104,62 @@ def bench_startup(*, runs: Count = 9) -> None:
     from twincluster.bench.startup import measure
 
     print(measure(runs).to_text())
+
+
+@commands.command(name="longtail")
+def bench_longtail(
+    source: str = "cifar10",
+    /,
+    *,
+    ratio: Annotated[float, Parameter(validator=Number(gte=1))] = 100.0,
+    images: Count = 3000,
+    seed: int = 0,
+    balance: Annotated[list[float] | None, Parameter(negative=())] = None,
+    settings: Settings = None,
+    data_root: Path | None = None,
+) -> None:
+    """Clusters of a long-tailed subset at several balances.
+
+    Example: twincluster bench longtail cifar10 --ratio 100
+
+    Parameters
+    ----------
+    source
+        A named set.
+    ratio
+        Of the largest class to the smallest; sizes between fall exponentially. 1: all alike.
+    images
+        In the subset, about.
+    seed
+        Decides which classes are large, which images are taken, and every draw in training.
+    balance
+        A value of anchored.balance; may be repeated. Left out: -1, 0 and 1.
+    settings
+        Change one setting of the recipe `pretrained`, as in --set train.encoder=pretrained@224. May be repeated.
+    data_root
+        Where named data sets are kept; else $TWINCLUSTER_DATA.
+    """
+    from twincluster.bench.longtail import measure
+
+    balances = balance if balance is not None else [-1.0, 0.0, 1.0]
+    print(measure(source, ratio, images, seed, balances, settings or [], data_root).to_text())
+
+
+@commands.command(name="report")
+def bench_report(*, images: Count = 60_000, clusters: Count = 10, side: Count = 32) -> None:
+    """Size of a report, time to write it, and the load event of its page in Chromium.
+
+    Example: twincluster bench report --clusters 1000
+
+    Parameters
+    ----------
+    images
+        How many images to make up.
+    clusters
+        How many clusters they are in.
+    side
+        Of an image, in pixels.
+    """
+    from twincluster.bench.report import measure
+
+    print(measure(images, clusters, side).to_text())

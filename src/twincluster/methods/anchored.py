@@ -17,14 +17,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from twincluster import assign, losses
+from twincluster import assign, losses, sizes
 from twincluster.choose import choose_clusters
 from twincluster.config import Config
 from twincluster.memory import Queue, ema_update, momentum_copy
 from twincluster.methods.base import Batch, DataShape, Method, Network, Outcome
 
-MARGIN = 3.0  # mean gap, in nats, between a sample's two best clusters when k-means sets the head
-STARTS, FINAL_STARTS = 3, 10  # of k-means after an epoch, and of the one that decides the result
+STARTS, FINAL_STARTS = 3, 10  # of k-means after an epoch, and of the one that decides the result; ...
+STARTS_MANY, FINAL_STARTS_MANY = 1, 3  # ... above assign.FEW_CLUSTERS, where each takes long
 
 
 class AnchoredNetwork(Network):
@@ -59,7 +59,7 @@ class Anchored(Method):
     network_type = AnchoredNetwork
     online: AnchoredNetwork
     bank: Tensor  # (n_samples,F) momentum features, mean of the two newest views
-    anchors: Tensor  # (n_samples,K) q of the head on the bank when k-means last set it
+    anchors: Tensor | None  # (n_samples,K) q of the head on the bank when k-means last set it; for those that commit
     labels: Tensor  # (n_samples,) the cluster of each sample
     cluster_weight: Tensor  # now
     commit_weight: Tensor
@@ -78,7 +78,8 @@ class Anchored(Method):
         self.predictor = mlp(n_features, self.settings.hidden, n_features) if byol else nn.Identity()
         self.queue = Queue(self.settings.instance_queue, self.online.n_projected)  # Q
         self.register_buffer("bank", torch.zeros(shape.n_samples, self.online.backbone.n_features))
-        self.register_buffer("anchors", torch.full((shape.n_samples, self.n_clusters), 1 / self.n_clusters))
+        uniform = torch.full((shape.n_samples, self.n_clusters), 1 / self.n_clusters)
+        self.register_buffer("anchors", uniform if self.settings.commit_weight else None)
         self.register_buffer("labels", torch.zeros(shape.n_samples, dtype=torch.int64))
         for name in ("cluster_weight", "commit_weight", "keep"):
             self.register_buffer(name, torch.zeros(()))
@@ -103,14 +104,17 @@ class Anchored(Method):
 
         instance = self.instance_loss(query, other)
         cluster = self.cluster_loss(query, other, self.labels[samples].repeat(2))
-        commit = -(self.anchors[samples].repeat(2, 1) * log_assignment).sum(1).mean()
+        loss, metrics = instance + self.cluster_weight * cluster, {"instance_loss": instance, "cluster_loss": cluster}
+        if self.anchors is not None:
+            metrics["commit_loss"] = -(self.anchors[samples].repeat(2, 1) * log_assignment).sum(1).mean()
+            loss = loss + self.commit_weight * metrics["commit_loss"]
         first, second = log_assignment.detach().exp().chunk(2)
         return Outcome(
-            loss=instance + self.cluster_weight * cluster + self.commit_weight * commit,
+            loss=loss,
             assignment=first,
             key_assignment=second,
             memory={"samples": samples, "key": key, "features": F.normalize(key_features, dim=1)},
-            metrics={"instance_loss": instance, "cluster_loss": cluster, "commit_loss": commit},
+            metrics=metrics,
         )
 
     def predicted_key(self, projection: Tensor) -> Tensor:
@@ -146,30 +150,47 @@ class Anchored(Method):
     ) -> dict[str, float]:
         """New clusters from the features; once images have committed to clusters, k-means only moves these on."""
         old = self.labels.clone()
-        self.anchor(self.bank, seed=self.seed + epoch, warm=epoch > 0, n_init=0 if self.commit_weight > 0 else STARTS)
-        return {"relabelled": float((self.labels != old).float().mean())}
+        n_init = 0 if self.commit_weight > 0 else STARTS if self.n_clusters <= assign.FEW_CLUSTERS else STARTS_MANY
+        strain = self.anchor(self.bank, seed=self.seed + epoch, warm=epoch > 0, n_init=n_init)
+        return {"relabelled": float((self.labels != old).float().mean()), "strain": strain}
 
-    def anchor(self, features: Tensor, *, seed: int, warm: bool, n_init: int) -> None:
+    def anchor(self, features: Tensor, *, seed: int, warm: bool, n_init: int) -> float:
         """Set the head to the centres of k-means on whitened features, with clusters in their old order.
 
-        K-means starts from scratch and, if `warm`, from the clusters there are: the best end wins.
+        K-means starts from scratch and, if `warm`, from the clusters there are: the best end wins. Returns the strain
+        of the prior on sizes.
         """
         whitening = assign.whiten(features, self.settings.shrinkage)
-        whitened = whitening(features)
-        members = F.one_hot(self.labels, self.n_clusters).to(whitened.dtype)
-        init = losses.cluster_representations(whitened, members) if warm else None
-        found = assign.spherical_kmeans(whitened, self.n_clusters, seed=seed, init=init, n_init=n_init)
-        order = assign.match_labels(self.labels, found.labels, self.n_clusters)
-        centres = torch.empty_like(found.centres)
-        centres[order] = found.centres
+        found = self.cluster(whitening(features), seed, warm, n_init)
+        sized = sizes.weigh_sizes(whitening.rows(features), found, self.settings.balance)
+        order = assign.match_labels(self.labels, sized.labels, self.n_clusters)
+        centres, shift = torch.empty_like(sized.centres), torch.empty_like(sized.shift)
+        centres[order], shift[order] = sized.centres, sized.shift
         weight = centres @ whitening.matrix.T  # (K,F): the centres seen from the features before whitening
-        logits = (features - whitening.mean) @ weight.T
-        best = logits.topk(2, dim=1).values
-        scale = MARGIN / (best[:, 0] - best[:, 1]).mean().clamp(min=1e-6)
+        gap, label = self.look(features, whitening.mean, weight, shift)
+        scale = sizes.MARGIN / gap.mean().clamp(min=1e-6)
         self.online.head.weight.copy_(scale * weight)
-        self.online.head.bias.copy_(-scale * (weight @ whitening.mean))
-        self.anchors.copy_((scale * logits).softmax(1))
-        self.labels.copy_(self.anchors.argmax(1))
+        self.online.head.bias.copy_(scale * (shift - weight @ whitening.mean))
+        self.labels.copy_(label)
+        if self.anchors is not None:
+            self.anchors.copy_((scale * ((features - whitening.mean) @ weight.T + shift)).softmax(1))
+        return sized.strain
+
+    def look(self, features: Tensor, mean: Tensor, weight: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
+        """By how much each sample prefers its best cluster, and which that is, (n_samples,); few samples at a time."""
+        gap, label = [], []
+        for part in torch.split(features, max(1, assign.CELLS // self.n_clusters)):
+            logits = (part - mean) @ weight.T + shift
+            gap.append(sizes.gaps(logits))
+            label.append(logits.argmax(1))
+        return torch.cat(gap), torch.cat(label)
+
+    def cluster(self, whitened: Tensor, seed: int, warm: bool, n_init: int) -> assign.Clusters:
+        """What k-means finds; where sizes may be uneven, and not only moved on, parts that it finds are joined."""
+        if self.settings.balance < 0 and n_init:
+            return sizes.joined_parts(whitened, self.n_clusters, seed=seed, n_init=n_init)
+        init = sizes.directions(whitened, self.labels, self.n_clusters) if warm else None
+        return assign.spherical_kmeans(whitened, self.n_clusters, seed=seed, init=init, n_init=n_init)
 
     @torch.no_grad()
     def finish(self, embed: Callable[[Network], Tensor]) -> None:
@@ -180,9 +201,10 @@ class Anchored(Method):
             self.n_clusters = self.choice.n_clusters
             self.online.head = nn.Linear(features.shape[1], self.n_clusters, device=features.device)
             self.online.head.requires_grad_(False)
-            self.anchors = features.new_zeros(len(features), self.n_clusters)
+            self.anchors = None
             self.labels.zero_()
-        self.anchor(features, seed=self.seed, warm=not self.between, n_init=FINAL_STARTS)
+        n_init = FINAL_STARTS if self.n_clusters <= assign.FEW_CLUSTERS else FINAL_STARTS_MANY
+        self.anchor(features, seed=self.seed, warm=not self.between, n_init=n_init)
 
 
 def mlp(n_inputs: int, hidden: int, n_outputs: int) -> nn.Sequential:
