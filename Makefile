@@ -8,7 +8,7 @@ READY := .venv/.ready
 # Idle OpenMP threads sleep instead of spinning, which would take the cores from the other processes.
 test bench: export OMP_WAIT_POLICY = passive
 
-.PHONY: help setup demo test lint bench clean
+.PHONY: help setup browser demo test lint bench clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -19,8 +19,14 @@ setup: $(READY) ## install everything into .venv; costs nothing when pyproject.t
 demo: $(READY) ## cluster 1,797 handwritten digits and compare with classic methods
 	$(BIN)/twincluster demo
 
-test: lint ## lint, types and tests: what a change must pass
+test: lint browser ## lint, types and tests: what a change must pass
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+
+# The page of a report is tried in a real browser, Debian's own; without one its tests are skipped.
+browser:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
+	  || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } \
+	  || echo "no Chromium, and it could not be installed: the page of a report will not be tested"
 
 lint: $(READY) ## ruff and mypy
 	$(BIN)/ruff check .
@@ -31,6 +37,7 @@ bench: $(READY) ## measure speed and memory on this machine; the last table take
 	$(BIN)/twincluster bench startup
 	$(BIN)/twincluster bench augment
 	$(BIN)/twincluster bench train --device cpu --set train.backbone=small --set train.batch_size=128
+	$(BIN)/twincluster bench report
 	$(BIN)/twincluster bench memory
 
 clean: ## remove .venv, caches and built packages; runs and data stay

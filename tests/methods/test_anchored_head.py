@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from small_runs import midway
-from twincluster import assign
+from twincluster import assign, sizes
 from twincluster.assign import Clusters
 from twincluster.methods.anchored import Anchored
 from twincluster.methods.base import Batch
@@ -116,3 +116,20 @@ def test_at_the_end_the_head_is_set_for_the_features_that_prediction_sees(found:
     method.finish(embed)
     assert asked == [method.online]
     assert same_partition(method.online.assign_features(plain).argmax(1), found[-1].labels)
+
+
+@pytest.mark.parametrize("balance", [-1.0, 0.5, 1.0])
+def test_a_head_draws_the_clusters_of_a_prior_on_their_sizes(balance: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    method = midway(f"anchored.balance={balance}")
+    method.bank.copy_(F.normalize(torch.randn(method.bank.shape, generator=torch.Generator().manual_seed(3)), dim=1))
+    weighed = []
+    weigh = sizes.weigh_sizes
+    monkeypatch.setattr(sizes, "weigh_sizes", lambda *a: weighed.append(weigh(*a)) or weighed[-1])
+    end_epoch(method)
+    log_q = method.online.assign_features(method.bank)
+    assert weighed[0].shift.any()
+    assert same_partition(log_q.argmax(1), weighed[0].labels)
+    assert torch.equal(method.labels, log_q.argmax(1))
+    torch.testing.assert_close(log_q.exp(), method.anchors, rtol=1e-3, atol=1e-4)
+    if balance == 1:
+        assert torch.bincount(method.labels).max() <= len(method.labels) / K + 2

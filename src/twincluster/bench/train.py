@@ -20,12 +20,13 @@ from torch import Tensor, nn
 from twincluster import draws
 from twincluster.backbones import Backbone, flops
 from twincluster.bench.synthetic import blank_images, noise_images
-from twincluster.config import Config, load_recipe, make_config, parse_overrides
+from twincluster.config import Config, make_config, parse_overrides
 from twincluster.derive import data_shape, resolve
 from twincluster.engine import Reporter, Trainer
 from twincluster.errors import InputError
 from twincluster.methods import METHODS
 from twincluster.methods.base import Batch, DataShape
+from twincluster.recipe import load_recipe
 
 EPOCH = 60_000  # images of CIFAR-10, train and test merged
 ROUNDS = 3

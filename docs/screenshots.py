@@ -1,0 +1,63 @@
+"""Takes the pictures of the report that README and docs show, in a real Chromium.
+
+twincluster demo --out runs/demo && python docs/screenshots.py runs/demo
+"""
+
+import io
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from PIL import Image
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from twincluster.bench.report import find_browser
+
+FOLDER = Path(__file__).parent
+LARGEST = 150_000  # bytes of a picture
+TALL, WIDE, PHONE = {"width": 1200, "height": 1300}, {"width": 1200, "height": 840}, {"width": 390, "height": 844}
+
+
+def main(run: Path) -> None:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=find_browser(), args=["--no-sandbox"])
+        page = run / "report.html"
+        take(browser, page, "report.png", TALL, "light", lambda shown: None)
+        take(browser, page, "report-map.png", WIDE, "dark", show_map)
+        take(browser, page, "report-phone.png", PHONE, "light", show_clusters)
+        browser.close()
+
+
+def take(
+    browser: Browser, page: Path, name: str, size: dict[str, int], theme: str, prepare: Callable[[Page], None]
+) -> None:
+    shown = browser.new_page(viewport=size, color_scheme=theme, reduced_motion="reduce")
+    shown.goto(page.resolve().as_uri())
+    prepare(shown)
+    shown.wait_for_timeout(500)
+    image = Image.open(io.BytesIO(shown.screenshot())).convert("RGB").quantize(128, dither=Image.Dither.NONE)
+    image.save(FOLDER / name, optimize=True)
+    bytes_ = (FOLDER / name).stat().st_size
+    assert bytes_ < LARGEST, f"{name} has {bytes_} bytes"
+    shown.close()
+
+
+def show_map(page: Page) -> None:
+    page.evaluate("document.getElementById('map').scrollIntoView()")
+    page.wait_for_timeout(300)
+    page.evaluate("document.getElementById('map').scrollIntoView()")
+    point = page.evaluate(
+        """() => { const { map } = reportParts.panel, box = map.canvas.getBoundingClientRect();
+        const [x, y] = map.at(Math.floor(map.points.x.length / 2)); return [box.x + x, box.y + y]; }"""
+    )
+    page.mouse.move(*point)
+
+
+def show_clusters(page: Page) -> None:
+    page.evaluate("document.getElementById('clusters').scrollIntoView()")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python docs/screenshots.py RUN")
+    main(Path(sys.argv[1]))

@@ -1,0 +1,155 @@
+"""A folder to share: the model, its settings without the paths of this machine, cluster names, and a model card.
+
+It is a run folder itself, which `twincluster predict` and `TwinContrastClustering.load` open; its rows are numbers, so
+that no file name leaves with it. Nothing is sent anywhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from twincluster.corrected import JUNK_STATUS
+from twincluster.disk import strict_json, write_atomically
+from twincluster.edit_replay import State
+from twincluster.edits import FILE as EDITS
+from twincluster.edits import Edits
+from twincluster.errors import InputError
+from twincluster.evaluate import Scores, score
+from twincluster.export.inputs import Inputs
+from twincluster.findings import truth_of
+from twincluster.images.folders import printable
+from twincluster.images.sources import open_source
+from twincluster.pipeline import rows_to_score
+from twincluster.results import Assignments, Run
+
+MOST_ROWS = 200  # of the table of clusters in a card
+USE = """## Use it
+
+```
+twincluster predict THIS_FOLDER new_images/ --out new.csv
+```
+
+```python
+from twincluster import TwinContrastClustering
+
+model = TwinContrastClustering.load("THIS_FOLDER")
+model.predict(images)  # uint8 (n,h,w,3), paths, a folder; the model's own clusters
+```
+
+Nothing in this folder is ever unpickled. The command line applies the corrections in `edits.jsonl`, where there is one;
+`labels.json` has the names of the clusters by their ids."""
+_MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|~-])")
+
+
+def write_model(inputs: Inputs, out: Path, labels: str | None = None) -> str:
+    """model.safetensors, config.json, labels.json, README.md, and what predicting needs beside them."""
+    run = inputs.run
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"{out} exists and is not empty: choose another folder")
+    if not (run.folder / "model.safetensors").is_file():
+        raise InputError(f"{run.folder} has no model yet: continue the run with `twincluster fit ... --resume`")
+    assignments, state, has_edits = inputs.edited()
+    scores = _scores(inputs, labels)
+    settings = json.loads((run.folder / "config.json").read_text(encoding="utf-8"))
+    settings["data"] |= {"location": None, "root": None}
+    out.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(run.folder / "model.safetensors", out / "model.safetensors")
+    write_atomically(out / "config.json", json.dumps(settings, indent=2) + "\n")
+    Run(out).write_assignments(_nameless(inputs.assignments.first(inputs.data["inputs"])))
+    if has_edits:
+        write_atomically(out / EDITS, "".join(strict_json(line) + "\n" for line in Edits(run).without_rows()))
+    names = {str(cluster): name for cluster, name in state.names.items()}
+    write_atomically(out / "labels.json", json.dumps(names, indent=2) + "\n")
+    write_atomically(out / "README.md", model_card(settings, assignments, state, scores))
+    told = "with scores" if scores else "without scores, for there are no labels"
+    return f"a model to share in {out}, {told}: look through README.md before you upload it"
+
+
+def model_card(settings: dict[str, Any], assignments: Assignments, state: State, scores: Scores | None) -> str:
+    data, config, train = settings["data"], settings["config"], settings["config"]["train"]
+    source = _plain(data["source"])
+    backbone = train.get("encoder") or train.get("backbone")
+    sections = [
+        _head(data, scores),
+        f"# Clusters of {source}\n\nImages sorted into {len(state.names):,} clusters without labels, by twincluster.",
+        USE,
+        _clusters(assignments, state),
+        _score_section(scores),
+        f"## Data\n\n* source: {source}\n* images: {data['inputs']:,}, of which {data['readable']:,} could be read\n"
+        f"* part trained on: {data['split']}\n* fingerprint (SHA-256 of the pixels): `{data['fingerprint']}`",
+        f"## Training\n\n* method: {config['method']}\n* network: {_plain(str(backbone))}\n* image side: "
+        f"{settings['shape']['side'] or 'features or rows'}\n* epochs: {train['epochs']}\n* seed: {config['seed']}\n"
+        f"* device and precision: {train['device']}, {train['precision']}\n* versions: "
+        + ", ".join(f"{name} {version}" for name, version in settings["versions"].items()),
+    ]
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _head(data: dict[str, Any], scores: Scores | None) -> str:
+    """YAML; text of others is quoted as JSON, which is YAML too."""
+    lines = ["---", "library_name: twincluster", "tags:", "- image-clustering", "- unsupervised", "- safetensors"]
+    if scores:
+        name = json.dumps(printable(str(data["source"])))
+        lines += ["model-index:", "- name: twincluster", "  results:", "  - task:", "      type: image-clustering"]
+        lines += ["    dataset:", f"      name: {name}", f"      type: {name}", "    metrics:"]
+        for kind, value in (("accuracy", scores.acc), ("nmi", scores.nmi), ("ari", scores.ari)):
+            lines += [f"    - type: {kind}", f"      value: {value:.4f}"]
+    return "\n".join([*lines, "---"])
+
+
+def _clusters(assignments: Assignments, state: State) -> str:
+    sizes = state.sizes()
+    lines = ["## Clusters", "", "| id | name | images | mean confidence |", "|---|---|---|---|"]
+    for cluster, name in list(state.names.items())[:MOST_ROWS]:
+        inside = assignments.confidence[assignments.clusters == cluster]
+        sure = f"{inside.mean():.3f}" if len(inside) else ""
+        lines.append(f"| {cluster} | {_plain(name)} | {sizes[cluster]:,} | {sure} |")
+    if len(state.names) > MOST_ROWS:
+        lines.append(f"\nand {len(state.names) - MOST_ROWS:,} more, in `labels.json`")
+    junk = sum(status == JUNK_STATUS for status in assignments.status)
+    return "\n".join(lines) + (f"\n\nMarked as junk by hand: {junk:,}." if junk else "")
+
+
+def _score_section(scores: Scores | None) -> str:
+    if not scores:
+        return ""
+    return (
+        "## Scores\n\nOf the model's own clusters, before any correction by hand, against labels that it never saw: "
+        f"accuracy {scores.acc:.4f} (best one-to-one matching), NMI {scores.nmi:.4f}, ARI {scores.ari:.4f}."
+    )
+
+
+def _scores(inputs: Inputs, labels: str | None) -> Scores | None:
+    """As `twincluster evaluate` counts them; None without labels."""
+    data, assignments = inputs.data, inputs.assignments
+    listing = None
+    if data["location"]:
+        try:
+            root = inputs.root or (Path(data["root"]) if data.get("root") else None)
+            listing = open_source(data["location"], root=root)
+        except InputError:
+            listing = None
+    if listing is not None and len(listing.paths) != data["inputs"]:
+        listing = None
+    truth, _ = truth_of(inputs.run, labels, assignments, listing)
+    if truth is None or (listing is None and data["split"] != "all"):
+        return None
+    part, _ = rows_to_score(listing, data["split"], data["inputs"])
+    rows = np.concatenate([part, np.ones(len(assignments.paths) - len(part), dtype=bool)])
+    return score(truth[rows], assignments.clusters[rows])
+
+
+def _nameless(assignments: Assignments) -> Assignments:
+    return dataclasses.replace(assignments, paths=tuple(str(row) for row in range(len(assignments.paths))))
+
+
+def _plain(text: str) -> str:
+    """Text of others as text, not as markup."""
+    return _MARKUP.sub(r"\\\1", printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))

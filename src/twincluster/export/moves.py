@@ -1,0 +1,181 @@
+"""Moving many files as if it were one act: a journal is written first, by which a move can be finished or undone.
+
+A failure on the way puts everything back. After a kill the journal says what was meant: the same command finishes it.
+"""
+
+from __future__ import annotations
+
+import errno
+import filecmp
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from twincluster.disk import write_atomically
+from twincluster.errors import InputError
+from twincluster.images.folders import printable
+
+JOURNAL = "twincluster-moves.json"
+Pair = tuple[Path, Path]  # from, to
+
+
+def move_all(pairs: Sequence[Pair], out: Path) -> None:
+    """All of them, or, when one cannot be moved, none."""
+    if not pairs:
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    before = read_journal(out)
+    _write(out, [*before, *pairs], moving=True)
+    done: list[Pair] = []
+    try:
+        for source, target in pairs:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            done.append((source, target))
+            move_one(source, target)
+    except OSError as error:
+        for source, target in reversed(done):
+            _put_back(source, target)
+        _write(out, before, moving=False)
+        _remove_empty({target.parent for _, target in done})
+        why = f"{printable(str(done[-1][0]))} cannot be moved ({str(error.strerror).lower()})"
+        raise InputError(f"{why}: everything is back where it was") from error
+    _write(out, [*before, *pairs], moving=False)
+
+
+def finish(out: Path) -> bool:
+    """Complete a move that was interrupted; whether there was one."""
+    if not _is_moving(out):
+        return False
+    pairs = read_journal(out)
+    for source, target in pairs:
+        if os.path.lexists(source):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _complete(source, target)
+    _write(out, pairs, moving=False)
+    return True
+
+
+def undo(out: Path) -> str:
+    """Move everything back that this folder's journal names."""
+    if not (out / JOURNAL).is_file():
+        raise InputError(f"{out} has no {JOURNAL}: nothing was moved there")
+    pairs = read_journal(out)
+    both = [pair for pair in pairs if os.path.lexists(pair[0]) and os.path.lexists(pair[1])]
+    if taken := [source for source, target in both if not _is_copy(source, target)]:
+        raise InputError(f"{printable(str(taken[0]))} exists again: move it away first; nothing was done")
+    back = sum(_put_back(source, target) for source, target in reversed(pairs))
+    (out / JOURNAL).unlink()
+    _remove_empty({target.parent for _, target in pairs})
+    gone = len(pairs) - back
+    return f"moved {back:,} images back" + (f"; {gone:,} are not in {out} any more" if gone else "")
+
+
+def moved_from(out: Path) -> set[str]:
+    """Where the images that were moved into a folder had been."""
+    return {str(source) for source, _ in read_journal(out)}
+
+
+def read_journal(out: Path) -> list[Pair]:
+    content = _content(out)
+    try:
+        return [(Path(source), out / target) for source, target in content["pairs"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{out / JOURNAL} is damaged: move it away to do without") from error
+
+
+def move_one(source: Path, target: Path) -> None:
+    """Never over another file, and never without either the old or the new one in place."""
+    try:
+        rename_new(source, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        partial = target.with_name(f".{os.getpid()}.partial")
+        try:
+            shutil.copy2(source, partial)
+            with partial.open("rb") as file:
+                os.fsync(file.fileno())
+            rename_new(partial, target)
+        finally:
+            partial.unlink(missing_ok=True)
+        source.unlink()
+
+
+def rename_new(source: Path, target: Path) -> None:
+    """A rename that fails where there is a file already."""
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno in (errno.EEXIST, errno.EXDEV, errno.ENOENT, errno.EACCES, errno.ENOSPC):
+            raise
+        if os.path.lexists(target):  # no hard links here
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from None
+        os.rename(source, target)
+        return
+    os.unlink(source)
+
+
+def _complete(source: Path, target: Path) -> None:
+    if not os.path.lexists(target):
+        move_one(source, target)
+    elif _is_copy(source, target):  # the kill came between the two halves of a move
+        source.unlink()
+    else:
+        raise InputError(
+            f"{printable(str(source))} cannot be moved on: there is another file at {printable(str(target))}; "
+            "move that away, or use --undo"
+        )
+
+
+def _put_back(source: Path, target: Path) -> bool:
+    if not os.path.lexists(target):
+        return os.path.lexists(source)
+    if os.path.lexists(source):
+        if _is_copy(source, target):
+            target.unlink()
+            return True
+        return False
+    source.parent.mkdir(parents=True, exist_ok=True)
+    move_one(target, source)
+    return True
+
+
+def _is_copy(source: Path, target: Path) -> bool:
+    try:
+        return os.path.samefile(source, target) or filecmp.cmp(source, target, shallow=False)
+    except OSError:
+        return False
+
+
+def _remove_empty(folders: set[Path]) -> None:
+    for folder in folders:
+        with suppress(OSError):  # which is how one that is not empty says so
+            folder.rmdir()
+
+
+def _is_moving(out: Path) -> bool:
+    return bool(_content(out).get("moving"))
+
+
+def _content(out: Path) -> dict[str, Any]:
+    path = out / JOURNAL
+    if not path.is_file():
+        return {"pairs": []}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path} is damaged: move it away to do without") from error
+    return content if isinstance(content, dict) else {}
+
+
+def _write(out: Path, pairs: Sequence[Pair], *, moving: bool) -> None:
+    """Targets relative to the folder, which may be moved as a whole; names that are no UTF-8 survive as escapes."""
+    if not pairs:
+        (out / JOURNAL).unlink(missing_ok=True)
+        return
+    listed = [[str(source), os.path.relpath(target, out)] for source, target in pairs]
+    write_atomically(out / JOURNAL, json.dumps({"moving": moving, "pairs": listed}) + "\n")

@@ -1,0 +1,109 @@
+"""One row for each input, with its final cluster: as csv, or as parquet with the embedding and a place on a map.
+
+Shapes: n rows, m of them with features, D features.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from twincluster.errors import InputError
+from twincluster.export.inputs import Inputs
+from twincluster.images.inputs import Member
+from twincluster.results import check_table
+
+MOST_TSNE = 10_000  # images that t-SNE lays out within minutes on two cores
+Map = Literal["auto", "pca", "tsne"]
+
+
+def write_csv(inputs: Inputs, out: Path) -> str:
+    """path, cluster, confidence, status, and name where the run was edited."""
+    _check(out, ".csv")
+    assignments, state, _ = inputs.edited()
+    assignments.write(out)
+    return f"{len(assignments.paths):,} rows in {out}{guesses(state.guessed)}"
+
+
+def write_parquet(inputs: Inputs, out: Path, place: Map = "auto") -> str:
+    """The same columns, with file, embedding (fixed-size list of float32), x and y."""
+    _check(out, ".parquet")
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    from twincluster.report.layout import lay_out
+
+    assignments, state, _ = inputs.edited()
+    features, rows = inputs.features()
+    if not len(rows):
+        raise InputError(f"the embedding needs the images, and {inputs.absent}: put them back, or choose --to csv")
+    laid = lay_out(features, method=_method(place, len(rows)))
+    count = len(assignments.paths)
+    table = assignments.to_arrow()
+    if inputs.data["files"]:
+        table = table.append_column("file", pa.array([_writable(file) for file in inputs.files()], pa.string()))
+    missing = np.ones(count, dtype=bool)
+    missing[rows] = False
+    for name, values in zip("xy", _spread(laid.places, rows, count).T, strict=True):
+        table = table.append_column(name, pa.array(values, pa.float32(), mask=missing))
+    table = table.append_column("embedding", _lists(_spread(features, rows, count), missing))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    partial = out.with_name(out.name + ".partial")
+    parquet.write_table(table, partial)
+    partial.replace(out)
+    unseen = int((missing & (inputs.assignments.clusters >= 0)).sum())
+    gaps = f"; {unseen:,} have no embedding, because {inputs.absent or 'their images are gone'}" if unseen else ""
+    return f"{count:,} rows in {out}, x and y by {laid.method}{gaps}{guesses(state.guessed)}"
+
+
+def guesses(guessed: np.ndarray) -> str:
+    """A remark on rows whose part of a split cluster is not known."""
+    if not guessed.any():
+        return ""
+    return (
+        f"; {int(guessed.sum()):,} came after their cluster was split and cannot be compared with its parts, for their "
+        "images are gone: they are in the first one"
+    )
+
+
+def _check(out: Path, suffix: str) -> None:
+    if out.suffix.lower() != suffix:
+        raise InputError(f"{out}: expected a name that ends in {suffix}")
+    check_table(out)
+
+
+def _method(place: Map, count: int) -> str | None:
+    if place == "tsne":
+        import importlib.util
+
+        if importlib.util.find_spec("openTSNE") is None:
+            raise InputError("--map tsne needs a package: pip install openTSNE, or choose --map pca")
+        return "t-SNE"
+    return "PCA" if place == "pca" or count > MOST_TSNE else None
+
+
+def _spread(values: np.ndarray, rows: np.ndarray, count: int) -> np.ndarray:
+    """(m,...) as float32 in all n rows, zeros between."""
+    whole = np.zeros((count, values.shape[1]), np.float32)
+    whole[rows] = values
+    return whole
+
+
+def _lists(features: np.ndarray, missing: np.ndarray) -> Any:
+    import pyarrow as pa
+
+    return pa.FixedSizeListArray.from_arrays(
+        pa.array(features.reshape(-1), pa.float32()), features.shape[1], mask=pa.array(missing)
+    )
+
+
+def _writable(file: Path | Member) -> str | None:
+    """Nothing for images inside an archive, and for names that no text can hold."""
+    if isinstance(file, Member):
+        return None
+    try:
+        return str(file).encode().decode()
+    except UnicodeEncodeError:
+        return None

@@ -1,0 +1,231 @@
+"""What a page shows of a run, as plain data that becomes JSON; a page in one file and a server use the same.
+
+Names of files and classes stand here as they are; whoever writes them into a page escapes them.
+
+    head        {title, sentences: [text], next: [{text, command?}], facts: [{value, label}], warning?}
+    run         {source, kind, inputs, readable, added, clusters, folder, method, backbone, epochs, seed, version}
+    confidence  {mean, sure, bins: [20 counts of 0 to 1]}
+    images      columns over the images that are shown anywhere, which the rest names by their place in here:
+                {path, cluster, confidence, label (-1 unknown), large, small}: the last two are tiles, -1 for none
+    clusters    [{id, name, size, share, confidence, typical: [image], doubtful: [image], purity?, classes?}]
+    map         {method, meaning, note, image, x, y} with coordinates from 0 to 9999, or {absent}
+    curves      see curves.py
+    problems    {unreadable, duplicates, tiny, empty, alike}, each with a count and what is listed of it
+    labels      {names, acc, nmi, ari, scoredOn, confusion: {clusters, classes, counts, note}}, or {absent}
+    thumbnails  {large, small} (see thumbnails.Sheets.to_dict), or {absent}; pixelated: show pixels as squares
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+import twincluster
+from twincluster.report import head, problems
+from twincluster.report.curves import curves_of
+from twincluster.report.layout import POINTS, lay_out
+from twincluster.report.material import Material, spread_evenly
+from twincluster.report.typical import centres, representatives
+
+BINS = 20  # of the confidence
+SURE = 0.5  # confidence from which one cluster outweighs all others together
+WIDEST = 40  # clusters and classes of a confusion matrix
+CLASSES = 3  # that a card names
+GROUPS, GROUP = 24, 6  # groups of near-duplicates that are listed, and images of each
+PIXELATED = 16  # pixels a side up to which pixels are shown as squares
+NO_LABELS = "the run was not compared with labels"
+
+
+@dataclass(eq=False)
+class Gathered:
+    """The data of a page, and the inputs whose tiles it needs."""
+
+    data: dict[str, Any]
+    large: list[int] = field(default_factory=list)  # inputs in the order of their tiles
+    small: list[int] = field(default_factory=list)
+
+
+def gather(material: Material) -> Gathered:
+    middle = centres(material)
+    shown = _Shown(material)
+    around = problems.neighbourhood_of(material)
+    data: dict[str, Any] = {
+        "version": 1,
+        "run": _run(material),
+        "confidence": _confidence(material),
+        "clusters": _clusters(material, middle, shown),
+        "problems": _problems(material, middle, around, shown),
+        "map": _map(material, shown),
+        "curves": curves_of(material.metrics),
+        "labels": _labels(material),
+    }
+    data["images"] = shown.columns()
+    data["thumbnails"] = {"absent": material.no_pictures} if material.pictures is None else {}
+    data["thumbnails"]["pixelated"] = material.pictures is not None and material.pictures.shape[1] <= PIXELATED
+    return Gathered({"head": head.head_of(material, data), **data}, shown.large, shown.small)
+
+
+class _Shown:
+    """Inputs that the page shows, each once, and which tiles they have."""
+
+    def __init__(self, material: Material) -> None:
+        self.material = material
+        self.places: dict[int, int] = {}  # by input
+        self.large: list[int] = []
+        self.small: list[int] = []
+        self.tiles: dict[str, dict[int, int]] = {"large": {}, "small": {}}
+
+    def add(self, row: int, size: str) -> int:
+        """The place of an input among the images, with a tile of this size if it has a picture."""
+        rows, tiles = (self.large, self.tiles["large"]) if size == "large" else (self.small, self.tiles["small"])
+        has_picture = self.material.pictures is not None and row < len(self.material.pictures)
+        if has_picture and row not in tiles and self.material.clusters[row] >= 0:
+            tiles[row] = len(rows)
+            rows.append(row)
+        return self.places.setdefault(row, len(self.places))
+
+    def columns(self) -> dict[str, list[Any]]:
+        rows, material = list(self.places), self.material
+        return {
+            "path": [material.assignments.paths[row] for row in rows],
+            "cluster": material.clusters[rows].tolist(),
+            "confidence": [round(float(value), 3) for value in material.confidence[rows]],
+            "label": [-1] * len(rows) if material.truth is None else material.truth[rows].tolist(),
+            "large": [self.tiles["large"].get(row, -1) for row in rows],
+            "small": [self.tiles["small"].get(row, -1) for row in rows],
+        }
+
+
+def _run(material: Material) -> dict[str, Any]:
+    config, data = material.config, material.data
+    return {
+        "source": data["source"],
+        "kind": "rows" if material.data.get("side") == 0 and not data["files"] and _is_rows(material) else "images",
+        "inputs": len(material.assignments.paths),
+        "readable": int((material.clusters >= 0).sum()),
+        "added": len(material.assignments.paths) - int(data["inputs"]),
+        "clusters": config.n_clusters,
+        "folder": str(material.run.folder),
+        "method": config.method,
+        "backbone": config.train.encoder or config.train.backbone,
+        "epochs": int(material.metrics[-1].get("epoch", 0)) + 1 if material.metrics else 0,
+        "seed": config.seed,
+        "version": twincluster.__version__,
+    }
+
+
+def _is_rows(material: Material) -> bool:
+    _, shape, _ = material.run.read_config()
+    return not shape.side and not material.config.train.encoder
+
+
+def _confidence(material: Material) -> dict[str, Any]:
+    known = material.confidence[np.isfinite(material.confidence)]
+    counts = np.histogram(known.clip(0, 1), BINS, (0, 1))[0].tolist()
+    if not len(known):
+        return {"mean": None, "sure": None, "bins": counts}
+    return {"mean": round(float(known.mean()), 4), "sure": round(float((known >= SURE).mean()), 4), "bins": counts}
+
+
+def _clusters(material: Material, middle: np.ndarray, shown: _Shown) -> list[dict[str, Any]]:
+    sizes = material.assignments.sizes(material.config.n_clusters)
+    readable, found = max(1, sum(sizes)), []
+    for k, (typical, doubtful) in enumerate(representatives(material, middle)):
+        mine = material.confidence[material.clusters == k]
+        cluster: dict[str, Any] = {
+            "id": k,
+            "name": f"Cluster {k}",
+            "size": sizes[k],
+            "share": round(sizes[k] / readable, 5),
+            "confidence": round(float(mine.mean()), 4) if len(mine) else None,
+            "typical": [shown.add(row, "large") for row in typical],
+            "doubtful": [shown.add(row, "large") for row in doubtful],
+        }
+        found.append(cluster | _composition(material, k))
+    return found
+
+
+def _composition(material: Material, cluster: int) -> dict[str, Any]:
+    """Purity of a cluster and its most common classes, where labels were scored."""
+    if material.scores is None or cluster >= len(material.scores.confusion):
+        return {}
+    counts = material.scores.confusion[cluster]
+    total = int(counts.sum())
+    if not total:
+        return {}
+    order = np.argsort(-counts, kind="stable")[:CLASSES]
+    return {
+        "purity": round(float(counts.max()) / total, 4),
+        "classes": [[int(code), int(counts[code])] for code in order if counts[code]],
+        "labelled": total,
+    }
+
+
+def _problems(material: Material, middle: np.ndarray, around: problems.Neighbourhood, shown: _Shown) -> dict[str, Any]:
+    unread = problems.unreadable(material)
+    groups = problems.duplicates(around)
+    sizes = np.array(material.assignments.sizes(material.config.n_clusters))
+    tiny, empty = problems.small_clusters(sizes)
+    alike = problems.lookalikes(material, middle, around)
+    pictured = material.pictures is not None
+    return {
+        "unreadable": {"count": len(unread), "listed": unread[: problems.LISTED]},
+        "duplicates": {
+            "count": len(groups),
+            "compared": len(around.rows),
+            "cosine": problems.COSINE if pictured else problems.COSINE_OF_ROWS,
+            "difference": problems.DIFFERENCE if pictured else None,
+            "listed": [
+                {"count": len(group), "images": [shown.add(row, "large") for row in group[:GROUP]]}
+                for group in groups[:GROUPS]
+            ],
+        },
+        "tiny": {"count": len(tiny), "share": problems.TINY, "listed": tiny[: problems.LISTED]},
+        "empty": {"count": len(empty), "listed": empty[: problems.LISTED]},
+        "alike": {
+            "count": len(alike), "mixed": problems.MIXED, "cosine": problems.CLOSE, "compared": len(around.rows),
+            "listed": alike[: problems.LISTED // 10],
+        },
+    }  # fmt: skip
+
+
+def _map(material: Material, shown: _Shown) -> dict[str, Any]:
+    if len(material.rows) < 2:
+        return {"absent": material.no_pictures or "there are too few inputs"}
+    chosen = spread_evenly(np.arange(len(material.rows)), POINTS)
+    layout = lay_out(material.features[chosen], seed=material.config.seed)
+    readable = int((material.clusters >= 0).sum())
+    whole = f"all {readable:,}" if len(chosen) == readable else f"{len(chosen):,} of {readable:,}, evenly chosen"
+    return {
+        "method": layout.method,
+        "meaning": layout.meaning,
+        "note": whole,
+        "image": [shown.add(int(row), "small") for row in material.rows[chosen]],
+        "x": layout.places[:, 0].tolist(),
+        "y": layout.places[:, 1].tolist(),
+    }
+
+
+def _labels(material: Material) -> dict[str, Any]:
+    if material.scores is None:
+        return {"absent": material.no_scores or NO_LABELS, "names": list(material.class_names or ())}
+    confusion, matching = material.scores.confusion, material.scores.matching
+    n_classes = confusion.shape[1]
+    names = material.class_names or tuple(map(str, range(n_classes)))
+    largest = np.argsort(-confusion.sum(1), kind="stable")[:WIDEST]
+    common = np.sort(np.argsort(-confusion.sum(0), kind="stable")[:WIDEST])
+    # along the diagonal: clusters in the order of the classes they match, those that match none at the end
+    rows = sorted(largest.tolist(), key=lambda k: (matching[k] < 0, matching[k], -confusion[k].sum()))
+    whole = max(confusion.shape) <= WIDEST
+    note = "" if whole else f"the {len(rows)} largest clusters and the {len(common)} most common classes"
+    return {
+        "names": list(names),
+        **{name: round(float(getattr(material.scores, name)), 4) for name in ("acc", "nmi", "ari")},
+        "scoredOn": material.scored_on,
+        "confusion": {
+            "clusters": rows, "classes": common.tolist(), "counts": confusion[np.ix_(rows, common)].tolist(),
+            "note": note,
+        },
+    }  # fmt: skip

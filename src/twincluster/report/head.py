@@ -1,0 +1,94 @@
+"""The first lines of a report: what was clustered, how sure that is, and what to do next."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from twincluster.evaluate import Health
+from twincluster.record import health_of
+from twincluster.report.material import Material
+
+EDITS = "edits.jsonl"  # what a person has corrected, beside the model's own assignments
+UNSURE = 0.7  # mean confidence below which the whole is doubtful
+
+
+def head_of(material: Material, data: dict[str, Any]) -> dict[str, Any]:
+    """`data` is what gather.py has found so far."""
+    run = data["run"]
+    what = run["kind"]
+    return {
+        "title": f"{run['readable']:,} {what} of {run['source'].rstrip('/')} in {run['clusters']:,} clusters",
+        "sentences": _sentences(material, data, what),
+        "facts": _facts(data, what),
+        "warning": _warning(material),
+        "next": _next(material, data),
+    }
+
+
+def _sentences(material: Material, data: dict[str, Any], what: str) -> list[str]:
+    found, confidence, labels = [], data["confidence"], data["labels"]
+    if confidence["mean"] is not None:
+        mean = confidence["mean"]
+        low = ", which is low: take the clusters as a first draft" if mean < UNSURE else ""
+        ahead = f"One cluster is clearly ahead for {confidence['sure']:.0%} of them"
+        found.append(f"{ahead}; the mean confidence is {_dot(mean)}{low}.")
+    if "acc" in labels:
+        where = "" if labels["scoredOn"] == "all" else f" on the {labels['scoredOn']} part"
+        scores = ", ".join(f"{name.upper()} {_dot(labels[name])}" for name in ("acc", "nmi", "ari"))
+        found.append(f"Compared with labels{where}: {scores}.")
+    if material.choice:
+        said = material.choice.describe()
+        found.append(said[0].upper() + said[1:] + ".")
+    if data["run"]["added"]:
+        found.append(f"{data['run']['added']:,} {what} were added after the training and have no pictures here.")
+    if (material.run.folder / EDITS).is_file():
+        found.append(f"These are the clusters as the model made them, without the corrections in {EDITS}.")
+    if material.pictures is None:
+        found.append(f"Without pictures: {material.no_pictures}.")
+    return found
+
+
+def _facts(data: dict[str, Any], what: str) -> list[dict[str, str]]:
+    run, labels, confidence = data["run"], data["labels"], data["confidence"]
+    facts = [(f"{run['readable']:,}", what), (f"{run['clusters']:,}", "clusters")]
+    if confidence["mean"] is not None:
+        facts.append((_dot(confidence["mean"]), "mean confidence"))
+    if "acc" in labels:
+        facts += [(_dot(labels[name]), name.upper()) for name in ("acc", "nmi", "ari")]
+    if unread := data["problems"]["unreadable"]["count"]:
+        facts.append((f"{unread:,}", "not readable"))
+    return [{"value": value, "label": label} for value, label in facts]
+
+
+def _warning(material: Material) -> str | None:
+    """What is wrong with the clusters as a whole, if anything is."""
+    rows = [row for row in material.metrics if row.get("histogram") and row.get("mean_assignment")]
+    if not rows or len(rows[-1]["histogram"]) != material.config.n_clusters or material.config.n_clusters < 2:
+        return None
+    health: Health = health_of(rows[-1])
+    return health.warning()
+
+
+def _next(material: Material, data: dict[str, Any]) -> list[dict[str, str]]:
+    folder, found = shlex.quote(str(material.run.folder)), []
+    problems = data["problems"]
+    if alike := problems["alike"]["listed"]:
+        one, other = alike[0]["clusters"]
+        found.append({"text": f"See whether clusters {one} and {other} belong together: they look most alike."})
+    if data["run"]["clusters"] > 2:
+        found.append({"text": "Sort the clusters by confidence and start with the least certain."})
+    if problems["duplicates"]["count"]:
+        found.append({"text": "Look through the near-duplicates under Problems."})
+    what = data["run"]["kind"]
+    predict = f"twincluster predict {folder} NEW_{what.upper()} --out new.csv"
+    found.append({"text": f"Put new {what} into these clusters:", "command": predict})
+    if material.scores is None and material.data["files"]:
+        labelled = f"twincluster report {folder} --labels folders"
+        found.append({"text": "If the folders are labels, compare with them:", "command": labelled})
+    return found
+
+
+def _dot(value: float) -> str:
+    """.93, -.02 and 1.00."""
+    return f"{value:.2f}".replace("0.", ".", 1) if abs(value) < 0.995 else f"{value:.2f}"

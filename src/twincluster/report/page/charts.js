@@ -1,0 +1,85 @@
+// Small drawings of how training went. Each says in words what it shows.
+"use strict";
+
+const [WIDE, HIGH, LEFT, BOTTOM] = [340, 150, 38, 22];
+
+/** Lines over epochs: {title, note, lines: [{name, values}]}. */
+function lineChart(group, epochs) {
+  const known = group.lines.flatMap(({ values }) => values.filter((value) => value !== null));
+  const [low, high] = [Math.min(...known, group.title === "Health" ? 0 : Infinity), Math.max(...known)];
+  const x = (at) => LEFT + (epochs.length > 1 ? (at / (epochs.length - 1)) * (WIDE - LEFT - 8) : (WIDE - LEFT) / 2);
+  const y = (value) => 8 + (1 - (value - low) / (high - low || 1)) * (HIGH - BOTTOM - 12);
+  const lines = group.lines.map(({ values }, at) => {
+    const place = (value, i) => (value === null ? null : `${x(i).toFixed(1)},${y(value).toFixed(1)}`);
+    const parts = values.map(place).filter(Boolean);
+    if (parts.length === 1) {
+      const [cx, cy] = parts[0].split(",");
+      return makeSvg("circle", { class: `hue-${at}`, cx, cy, r: 3 });
+    }
+    return makeSvg("polyline", { class: `line line-${at}`, points: parts.join(" ") });
+  });
+  const last = (values) => values.filter((value) => value !== null).at(-1);
+  const first = (values) => values.find((value) => value !== null);
+  const said = group.lines.map(({ name, values }) => `${name} from ${short(first(values))} to ${short(last(values))}`).join("; ");
+  const label = `${group.title} over ${plural(epochs.at(-1), "epoch")}: ${said}`;
+  const svg = makeSvg("svg", { viewBox: `0 0 ${WIDE} ${HIGH}`, role: "img", "aria-label": label },
+    axis(low, high, y), tick(x(0), HIGH - 6, epochs[0], "start"),
+    epochs.length > 1 ? tick(WIDE - 8, HIGH - 6, `epoch ${epochs.at(-1)}`, "end") : null, lines);
+  const key = group.lines.map(({ name, values }, at) => make("li", {}, dash(at), make("span", { text: `${name} ${short(last(values))}` })));
+  return make("figure", { class: "chart" }, make("h3", { text: group.title }), svg, make("ul", { class: "key" }, key),
+    make("figcaption", { class: "note", text: group.note }));
+}
+
+function dash(at) {
+  const line = makeSvg("line", { class: `line line-${at}`, x1: 0, y1: 4, x2: 18, y2: 4 });
+  return makeSvg("svg", { viewBox: "0 0 18 8", width: 18, height: 8, "aria-hidden": "true" }, line);
+}
+
+function axis(low, high, y) {
+  return [low, high].flatMap((value) => [
+    makeSvg("line", { class: "axis", x1: LEFT, x2: WIDE - 8, y1: y(value), y2: y(value) }),
+    tick(LEFT - 5, y(value) + 4, short(value), "end"),
+  ]);
+}
+
+function tick(x, y, text, anchor) {
+  return makeSvg("text", { x, y, "text-anchor": anchor, text });
+}
+
+function short(value) {
+  if (value === null || value === undefined) return "–";
+  return Math.abs(value) >= 100 ? value.toFixed(0) : String(Number(value.toPrecision(3)));
+}
+
+/** Sizes of clusters at a few moments: {epoch, clusters, shares}, the largest first. */
+function sizesChart(histograms) {
+  const top = Math.max(...histograms.flatMap(({ shares }) => shares));
+  const drawings = histograms.map(({ epoch, clusters, shares }) => {
+    const wide = 100 / shares.length;
+    const bars = shares.map((share, at) => bar(at * wide, Math.max(0.5, wide * 0.84), 60, (58 * share) / top));
+    const even = 60 - 58 / clusters / top;
+    const said = `Epoch ${epoch}: the largest cluster holds ${percent(shares[0])}, the smallest ${percent(shares.at(-1))}`;
+    const frame = { viewBox: "0 0 100 62", role: "img", "aria-label": said, preserveAspectRatio: "none" };
+    const svg = makeSvg("svg", frame, bars, makeSvg("line", { class: "even", x1: 0, x2: 100, y1: even, y2: even }));
+    return make("div", {}, svg, note(`epoch ${epoch}`));
+  });
+  const meaning = "each bar is a cluster, largest first; the line is where all would be if they were even";
+  return make("figure", { class: "chart whole" }, make("h3", { text: "Sizes of clusters" }),
+    make("div", { class: "moments" }, drawings), make("figcaption", { class: "note", text: meaning }));
+}
+
+function bar(x, width, bottom, height) {
+  return makeSvg("rect", { class: "bar-fill", x, y: bottom - height, width, height });
+}
+
+/** How many images have which confidence: 20 counts from 0 to 1. */
+function confidenceChart({ bins, mean, sure }) {
+  const top = Math.max(...bins, 1);
+  const wide = 300 / bins.length;
+  const bars = bins.map((many, at) => bar(at * wide + 1, wide - 2, 70, many ? Math.max(1, (68 * many) / top) : 0));
+  const said = mean === null ? "No image has a cluster"
+    : `Confidence of all images from 0 to 1: mean ${decimal(mean)}, ${percent(sure)} at .5 or more`;
+  const line = makeSvg("line", { class: "axis", x1: 0, x2: 300, y1: 70.5, y2: 70.5 });
+  return make("figure", { class: "chart" }, makeSvg("svg", { viewBox: "0 0 300 90", role: "img", "aria-label": said },
+    bars, line, tick(0, 86, "unsure", "start"), tick(300, 86, "sure", "end")));
+}

@@ -1,0 +1,61 @@
+"""A page in a real Chromium, watched: every request, every message on the console, every error."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Error, Page, sync_playwright
+
+from twincluster.bench.report import find_browser
+
+REQUIRED = os.environ.get("TWINCLUSTER_BROWSER") == "required"
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Without a browser the tests of the page are skipped, unless TWINCLUSTER_BROWSER=required."""
+    found = find_browser()
+    if found is None:
+        (pytest.fail if REQUIRED else pytest.skip)("no Chromium: `make browser` installs Debian's, as root")
+    with sync_playwright() as playwright:
+        try:
+            browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        except Error as error:
+            if REQUIRED:
+                raise
+            pytest.skip(f"{found} does not start: {str(error).splitlines()[0]}")
+        yield browser
+        browser.close()
+
+
+@dataclass
+class Watched:
+    page: Page
+    requests: list[str] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+
+
+def watch(browser: Browser, path: Path, **options: Any) -> Watched:
+    """Opens a page whose every request beyond itself is stopped and noted."""
+    options = {"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce"} | options
+    page = browser.new_page(**options)
+    page.set_default_timeout(20_000)
+    watched = Watched(page)
+    own = path.resolve().as_uri()
+
+    def decide(route: Any) -> None:
+        if route.request.url == own:
+            route.continue_()
+        else:
+            watched.requests.append(route.request.url)
+            route.abort()
+
+    page.route("**/*", decide)
+    page.on("console", lambda message: watched.complaints.append(f"{message.type}: {message.text}"))
+    page.on("pageerror", lambda error: watched.complaints.append(str(error)))
+    page.goto(own)
+    return watched

@@ -1,0 +1,264 @@
+"""The page in a real browser: nothing fetched, nothing broken, nothing sideways, and all it offers does its work."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+if os.environ.get("TWINCLUSTER_BROWSER") != "required":
+    pytest.importorskip("playwright")
+    pytest.importorskip("axe_playwright_python")
+
+from axe_playwright_python.sync_playwright import Axe
+from browsing import Watched, chromium, watch
+from playwright.sync_api import Browser, Page
+from report_runs import HOSTILE, hostile_folder, made_run
+
+from twincluster.report.page import write_report
+
+PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """26 pictures in three clusters, with labels, under hostile names, and one file that cannot be read."""
+    folder = tmp_path_factory.mktemp("page")
+    return write_report(made_run(folder / "run", hostile_folder(folder / HOSTILE), 3), "folders")[0]
+
+
+@pytest.fixture(scope="module")
+def large_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """1,500 pictures in 300 clusters, without labels."""
+    folder = tmp_path_factory.mktemp("large")
+    np.save(folder / "noise.npy", np.random.default_rng(0).integers(0, 256, (1500, 8, 8, 3)).astype(np.uint8))
+    return write_report(made_run(folder / "run", folder / "noise.npy", 300))[0]
+
+
+@pytest.fixture
+def watched(browser: Browser, report: Path) -> Iterator[Watched]:
+    found = watch(browser, report)
+    yield found
+    assert found.requests == []
+    assert found.complaints == []
+    assert found.page.evaluate("window.harmed") is None
+    found.page.close()
+
+
+def titles(page: Page) -> list[str]:
+    return [str(text) for text in page.locator("#clusters h3").all_text_contents()]
+
+
+def points(page: Page) -> list[list[float]]:
+    """Where the points of the map are in the window."""
+    found: list[list[float]] = page.evaluate(
+        """() => { const box = document.querySelector("canvas").getBoundingClientRect();
+        const { map } = reportParts.panel;
+        return map.points.x.map((_, i) => { const [x, y] = map.at(i); return [box.x + x, box.y + y]; }); }"""
+    )
+    return found
+
+
+def show(page: Page, part: str) -> None:
+    for _ in range(3):  # what comes into sight is drawn only then, and may change its height
+        page.evaluate(f"document.getElementById('{part}').scrollIntoView()")
+        page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+def test_all_parts_are_there_and_markup_in_names_is_text(watched: Watched) -> None:
+    page = watched.page
+    assert page.locator("main > section h2").all_text_contents() == [
+        "Clusters", "Map", "Labels", "Problems", "Training",
+    ]  # fmt: skip
+    assert HOSTILE in page.locator("h1").inner_text()
+    assert page.locator("img").count() == 0
+    page.get_by_text("1 file could not be read").click()
+    assert page.get_by_text(f"{HOSTILE}/broken {HOSTILE}.png").is_visible()
+    assert page.locator(".confusion tbody tr").count() == 3
+
+
+def test_sorting_changes_the_order_and_turns_it_round(watched: Watched) -> None:
+    page = watched.page
+    ids = "[...document.querySelectorAll('.card')].map((card) => card.id)"
+    size = page.evaluate("reportParts.data.clusters.map(({id, confidence}) => [confidence, `cluster-${id}`])")
+    page.get_by_role("button", name="Confidence", exact=True).click()
+    assert page.evaluate(ids) == [name for _, name in sorted(size)]
+    assert "least certain first" in page.locator("#clusters [role=status]").inner_text()
+    page.get_by_role("button", name="Confidence", exact=True).click()
+    assert page.evaluate(ids) == [name for _, name in sorted(size, reverse=True)]
+
+
+def test_an_image_opens_enlarged_and_arrows_go_on(watched: Watched) -> None:
+    page = watched.page
+    page.locator(".card .thumb").first.focus()
+    page.keyboard.press("Enter")
+    first = page.locator("#viewer-path").inner_text()
+    assert page.locator("dialog[open] [role=img]").get_attribute("aria-label") == first
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#viewer-path").inner_text() != first
+    page.keyboard.press("ArrowLeft")
+    assert page.locator("#viewer-path").inner_text() == first
+    page.keyboard.press("Escape")
+    assert page.locator("dialog[open]").count() == 0
+
+
+def test_pointing_at_the_map_shows_the_image(watched: Watched) -> None:
+    page = watched.page
+    show(page, "map")
+    x, y = points(page)[5]
+    page.mouse.move(x - 1, y)
+    page.mouse.move(x, y)
+    assert page.locator(".tip").is_visible()
+    assert page.locator(".tip .picture").count() == 1
+    page.mouse.move(5, 5)
+    assert not page.locator(".tip").is_visible()
+
+
+def test_a_lasso_lists_what_is_inside_it_and_nothing_else(watched: Watched) -> None:
+    page = watched.page
+    show(page, "map")
+    page.get_by_role("button", name="Select", exact=True).click()
+    places = np.array(points(page))
+    middle = (places[:, 0].min() + places[:, 0].max()) / 2
+    top, bottom = places[:, 1].min() - 8, places[:, 1].max() + 8
+    left = places[:, 0].min() - 8
+    page.mouse.move(left, top)
+    page.mouse.down()
+    for x, y in ((middle, top), (middle, bottom), (left, bottom)):
+        page.mouse.move(x, y, steps=6)
+    page.mouse.up()
+    expected = page.evaluate("reportParts.data.map.image.map((image) => reportParts.data.images.path[image])")
+    inside = {expected[i] for i in np.flatnonzero(places[:, 0] < middle)}
+    assert set(page.locator(".found textarea").input_value().split("\n")) == inside
+    assert page.locator(".found .thumb").count() == len(inside)
+    page.get_by_role("button", name="Clear").click()
+    assert not page.locator(".found").is_visible()
+
+
+def test_the_map_zooms_and_moves_by_wheel_buttons_and_keys(watched: Watched) -> None:
+    page = watched.page
+    show(page, "map")
+
+    def spread() -> float:
+        places = np.array(points(page))
+        return float(np.ptp(places[:, 0]))
+
+    before = spread()
+    page.get_by_role("button", name="Zoom in").click()
+    closer = spread()
+    assert closer > 1.3 * before
+    box = page.locator("canvas").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 300, box["y"] + 200)
+    page.mouse.wheel(0, -300)
+    page.wait_for_function(f"reportParts.panel.map.view.scale > {1.6}")
+    assert spread() > closer
+    page.locator("canvas").focus()
+    page.keyboard.press("0")
+    assert spread() == pytest.approx(before)
+    place = points(page)[0][0]
+    page.keyboard.press("ArrowRight")
+    assert points(page)[0][0] < place
+
+
+def test_what_is_in_view_can_be_listed_without_a_mouse(watched: Watched) -> None:
+    page = watched.page
+    page.get_by_role("button", name="List what is in view").focus()
+    page.keyboard.press("Enter")
+    assert len(page.locator(".found textarea").input_value().split("\n")) == len(points(page))
+
+
+def test_a_card_leads_to_the_map_and_the_map_shows_its_cluster_alone(watched: Watched) -> None:
+    page = watched.page
+    page.locator(".card").first.get_by_role("button", name="on the map").click()
+    focus = page.evaluate("reportParts.panel.map.focus")
+    assert page.locator(".card").first.get_attribute("id") == f"cluster-{focus}"
+    assert page.locator(f".legend button[data-id='{focus}']").get_attribute("aria-pressed") == "true"
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("which", ["report", "large_report"])
+def test_no_accessibility_fault_in_either_theme(
+    browser: Browser, which: str, theme: str, request: pytest.FixtureRequest
+) -> None:
+    page = watch(browser, request.getfixturevalue(which), color_scheme=theme).page
+    for part in page.locator("details summary").all():
+        part.click()
+    found: Any = Axe().run(page).response
+    assert [(fault["id"], fault["nodes"][0]["html"][:200]) for fault in found["violations"]] == []
+    page.close()
+
+
+def test_dark_mode_is_dark_and_light_is_light(browser: Browser, report: Path) -> None:
+    for theme, is_dark in (("light", False), ("dark", True)):
+        page = watch(browser, report, color_scheme=theme).page
+        paper = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")
+        ink = page.evaluate("getComputedStyle(document.body).color.match(/\\d+/g).map(Number)")
+        assert (sum(paper) < sum(ink)) is is_dark
+        page.close()
+
+
+@pytest.mark.parametrize("which", ["report", "large_report"])
+def test_nothing_scrolls_sideways_on_a_phone(browser: Browser, which: str, request: pytest.FixtureRequest) -> None:
+    page = watch(browser, request.getfixturevalue(which), **PHONE).page
+    for part in page.locator("details summary").all():
+        part.click()
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    wide = "[...document.querySelectorAll('main *')].filter((e) => e.scrollWidth > e.clientWidth + 1 && "
+    wide += "['auto', 'scroll'].includes(getComputedStyle(e).overflowX)).map((e) => e.outerHTML.slice(0, 120))"
+    assert page.evaluate(wide) == []
+    page.close()
+
+
+def test_a_tap_on_the_map_shows_the_image(browser: Browser, report: Path) -> None:
+    page = watch(browser, report, **PHONE).page
+    show(page, "map")
+    x, y = points(page)[3]
+    page.touchscreen.tap(x, y)
+    assert page.locator(".tip").is_visible()
+    page.close()
+
+
+def test_print_leaves_out_what_paper_cannot_do(browser: Browser, report: Path, tmp_path: Path) -> None:
+    page = watch(browser, report, color_scheme="dark").page
+    page.emulate_media(media="print")
+    assert not page.locator("nav").is_visible()
+    assert not page.locator("#clusters .tools").is_visible()
+    assert page.locator(".card").first.is_visible()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    page.pdf(path=tmp_path / "report.pdf")
+    assert (tmp_path / "report.pdf").stat().st_size > 10_000
+    page.close()
+
+
+def test_hundreds_of_clusters_come_a_few_at_a_time_and_can_be_found(browser: Browser, large_report: Path) -> None:
+    watched = watch(browser, large_report)
+    page = watched.page
+    assert page.locator(".card").count() == 24
+    page.get_by_role("button", name="more of 300").click()
+    assert page.locator(".card").count() == 72
+    page.get_by_role("searchbox").fill("cluster 271")
+    assert titles(page) == ["Cluster 271"]
+    assert page.locator(".legend button").count() == 36
+    assert (watched.requests, watched.complaints) == ([], [])
+    page.close()
+
+
+def test_a_run_without_pictures_still_has_a_page(browser: Browser, tmp_path: Path) -> None:
+    np.save(tmp_path / "noise.npy", np.random.default_rng(0).integers(0, 256, (20, 8, 8, 3)).astype(np.uint8))
+    run = made_run(tmp_path / "run", tmp_path / "noise.npy", 2)
+    (tmp_path / "noise.npy").unlink()
+    watched = watch(browser, write_report(run)[0])
+    assert "moved or changed" in watched.page.locator("#lead").inner_text()
+    assert "moved or changed" in watched.page.locator("#map").inner_text()
+    assert watched.page.locator(".card .named").count() > 0
+    assert watched.complaints == []
+    watched.page.close()

@@ -1,0 +1,113 @@
+"""`predict` on a run that was edited: names, merges and splits hold for new images, moved ones stay moved."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pytest
+
+from command_line import TINY, colours, command, worked
+from twincluster import inference
+from twincluster.edits import Edits
+from twincluster.findings import reopen
+from twincluster.images.sources import open_source
+from twincluster.pipeline import open_with
+from twincluster.results import Assignments, Run
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corrected")
+    np.save(folder / "images.npy", colours(36)[0])
+    np.save(folder / "new.npy", colours(30, seed=1)[0])
+    worked("fit", folder / "images.npy", "-k", 3, "--out", folder / "run", *TINY)
+    return folder
+
+
+@pytest.fixture
+def run(original: Path, tmp_path: Path) -> Run:
+    shutil.copytree(original / "run", tmp_path / "run")
+    return Run.open(tmp_path / "run")
+
+
+def predicted(run: Run, source: Path) -> pandas.DataFrame:
+    out = run.folder.parent / "out.csv"
+    worked("predict", run.folder, source, "--out", out, "--device", "cpu")
+    return pandas.read_csv(out, keep_default_na=False)
+
+
+def embed(run: Run, rows: np.ndarray) -> np.ndarray:
+    images, _ = reopen(run, None, None)
+    assert images is not None
+    return inference.embed(run.load_network(), images.pixels, rows).numpy()
+
+
+def test_without_edits_nothing_changes(run: Run, original: Path) -> None:
+    assert list(predicted(run, original / "new.npy").columns) == ["path", "cluster", "confidence", "status"]
+    edits = Edits(run)
+    edits.rename(0, "x")
+    edits.undo()
+    assert list(predicted(run, original / "new.npy").columns) == ["path", "cluster", "confidence", "status"]
+
+
+def test_merged_and_renamed_clusters_keep_their_names(run: Run, original: Path) -> None:
+    model = predicted(run, original / "new.npy")
+    edits = Edits(run)
+    edits.merge([0, 2], name="both, <b>")
+    found = predicted(run, original / "new.npy")
+    assert found.cluster.tolist() == [{0: 0, 1: 1, 2: 0}[cluster] for cluster in model.cluster]
+    assert found.name.tolist() == [{0: "both, <b>", 1: "1"}[cluster] for cluster in found.cluster]
+    assert found.confidence.tolist() == model.confidence.tolist()
+
+
+def test_a_split_cluster_is_decided_by_the_nearest_part(run: Run, original: Path) -> None:
+    model = predicted(run, original / "new.npy")
+    largest = int(model.cluster.mode()[0])
+    state = Edits(run).split(largest, 2, lambda rows: embed(run, rows))
+    found = predicted(run, original / "new.npy")
+    centres = {part: embed(run, state.members(part)) for part in (3, 4)}
+    centres = {part: rows.mean(0) / np.linalg.norm(rows.mean(0)) for part, rows in centres.items()}
+    network, images = open_with(run, open_source(original / "new.npy"), "cpu")
+    features = inference.embed(network, images.pixels, images.usable).numpy()
+    for row, cluster in enumerate(model.cluster):
+        near = {part: float(features[row] @ centre) for part, centre in centres.items()}
+        if abs(near[3] - near[4]) < 1e-4:
+            continue
+        assert found.cluster[row] == (max(near, key=near.get) if cluster == largest else cluster)
+    assert set(found.cluster) <= {0, 1, 2, 3, 4} - {largest}
+
+
+def test_images_that_the_run_knows_stay_where_they_were_put(run: Run, original: Path, tmp_path: Path) -> None:
+    edits = Edits(run)
+    edits.move([0, 1], name="by hand")
+    state = edits.mark_junk([2])
+    found = predicted(run, original / "images.npy")
+    assert found.cluster.tolist()[:3] == ["3", "3", ""]
+    assert (found.name[0], found.status[2], found.name[2]) == ("by hand", "junk", "")
+    assert [int(cluster) for cluster in found.cluster[3:]] == state.clusters[3:].tolist()
+    # the same pixels from elsewhere are other images
+    shutil.copy(original / "images.npy", tmp_path / "elsewhere.npy")
+    again = predicted(run, tmp_path / "elsewhere.npy")
+    assert again.cluster.tolist() == Assignments.read(run.folder / "assignments.csv").clusters.tolist()
+
+
+def test_a_changed_image_is_a_new_one(run: Run, original: Path, tmp_path: Path) -> None:
+    Edits(run).move([0, 1], name="by hand")
+    own = tmp_path / "images.npy"
+    pixels = np.load(original / "images.npy")
+    pixels[1] = pixels[5]
+    np.save(own, pixels)
+    config = run.folder / "config.json"
+    config.write_text(config.read_text().replace(str(original / "images.npy"), str(own)))
+    found, model = predicted(run, own), run.read_assignments().clusters
+    assert found.cluster[0] == 3
+    assert found.cluster[1] == model[5]
+
+
+def test_a_run_with_corrections_is_not_trained_on(run: Run, original: Path) -> None:
+    resume = ("fit", original / "images.npy", "-k", 3, "--out", run.folder, *TINY, "--resume")
+    Edits(run).rename(0, "x")
+    assert "has corrections by hand" in command(*resume).complaint
+    (run.folder / "edits.jsonl").unlink()
+    worked(*resume)

@@ -1,0 +1,340 @@
+"""Edits of a run: what each does, that replaying equals doing, and that nothing can be lost or mixed up."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from edited_runs import features, table, untrained_run
+from twincluster.corrected import with_edits
+from twincluster.edit_replay import JUNK, State, replay
+from twincluster.edits import ConflictError, Edits
+from twincluster.errors import InputError
+from twincluster.results import Assignments, Run
+
+CLUSTERS = [0, 0, 0, 0, 1, 1, 1, 2, 2, -1]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return untrained_run(tmp_path / "run", CLUSTERS)
+
+
+def lines_of(run: Run) -> list[dict]:
+    return [json.loads(line) for line in (run.folder / "edits.jsonl").read_text().splitlines()]
+
+
+def same(one: State, two: State) -> bool:
+    arrays = [np.array_equal(getattr(one, name), getattr(two, name)) for name in ("home", "junk", "moved", "guessed")]
+    return all(arrays) and one.names == two.names and one.number == two.number and len(one.joined) == len(two.joined)
+
+
+# -- what each edit does ---------------------------------------------------------------------------------------------
+
+
+def test_a_run_without_edits_is_the_models_and_gets_no_file(run: Run) -> None:
+    edits = Edits(run)
+    assert edits.state.clusters.tolist() == CLUSTERS
+    assert edits.state.names == {0: "0", 1: "1", 2: "2"}
+    assert edits.state.sizes() == {0: 4, 1: 3, 2: 2}
+    assert not edits.any
+    assert not (run.folder / "edits.jsonl").exists()
+
+
+def test_renaming_and_merging(run: Run) -> None:
+    edits = Edits(run)
+    edits.rename(0, "cats")
+    state = edits.merge([1, 2], name="dogs")
+    assert state.names == {0: "cats", 1: "dogs"}
+    assert state.clusters.tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 1, -1]
+    assert edits.merge([0, 1]).names == {0: "cats"}
+    assert state.route(np.array([0, 1, 2, -1])).tolist() == [0, 1, 1, -1]  # as it was then
+
+
+def test_splitting_by_k_means_gives_new_ids_and_decides_new_images(run: Run) -> None:
+    edits = Edits(run)
+    edits.rename(0, "cats")
+    state = edits.split(0, 2, features)
+    assert state.names == {1: "1", 2: "2", 3: "cats 1", 4: "cats 2"}
+    assert sorted(len(state.members(part)) for part in (3, 4)) == sorted([state.sizes()[3], state.sizes()[4]])
+    assert state.sizes()[3] >= state.sizes()[4] > 0
+    assert state.is_split
+    # the images of the run themselves, had they come later
+    found = state.route(np.zeros(4, np.int64), unit(features(np.arange(4))))
+    assert found.tolist() == state.home[:4].tolist()
+    assert state.route(np.array([1, 2]), np.zeros((2, 6), np.float32)).tolist() == [1, 2]
+
+
+def unit(rows: np.ndarray) -> np.ndarray:
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def test_splitting_off_a_selection_leaves_the_rest_its_id(run: Run) -> None:
+    state = Edits(run).split_off(0, [1, 3], features, name="kittens")
+    assert state.names == {0: "0", 1: "1", 2: "2", 3: "kittens"}
+    assert state.clusters.tolist() == [0, 3, 0, 3, 1, 1, 1, 2, 2, -1]
+    for part, rows in ((0, [0, 2]), (3, [1, 3])):
+        centre = unit(features(np.array(rows))).mean(0)
+        assert state.route(np.array([0]), centre[None]).tolist() == [part]
+
+
+def test_a_selection_without_features_keeps_new_images_with_the_rest(run: Run) -> None:
+    state = Edits(run).split_off(0, [0, 1, 2])
+    assert not state.is_split
+    assert state.route(np.array([0, 0])).tolist() == [0, 0]
+
+
+def test_moved_images_stay_and_take_none_along(run: Run) -> None:
+    edits = Edits(run)
+    state = edits.move([0, 4], 2)
+    assert state.clusters.tolist() == [2, 0, 0, 0, 2, 1, 1, 2, 2, -1]
+    state = edits.move([8], name="odd")
+    assert (state.clusters[8], state.names[3]) == (3, "odd")
+    assert state.route(np.array([0, 1, 2])).tolist() == [0, 1, 2]
+    assert np.flatnonzero(state.moved).tolist() == [0, 4, 8]
+
+
+def test_junk_comes_back_to_what_its_cluster_has_become(run: Run) -> None:
+    edits = Edits(run)
+    assert edits.mark_junk([0, 7]).clusters.tolist() == [JUNK, 0, 0, 0, 1, 1, 1, JUNK, 2, -1]
+    edits.merge([1, 2])
+    edits.split_off(0, [1, 2], features)
+    state = edits.unmark_junk([0, 7])
+    assert (state.clusters[7], state.clusters[0]) == (1, 0)
+    assert edits.mark_junk([0]).clusters[0] == JUNK
+    assert edits.move([0], 1).clusters[0] == 1  # putting it somewhere says that it is no junk
+
+
+def test_undo_and_redo_are_lines_of_their_own(run: Run) -> None:
+    edits = Edits(run)
+    edits.rename(0, "a")
+    edits.rename(0, "b")
+    assert edits.undo().names[0] == "a"
+    assert edits.undo().names[0] == "0"
+    assert edits.redo().names[0] == "a"
+    edits.rename(1, "c")
+    with pytest.raises(InputError, match="no edit to redo"):
+        edits.redo()
+    kinds = [(line["edit"], line["kind"]) for line in lines_of(run)]
+    assert kinds == list(enumerate(["start", "rename", "rename", "undo", "undo", "redo", "rename"]))
+    assert [line["of"] for line in lines_of(run) if "of" in line] == [2, 1, 1]
+    edits.undo(), edits.undo()
+    with pytest.raises(InputError, match="no edit to undo"):
+        edits.undo()
+
+
+def test_the_table_has_names_and_assignments_stay_the_models(run: Run) -> None:
+    before = (run.folder / "assignments.csv").read_bytes()
+    edits = Edits(run)
+    edits.rename(0, 'say "hi", <b>\nnow</b>')
+    edits.mark_junk([1])
+    view = with_edits(run.read_assignments(), edits.state)
+    view.write(run.folder / "view.csv")
+    assert (run.folder / "assignments.csv").read_bytes() == before
+    text = (run.folder / "view.csv").read_text()
+    assert text.startswith("path,cluster,confidence,status,name\n0.png,0,0.7500,ok,")
+    assert "\n1.png,,,junk,\n" in text
+    assert "\n9.png,,,unreadable: empty file,\n" in text
+    again = Assignments.read(run.folder / "view.csv")
+    assert again.clusters.tolist() == [0, -1, 0, 0, 1, 1, 1, 2, 2, -1]
+
+
+# -- replaying -------------------------------------------------------------------------------------------------------
+
+OPERATIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["rename", "merge", "split", "split_off", "move", "new", "junk", "unjunk", "undo", "redo"]),
+        st.integers(0, 2**16),
+    ),
+    max_size=25,
+)
+
+
+def perform(edits: Edits, operation: str, draw: int) -> State:
+    """One edit that `draw` decides about; some are refused."""
+    random, state = np.random.default_rng(draw), edits.state
+    ids = list(state.names)
+    cluster = int(random.choice(ids))
+    rows = random.choice(len(CLUSTERS) - 1, size=random.integers(1, 5), replace=False)
+    actions = {
+        "rename": lambda: edits.rename(cluster, f"name {draw}"),
+        "merge": lambda: edits.merge(random.choice(ids, size=min(2, len(ids)), replace=False).tolist()),
+        "split": lambda: edits.split(cluster, 2, features),
+        "split_off": lambda: edits.split_off(cluster, state.members(cluster)[:1], features),
+        "move": lambda: edits.move(rows, cluster),
+        "new": lambda: edits.move(rows),
+        "junk": lambda: edits.mark_junk(rows),
+        "unjunk": lambda: edits.unmark_junk(rows),
+        "undo": edits.undo,
+        "redo": edits.redo,
+    }
+    return actions[operation]()
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(OPERATIONS)
+def test_any_sequence_of_edits(run: Run, operations: list[tuple[str, int]]) -> None:
+    (run.folder / "edits.jsonl").unlink(missing_ok=True)  # of the example before
+    edits, ids, undoable = Edits(run), {0, 1, 2}, 0
+    for operation, draw in operations:
+        before = edits.state
+        try:
+            state = perform(edits, operation, draw)
+        except InputError:
+            assert same(edits.state, before)
+            continue
+        undoable += {"undo": -1}.get(operation, 1)
+        if operation not in ("undo", "redo"):
+            assert not (set(state.names) - set(before.names)) & ids, "an id was used twice"
+        ids |= set(state.names)
+        # each image that can be read is in one cluster there is, or junk
+        assert all(cluster in state.names or cluster == JUNK for cluster in state.clusters[:-1])
+        assert state.clusters[-1] == -1
+        assert sum(state.sizes().values()) + state.junk.sum() == len(CLUSTERS) - 1
+        assert same(state, Edits(run).state)
+        assert same(state, replay(np.array(CLUSTERS), lines_of(run), 3))
+    for _ in range(undoable):
+        edits.undo()
+    assert edits.state.clusters.tolist() == CLUSTERS
+    assert edits.state.names == {0: "0", 1: "1", 2: "2"}
+
+
+def test_rows_that_update_adds_follow_merges_and_splits(run: Run) -> None:
+    edits = Edits(run)
+    edits.split(0, 2, features)
+    edits.merge([1, 2])
+    run.append_update()
+    longer = [*CLUSTERS, 0, 2]
+    run.write_assignments(table(longer))
+    guessed = edits.state  # notices by itself
+    assert guessed.clusters[-1] == 1
+    assert guessed.clusters[-2] == 3
+    assert np.flatnonzero(guessed.guessed).tolist() == [10]
+    asked = []
+
+    def seen(rows: np.ndarray) -> np.ndarray:
+        asked.append(rows.tolist())
+        return unit(features(np.array([3])))  # as the fourth image looks
+
+    decided = Edits(run, seen).state
+    assert asked == [[10]]
+    assert decided.clusters[10] == decided.clusters[3]
+    assert not decided.guessed.any()
+    assert edits.move([10], 1).clusters[10] == 1
+    assert not edits.state.guessed.any()
+
+
+# -- refusals --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "attempt, said",
+    [
+        (lambda edits: edits.rename(3, "x"), "no cluster 3"),
+        (lambda edits: edits.rename("0", "x"), "'0' is no cluster"),
+        (lambda edits: edits.rename(True, "x"), "'True' is no cluster"),
+        (lambda edits: edits.rename(0, ""), "at least one letter"),
+        (lambda edits: edits.rename(0, " \n"), "at least one letter"),
+        (lambda edits: edits.rename(0, "x" * 201), "at most 200 characters"),
+        (lambda edits: edits.rename(0, "a\ud800"), "half a character"),
+        (lambda edits: edits.merge([0]), "at least two clusters"),
+        (lambda edits: edits.merge([1, 1]), "at least two clusters"),
+        (lambda edits: edits.merge([]), "at least two clusters"),
+        (lambda edits: edits.merge([0, 7]), "no cluster 7"),
+        (lambda edits: edits.split(0, 5, features), "2 to 4 parts"),
+        (lambda edits: edits.split(0, 1, features), "2 to 4 parts"),
+        (lambda edits: edits.split(0, 2, lambda rows: np.ones((len(rows), 4))), "look the same"),
+        (lambda edits: edits.split_off(0, [0, 1, 2, 3]), "not all of them"),
+        (lambda edits: edits.split_off(0, [4]), "some images of cluster 0"),
+        (lambda edits: edits.move([], 0), "at least one image"),
+        (lambda edits: edits.move([10], 0), "no image 10"),
+        (lambda edits: edits.move([-1], 0), "no image -1"),
+        (lambda edits: edits.move([0.5], 0), "whole"),
+        (lambda edits: edits.move([9], 0), "could not be read"),
+        (lambda edits: edits.move([0], 9), "no cluster 9"),
+        (lambda edits: edits.mark_junk([9]), "could not be read"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_and_leaves_no_line(run: Run, attempt, said: str) -> None:
+    edits = Edits(run)
+    with pytest.raises(InputError, match=said):
+        attempt(edits)
+    assert edits.state.number == 0
+    assert edits.state.clusters.tolist() == CLUSTERS
+
+
+@pytest.mark.parametrize(
+    "name", ["<script>alert(1)</script>", "a\nb\x00\x1b[31m", "../../etc", "猫" * 200, "\u202eabc", '{"']
+)
+def test_any_text_is_a_name(run: Run, name: str) -> None:
+    Edits(run).rename(1, name)
+    assert Edits(run).state.names[1] == name
+    assert len((run.folder / "edits.jsonl").read_bytes().splitlines()) == 2
+
+
+def test_somebody_elses_edit_is_noticed_when_asked_for(run: Run) -> None:
+    mine, theirs = Edits(run), Edits(run)
+    known = mine.state.number
+    theirs.rename(0, "theirs")
+    with pytest.raises(ConflictError, match="somebody else has edited") as conflict:
+        mine.rename(0, "mine", expected=known)
+    assert conflict.value.last == 1
+    assert mine.state.names[0] == "theirs"
+    assert mine.rename(0, "mine", expected=1).number == 2
+
+    def slow(rows: np.ndarray) -> np.ndarray:
+        theirs.move([0], 1)
+        return features(rows)
+
+    with pytest.raises(ConflictError, match="cluster 0 has been changed"):
+        mine.split(0, 2, slow)
+
+
+def test_edits_of_another_model_or_of_other_rows_are_not_applied(run: Run, tmp_path: Path) -> None:
+    Edits(run).rename(0, "x")
+    content = (run.folder / "assignments.csv").read_text()
+    run.write_assignments(table(CLUSTERS[::-1]))  # other clusters, as after a replaced file: the rows are the same
+    assert Edits(run).state.names[0] == "x"
+    (run.folder / "assignments.csv").write_text(content.replace("0.png", "zero.png"))
+    with pytest.raises(InputError, match="on another model or on other rows"):
+        _ = Edits(run).state
+    (run.folder / "assignments.csv").write_text(content)
+    model = run.folder / "model.safetensors"
+    model.write_bytes(model.read_bytes()[:-1] + b"\x01")
+    with pytest.raises(InputError, match="on another model or on other rows"):
+        _ = Edits(run).state
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"kind": "rename", "cluster": 9, "name": "x"},
+        {"kind": "rename", "cluster": [0], "name": "x"},
+        {"kind": "rename", "cluster": 0, "name": 3},
+        {"kind": "rename", "cluster": 0, "name": "x" * 201},
+        {"kind": "rename", "cluster": 0, "name": "a\ud800"},
+        {"kind": "move", "rows": [0], "to": -2, "name": "hidden"},
+        {"kind": "move", "rows": [0], "to": 2**70, "name": "huge"},
+        {"kind": "merge", "into": 0, "clusters": [0]},
+        {"kind": "merge", "into": 0, "clusters": None},
+        {"kind": "move", "rows": [99], "to": 0},
+        {"kind": "move", "rows": [-1], "to": 0},
+        {"kind": "move", "rows": "abc", "to": 0},
+        {"kind": "move", "rows": [0], "to": 1, "name": "taken"},
+        {"kind": "split", "cluster": 0, "rest": 5, "parts": []},
+        {"kind": "split", "cluster": 0, "rest": 1, "parts": [{"id": 1, "name": "1", "rows": [], "centre": None}]},
+        {"kind": "junk"},
+        {"kind": "explode"},
+    ],
+    ids=lambda line: ascii(line)[:60],
+)
+def test_odd_lines_of_a_strangers_run_are_told(run: Run, line: dict) -> None:
+    edits = Edits(run)
+    edits.rename(0, "x")
+    with (run.folder / "edits.jsonl").open("a") as file:
+        file.write(json.dumps({"edit": 2, "time": "", **line}) + "\n")
+    with pytest.raises(InputError, match="edit 2"):
+        _ = Edits(run).state
