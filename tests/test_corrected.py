@@ -12,7 +12,7 @@ from twincluster import inference
 from twincluster.edits import Edits
 from twincluster.findings import reopen
 from twincluster.images.sources import open_source
-from twincluster.pipeline import open_with
+from twincluster.opening import open_with
 from twincluster.results import Assignments, Run
 
 

@@ -139,14 +139,14 @@ def fit(
     # before torch: a wrong name is told at once
     listing = in_turn(config.train.device, lambda: open_source(source, labels=labels, root=data_root))
 
-    from twincluster import pipeline
+    from twincluster import opening, pipeline
     from twincluster.progress import Progress
 
     note = None
     if recipe is None and backbone is None and "encoder" not in train:
         if listing.is_rows:
             config = configure("rows", changes, options)
-        elif pipeline.beyond_a_cpu(config, listing) and config.train.backbone == "auto":
+        elif opening.beyond_a_cpu(config, listing) and config.train.backbone == "auto":
             config, note = _without_gpu(config, lambda: configure("pretrained", changes, options))
     others = f" ({listing.skipped:,} other file{'s' * (listing.skipped != 1)} left alone)" if listing.skipped else ""
     wanted = str(config.n_clusters or "{} to {}".format(*config.clusters_between))

@@ -31,8 +31,9 @@ from twincluster.images.sources import Listing, location_of, open_source
 from twincluster.images.store import Images
 from twincluster.known import read_stamps, stamps_of, write_stamps
 from twincluster.methods.base import DataShape, Network
+from twincluster.opening import later_side, open_for, refuse_other_weights, with_image_size
 from twincluster.options import configure, nested, network_settings, whole_number
-from twincluster.pipeline import describe, later_side, open_for, refuse_other_weights, with_image_size
+from twincluster.pipeline import describe
 from twincluster.progress import Watcher
 from twincluster.results import Assignments, Run
 

@@ -26,7 +26,8 @@ from twincluster.images.shards import labels_of_shards
 from twincluster.images.sources import Listing, open_source
 from twincluster.images.store import Images
 from twincluster.known import within_source
-from twincluster.pipeline import Split, open_for, refuse_other_weights, rows_to_score, scores_line
+from twincluster.opening import open_for, refuse_other_weights
+from twincluster.pipeline import Split, rows_to_score, scores_line
 from twincluster.results import Assignments, Run
 
 FEATURE_SAMPLE = 20_000  # inputs that silhouette and kNN look at

@@ -21,7 +21,7 @@ from twincluster.errors import InputError
 from twincluster.images.decode import Decoded, decode
 from twincluster.images.inputs import Content
 from twincluster.images.listing import from_array
-from twincluster.pipeline import later_side, open_for, refuse_other_weights
+from twincluster.opening import later_side, open_for, refuse_other_weights
 from twincluster.results import Run
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,27 +13,24 @@ import numpy as np
 
 from twincluster import inference
 from twincluster.choose import Choice
-from twincluster.config import Config, Train, differences
+from twincluster.config import Config, differences
 from twincluster.corrected import corrected
-from twincluster.derive import data_shape, resolve, resolve_device
+from twincluster.derive import data_shape, resolve
 from twincluster.drift import Reference
 from twincluster.edits import FILE as EDITS
-from twincluster.encoders import MODULE, Encoder, load_encoder
+from twincluster.encoders import load_encoder
 from twincluster.engine import Reporter, Trainer
 from twincluster.errors import InputError
 from twincluster.evaluate import Scores, score
-from twincluster.features import encode
-from twincluster.images.decode import DEFAULT_SIDE, largest_side, typical_side
 from twincluster.images.sources import Listing
-from twincluster.images.store import Images, open_images
+from twincluster.images.store import Images
 from twincluster.known import stamps_of, write_stamps
-from twincluster.methods.base import Network
+from twincluster.methods.base import Method
+from twincluster.opening import open_for, open_with, refuse_other_weights, with_image_size
 from twincluster.processes import join
 from twincluster.results import Assignments, Run
 
 Split = Literal["all", "train", "test"]
-SMALLEST_SIDE = 8  # pixels that a network can make something of
-PHOTOGRAPH_SIDE = 64  # pixels of files that are larger than the small images a CPU can learn from
 
 
 @dataclass(frozen=True)
@@ -89,30 +86,38 @@ def fit(
     training = dataclasses.replace(images, usable=_usable(images, split))
     config = resolve(config, training)
     data = describe(images, location, root, split) | ({"encoder": encoder.version} if encoder else {})
-    run = None
-    if processes.first:
-        run = _continue_run(out, config, data) if resume else Run.create(out)
-        if not run.has_choice:  # else config.json holds the number of clusters, which the model there has
-            run.write_config(config, data_shape(config, training), data)
+    run = _begin(out, config, data, training, resume) if processes.first else None
     labels = listing.labels[training.usable] if listing.labels is not None else None
-    trainer = Trainer(config, training, run=run, labels=labels, reporter=reporter)
-    method = trainer.run(resume=resume)
+    method = Trainer(config, training, run=run, labels=labels, reporter=reporter).run(resume=resume)
     if run is None:
         raise SystemExit(0)  # the first process writes the result
-    network = method.online
-    if method.choice:
-        run.write_choice(method.choice)
-        config = dataclasses.replace(config, n_clusters=method.choice.n_clusters)
-        run.write_config(config, data_shape(config, training), data)
-    assignments = Assignments.of(images, images.usable, inference.predict(network, images.pixels, images.usable))
-    run.save_model(network)
-    Reference.measured(network, training.pixels, training.usable).write(run.folder)
+    config = _keep_model(run, method, config, data, training)
     write_stamps(run.folder, dict(zip(listing.paths, stamps, strict=True)))
+    found = inference.predict(method.online, images.pixels, images.usable)
+    assignments = Assignments.of(images, images.usable, found)
     run.write_assignments(assignments)
     scores = None
     if listing.labels is not None and (scored & (listing.labels >= 0) & (assignments.clusters >= 0)).any():
         scores = score(listing.labels[scored], assignments.clusters[scored])
     return Fitted(run, config, assignments, scores, scored_on, method.choice)
+
+
+def _begin(out: Path, config: Config, data: dict[str, Any], training: Images, resume: bool) -> Run:
+    run = _continue_run(out, config, data) if resume else Run.create(out)
+    if not run.has_choice:  # else config.json holds the number of clusters, which the model there has
+        run.write_config(config, data_shape(config, training), data)
+    return run
+
+
+def _keep_model(run: Run, method: Method, config: Config, data: dict[str, Any], training: Images) -> Config:
+    """Write what predicts; returns the settings with the number of clusters, if that was left to the data."""
+    if method.choice:
+        run.write_choice(method.choice)
+        config = dataclasses.replace(config, n_clusters=method.choice.n_clusters)
+        run.write_config(config, data_shape(config, training), data)
+    run.save_model(method.online)
+    Reference.measured(method.online, training.pixels, training.usable).write(run.folder)
+    return config
 
 
 def describe(
@@ -130,74 +135,6 @@ def describe(
         "readable": len(images.usable),
         "split": split,
     }
-
-
-def with_image_size(config: Config, listing: Listing) -> Config:
-    """Training size of images, where the settings name none: what an encoder that goes on learning is used to, or that
-    of the files, within bounds."""
-    if config.train.finetune:
-        side = _encoder_to_train(config.train, listing).side
-    elif config.train.image_size or listing.files is None or config.train.frozen:
-        return config
-    else:
-        typical = typical_side(listing.sizes, config.train.frame)
-        side = min(DEFAULT_SIDE, max(SMALLEST_SIDE, typical or DEFAULT_SIDE))
-    return dataclasses.replace(config, train=dataclasses.replace(config.train, image_size=side))
-
-
-def _encoder_to_train(train: Train, listing: Listing) -> Encoder:
-    if not train.encoder:
-        raise InputError("train.finetune is true, but train.encoder names no pretrained network: give --backbone NAME")
-    if train.encoder.startswith(MODULE):
-        raise InputError("a module of your own stays frozen: leave train.finetune out")
-    if listing.is_rows:
-        raise InputError(f"{listing.name} holds rows, but {train.encoder} learns from images: leave train.finetune out")
-    return load_encoder(train.encoder)
-
-
-def beyond_a_cpu(config: Config, listing: Listing) -> bool:
-    """Whether this means training on photographs without a GPU."""
-    if config.train.encoder or listing.files is None or resolve_device(config.train.device) != "cpu":
-        return False
-    return typical_side(listing.sizes, config.train.frame) > PHOTOGRAPH_SIDE
-
-
-def open_for(
-    config: Config,
-    listing: Listing,
-    decoding: Callable[[int, int], None] | None = None,
-    *,
-    encoder: Encoder | None = None,
-    device: str = "auto",
-    encoding: Callable[[int, int], None] | None = None,
-    side: int = 0,
-) -> Images:
-    """What a network of the run sees of a listing: pixels, in its frame and at the size that it reads files at (`side`,
-    or what suits these files), or the features of its encoder, which is loaded by name unless it is given."""
-    if config.train.frozen:
-        if listing.array is not None and listing.array.ndim == 2:
-            raise InputError(f"{listing.name} holds rows, but {config.train.frozen} encodes images: leave it out")
-        encoder = encoder or load_encoder(config.train.frozen)
-        images = open_images(listing, side=encoder.side, frame=config.train.frame, progress=decoding)
-        return encode(images, encoder, resolve_device(device), encoding)
-    side = side or store_side(config, listing)
-    return open_images(listing, side=side, frame=config.train.frame, progress=decoding)
-
-
-def store_side(config: Config, listing: Listing) -> int:
-    """Side at which files are decoded: half as large again as training needs, so that crops stay sharp.
-
-    Files that are smaller than that, as far as a sample of them shows, gain nothing from being enlarged on the disk.
-    """
-    wanted = config.train.image_size * 3 // 2
-    largest = largest_side(listing.sizes, config.train.frame)
-    return min(wanted, max(largest, SMALLEST_SIDE)) if largest else wanted
-
-
-def later_side(config: Config, data: Mapping[str, Any]) -> int:
-    """Side at which files that come after the training are decoded: as the run's own images were, whichever others
-    come with them; 0 where the run does not know. `data` is what config.json says of the run's data."""
-    return min(config.train.image_size * 3 // 2, int(data.get("side") or 0))
 
 
 def rows_to_score(listing: Listing | None, split: Split, count: int) -> tuple[np.ndarray, Split]:
@@ -224,37 +161,6 @@ def predict(
     network, images = open_with(run, listing, device, decoding, encoding)
     found = Assignments.of(images, images.usable, inference.predict(network, images.pixels, images.usable))
     return corrected(run, found, listing, location, lambda rows: inference.embed(network, images.pixels, rows).numpy())
-
-
-def open_with(
-    run: Run,
-    listing: Listing,
-    device: str,
-    decoding: Callable[[int, int], None] | None = None,
-    encoding: Callable[[int, int], None] | None = None,
-) -> tuple[Network, Images]:
-    """The network of a run, and what it sees of the inputs of another source."""
-    config, shape, data = run.read_config()
-    network = run.load_network(resolve_device(device))
-    width = listing.array.shape[1] if listing.array is not None and listing.array.ndim == 2 else 0  # of rows
-    sees_images = bool(shape.side or config.train.frozen)
-    if width != (0 if sees_images else shape.n_inputs):
-        trained_on = "images" if sees_images else f"rows of {shape.n_inputs} numbers"
-        held = f"rows of {width} numbers" if width else "images"
-        raise InputError(f"{listing.name} holds {held}, but {run.folder} was trained on {trained_on}")
-    encoder = load_encoder(config.train.frozen) if config.train.frozen else None
-    refuse_other_weights(run.folder, data, encoder.version if encoder else None)
-    side = later_side(config, data)
-    return network, open_for(config, listing, decoding, encoder=encoder, device=device, encoding=encoding, side=side)
-
-
-def refuse_other_weights(what: Path | str, data: Mapping[str, Any], version: str | None) -> None:
-    """`data` is what config.json says of the run's data; a module of the caller's own has no version."""
-    if version and version != data.get("encoder", version):
-        raise InputError(
-            f"the encoder has other weights now than when {what} was made ({version}, then {data['encoder']}): "
-            "put the old ones back, or fit again"
-        )
 
 
 def scores_line(scores: Scores, scored_on: Split) -> str:

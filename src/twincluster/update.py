@@ -21,7 +21,7 @@ from twincluster.drift import Drift, Reference
 from twincluster.images.decode import may_pass
 from twincluster.images.sources import Listing
 from twincluster.known import read_stamps, row_names, stamps_of, write_stamps
-from twincluster.pipeline import open_with
+from twincluster.opening import open_with
 from twincluster.results import Assignments, Run
 
 LISTED = 5  # clusters whose shares are told

@@ -18,7 +18,7 @@ from twincluster.export.seeing import Seeing
 from twincluster.images.augment import plain_images
 from twincluster.images.decode import letterboxed, square
 from twincluster.images.sources import open_source
-from twincluster.pipeline import open_with
+from twincluster.opening import open_with
 from twincluster.results import Run
 
 PIXEL_TOLERANCE = 1e-5  # of standardised values

@@ -9,7 +9,7 @@ from pictures import SIDE, photos, same
 from PIL import Image
 
 from command_line import TINY, command, worked
-from twincluster import TwinContrastClustering, pipeline
+from twincluster import TwinContrastClustering, opening
 from twincluster.config import Config, make_config
 from twincluster.errors import InputError
 from twincluster.images.decode import Frame, decode, letterboxed, typical_side
@@ -154,9 +154,9 @@ def test_the_training_size_follows_the_edge_that_fills_the_square(tmp_path: Path
         Image.new("RGB", (50, 20), (number, 0, 0)).save(tmp_path / f"{number}.png")
     listing = open_source(tmp_path)
     assert typical_side(listing.sizes, frame) == side
-    config = pipeline.with_image_size(framed(frame), listing)
+    config = opening.with_image_size(framed(frame), listing)
     assert config.train.image_size == side
-    assert pipeline.open_for(config, listing).side == side  # not enlarged on the disk
+    assert opening.open_for(config, listing).side == side  # not enlarged on the disk
 
 
 @pytest.mark.parametrize(
@@ -170,17 +170,17 @@ def test_small_files_are_not_enlarged_on_the_disk(
         Image.new("RGB", (side, side + 3), (number, 0, 0)).save(tmp_path / f"{number}.png")
     (tmp_path / "broken.png").write_bytes(b"no image")
     listing = open_source(tmp_path)
-    config = pipeline.with_image_size(framed("crop", image_size), listing)
-    assert pipeline.store_side(config, listing) == stored
-    assert pipeline.open_for(config, listing).side == stored
+    config = opening.with_image_size(framed("crop", image_size), listing)
+    assert opening.store_side(config, listing) == stored
+    assert opening.open_for(config, listing).side == stored
 
 
 def test_where_no_file_can_be_read_the_size_is_as_before(tmp_path: Path) -> None:
     for name in ("a.png", "b.png"):
         (tmp_path / name).write_bytes(b"no image")
     listing = open_source(tmp_path)
-    config = pipeline.with_image_size(framed("crop"), listing)
-    assert pipeline.store_side(config, listing) == 144
+    config = opening.with_image_size(framed("crop"), listing)
+    assert opening.store_side(config, listing) == 144
 
 
 # From the command line and from Python

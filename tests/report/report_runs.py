@@ -13,7 +13,8 @@ from twincluster.derive import data_shape, resolve
 from twincluster.images.sources import open_source
 from twincluster.images.store import Images
 from twincluster.methods import METHODS
-from twincluster.pipeline import describe, open_for
+from twincluster.opening import open_for
+from twincluster.pipeline import describe
 from twincluster.report.material import Material
 from twincluster.results import Assignments, Run
 

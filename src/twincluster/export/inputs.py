@@ -23,7 +23,7 @@ from twincluster.errors import InputError
 from twincluster.findings import reopen
 from twincluster.images.inputs import Member
 from twincluster.images.sources import Listing, open_source
-from twincluster.pipeline import open_with
+from twincluster.opening import open_with
 from twincluster.results import Assignments, Run
 
 _ESCAPE = re.compile(r"\\(?:([\\nrt])|x([0-9a-f]{2})|u([0-9a-f]{4}))")

@@ -22,7 +22,7 @@ from twincluster.encoders import load_encoder
 from twincluster.errors import InputError
 from twincluster.export.seeing import Seeing
 from twincluster.methods.base import Network
-from twincluster.pipeline import later_side, refuse_other_weights
+from twincluster.opening import later_side, refuse_other_weights
 from twincluster.results import Run
 
 OPSET = 18
@@ -64,8 +64,8 @@ def exported(run: Run) -> tuple[nn.Module, Tensor, str]:
     config, shape, data = run.read_config()
     network = run.load_network("cpu")
     inner: nn.Module = nn.Identity()
-    if config.train.encoder:
-        encoder = load_encoder(config.train.encoder)
+    if config.train.frozen:
+        encoder = load_encoder(config.train.frozen)
         refuse_other_weights(run.folder, data, encoder.version)
         seeing, inner = partial(Seeing, encoder.side, encoder.mean, encoder.std), encoder.network
         stored = encoder.side

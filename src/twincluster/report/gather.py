@@ -118,7 +118,7 @@ def _run(material: Material) -> dict[str, Any]:
 
 def _is_rows(material: Material) -> bool:
     _, shape, _ = material.run.read_config()
-    return not shape.side and not material.config.train.encoder
+    return not shape.side and not material.config.train.frozen
 
 
 def _confidence(material: Material) -> dict[str, Any]:

@@ -115,9 +115,9 @@ def _pictures(config: Config, images: Images) -> tuple[np.ndarray | None, str]:
     """Pixels as the network saw them, or what an encoder saw before it made features of them."""
     if images.listing.is_rows:
         return None, IS_ROWS
-    if not config.train.encoder:
+    if not config.train.frozen:
         return images.pixels, ""
-    side = load_encoder(config.train.encoder).side
+    side = load_encoder(config.train.frozen).side
     return open_images(images.listing, side=side, frame=config.train.frame).pixels, ""
 
 

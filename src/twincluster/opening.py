@@ -1,0 +1,121 @@
+"""How a source is opened for a network: at which size, as pixels or as the features of an encoder."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from twincluster.config import Config, Train
+from twincluster.derive import resolve_device
+from twincluster.encoders import MODULE, Encoder, load_encoder
+from twincluster.errors import InputError
+from twincluster.features import encode
+from twincluster.images.decode import DEFAULT_SIDE, largest_side, typical_side
+from twincluster.images.sources import Listing
+from twincluster.images.store import Images, open_images
+from twincluster.methods.base import Network
+from twincluster.results import Run
+
+SMALLEST_SIDE = 8  # pixels that a network can make something of
+PHOTOGRAPH_SIDE = 64  # pixels of files that are larger than the small images a CPU can learn from
+
+
+def with_image_size(config: Config, listing: Listing) -> Config:
+    """Training size of images, where the settings name none: what an encoder that goes on learning is used to, or that
+    of the files, within bounds."""
+    if config.train.finetune:
+        side = _encoder_to_train(config.train, listing).side
+    elif config.train.image_size or listing.files is None or config.train.frozen:
+        return config
+    else:
+        typical = typical_side(listing.sizes, config.train.frame)
+        side = min(DEFAULT_SIDE, max(SMALLEST_SIDE, typical or DEFAULT_SIDE))
+    return dataclasses.replace(config, train=dataclasses.replace(config.train, image_size=side))
+
+
+def _encoder_to_train(train: Train, listing: Listing) -> Encoder:
+    if not train.encoder:
+        raise InputError("train.finetune is true, but train.encoder names no pretrained network: give --backbone NAME")
+    if train.encoder.startswith(MODULE):
+        raise InputError("a module of your own stays frozen: leave train.finetune out")
+    if listing.is_rows:
+        raise InputError(f"{listing.name} holds rows, but {train.encoder} learns from images: leave train.finetune out")
+    return load_encoder(train.encoder)
+
+
+def open_for(
+    config: Config,
+    listing: Listing,
+    decoding: Callable[[int, int], None] | None = None,
+    *,
+    encoder: Encoder | None = None,
+    device: str = "auto",
+    encoding: Callable[[int, int], None] | None = None,
+    side: int = 0,
+) -> Images:
+    """What a network of the run sees of a listing: pixels, in its frame and at the size that it reads files at (`side`,
+    or what suits these files), or the features of its encoder, which is loaded by name unless it is given."""
+    if config.train.frozen:
+        if listing.array is not None and listing.array.ndim == 2:
+            raise InputError(f"{listing.name} holds rows, but {config.train.frozen} encodes images: leave it out")
+        encoder = encoder or load_encoder(config.train.frozen)
+        images = open_images(listing, side=encoder.side, frame=config.train.frame, progress=decoding)
+        return encode(images, encoder, resolve_device(device), encoding)
+    side = side or store_side(config, listing)
+    return open_images(listing, side=side, frame=config.train.frame, progress=decoding)
+
+
+def store_side(config: Config, listing: Listing) -> int:
+    """Side at which files are decoded: half as large again as training needs, so that crops stay sharp.
+
+    Files that are smaller than that, as far as a sample of them shows, gain nothing from being enlarged on the disk.
+    """
+    wanted = config.train.image_size * 3 // 2
+    largest = largest_side(listing.sizes, config.train.frame)
+    return min(wanted, max(largest, SMALLEST_SIDE)) if largest else wanted
+
+
+def open_with(
+    run: Run,
+    listing: Listing,
+    device: str,
+    decoding: Callable[[int, int], None] | None = None,
+    encoding: Callable[[int, int], None] | None = None,
+) -> tuple[Network, Images]:
+    """The network of a run, and what it sees of the inputs of another source."""
+    config, shape, data = run.read_config()
+    network = run.load_network(resolve_device(device))
+    width = listing.array.shape[1] if listing.array is not None and listing.array.ndim == 2 else 0  # of rows
+    sees_images = bool(shape.side or config.train.frozen)
+    if width != (0 if sees_images else shape.n_inputs):
+        trained_on = "images" if sees_images else f"rows of {shape.n_inputs} numbers"
+        held = f"rows of {width} numbers" if width else "images"
+        raise InputError(f"{listing.name} holds {held}, but {run.folder} was trained on {trained_on}")
+    encoder = load_encoder(config.train.frozen) if config.train.frozen else None
+    refuse_other_weights(run.folder, data, encoder.version if encoder else None)
+    side = later_side(config, data)
+    return network, open_for(config, listing, decoding, encoder=encoder, device=device, encoding=encoding, side=side)
+
+
+def later_side(config: Config, data: Mapping[str, Any]) -> int:
+    """Side at which files that come after the training are decoded: as the run's own images were, whichever others
+    come with them; 0 where the run does not know. `data` is what config.json says of the run's data."""
+    return min(config.train.image_size * 3 // 2, int(data.get("side") or 0))
+
+
+def refuse_other_weights(what: Path | str, data: Mapping[str, Any], version: str | None) -> None:
+    """`data` is what config.json says of the run's data; a module of the caller's own has no version."""
+    if version and version != data.get("encoder", version):
+        raise InputError(
+            f"the encoder has other weights now than when {what} was made ({version}, then {data['encoder']}): "
+            "put the old ones back, or fit again"
+        )
+
+
+def beyond_a_cpu(config: Config, listing: Listing) -> bool:
+    """Whether this means training on photographs without a GPU."""
+    if config.train.encoder or listing.files is None or resolve_device(config.train.device) != "cpu":
+        return False
+    return typical_side(listing.sizes, config.train.frame) > PHOTOGRAPH_SIDE
