@@ -1,11 +1,13 @@
-"""Takes the pictures of the report that README and docs show, in a real Chromium.
+"""Takes the pictures of the report and of the explorer that README and docs show, in a real Chromium.
 
 twincluster demo --out runs/demo && python docs/screenshots.py runs/demo
 """
 
 import io
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from PIL import Image
@@ -21,18 +23,30 @@ TALL, WIDE, PHONE = {"width": 1200, "height": 1300}, {"width": 1200, "height": 8
 def main(run: Path) -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find_browser(), args=["--no-sandbox"])
-        page = run / "report.html"
+        page = (run / "report.html").resolve().as_uri()
         take(browser, page, "report.png", TALL, "light", lambda shown: None)
         take(browser, page, "report-map.png", WIDE, "dark", show_map)
         take(browser, page, "report-phone.png", PHONE, "light", show_clusters)
+        with serving(run) as address:
+            take(browser, address, "explorer.png", WIDE, "light", select_some)
         browser.close()
 
 
+@contextmanager
+def serving(run: Path) -> Iterator[str]:
+    """The address of the explorer while it runs."""
+    command = [sys.executable, "-m", "twincluster", "serve", str(run), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        yield next(line.split()[1] for line in server.stdout if line.startswith("open http"))
+        server.terminate()
+
+
 def take(
-    browser: Browser, page: Path, name: str, size: dict[str, int], theme: str, prepare: Callable[[Page], None]
+    browser: Browser, address: str, name: str, size: dict[str, int], theme: str, prepare: Callable[[Page], None]
 ) -> None:
     shown = browser.new_page(viewport=size, color_scheme=theme, reduced_motion="reduce")
-    shown.goto(page.resolve().as_uri())
+    shown.goto(address)
     prepare(shown)
     shown.wait_for_timeout(500)
     image = Image.open(io.BytesIO(shown.screenshot())).convert("RGB").quantize(128, dither=Image.Dither.NONE)
@@ -51,6 +65,16 @@ def show_map(page: Page) -> None:
         const [x, y] = map.at(Math.floor(map.points.x.length / 2)); return [box.x + x, box.y + y]; }"""
     )
     page.mouse.move(*point)
+
+
+def select_some(page: Page) -> None:
+    page.locator(".card").first.wait_for()
+    while not page.evaluate("explorer.talk.state.features.ready"):
+        page.wait_for_timeout(200)
+    page.locator(".card h3 a").first.click()
+    page.locator(".tile img").first.wait_for()
+    for key in ("ArrowRight", "Space", "ArrowDown", "Space"):
+        page.keyboard.press(key)
 
 
 def show_clusters(page: Page) -> None:

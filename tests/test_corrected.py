@@ -85,6 +85,9 @@ def test_images_that_the_run_knows_stay_where_they_were_put(run: Run, original: 
     found = predicted(run, original / "images.npy")
     assert found.cluster.tolist()[:3] == ["3", "3", ""]
     assert (found.name[0], found.status[2], found.name[2]) == ("by hand", "junk", "")
+    said = worked("predict", run.folder, original / "images.npy", "--out", tmp_path / "again.csv").out
+    assert "36 rows in" in said
+    assert "unreadable" not in said
     assert [int(cluster) for cluster in found.cluster[3:]] == state.clusters[3:].tolist()
     # the same pixels from elsewhere are other images
     shutil.copy(original / "images.npy", tmp_path / "elsewhere.npy")

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor
 
 from twincluster import evaluate
+from twincluster.config import Config, make_config, parse_overrides
 from twincluster.errors import InputError
 from twincluster.evaluate import Health, health, knn_accuracy, score, silhouette
 
@@ -186,7 +188,7 @@ def balanced(n_clusters: int, n: int = 1000) -> Tensor:
 
 
 def warning_of(sizes: list[int], confidence: float = 0.9, agreement: float | None = None) -> str:
-    return Health(sizes, confidence, marginal_entropy=1.0, agreement=agreement).warning() or ""
+    return Health(sizes, confidence, marginal_entropy=1.0, agreement=agreement).warning("tcc") or ""
 
 
 def test_health_measures_what_it_says() -> None:
@@ -215,21 +217,21 @@ def test_health_of_extremes() -> None:
 def test_a_healthy_assignment_gives_no_warning(n_clusters: int) -> None:
     labels = balanced(n_clusters, n=20 * n_clusters)
     q = peaked(labels, n_clusters, 0.8)
-    assert health(q, q).warning() is None
+    assert health(q, q).warning("tcc") is None
     slightly_off = labels.clone()
     slightly_off[::5] = (slightly_off[::5] + 1) % n_clusters
-    assert health(q, peaked(slightly_off, n_clusters, 0.8)).warning() is None
+    assert health(q, peaked(slightly_off, n_clusters, 0.8)).warning("tcc") is None
     uneven = torch.cat([labels, torch.zeros(len(labels), dtype=torch.int64)])  # one cluster holds half and more
-    assert health(peaked(uneven, n_clusters, 0.8)).warning() is None
+    assert health(peaked(uneven, n_clusters, 0.8)).warning("tcc") is None
 
 
 def test_an_untrained_assignment_is_called_uniform() -> None:
-    assert "uniform" in (health(peaked(balanced(10), 10, 0.125)).warning() or "")
+    assert "uniform" in (health(peaked(balanced(10), 10, 0.125)).warning("tcc") or "")
     small_logits = 0.1 * torch.randn(2000, 10, generator=torch.Generator().manual_seed(0))
-    assert "uniform" in (health(small_logits.softmax(1)).warning() or "")
-    assert "uniform" in (health(torch.full((100, 10), 0.1)).warning() or "")  # though argmax puts all rows in one
+    assert "uniform" in (health(small_logits.softmax(1)).warning("tcc") or "")
+    assert "uniform" in (health(torch.full((100, 10), 0.1)).warning("tcc") or "")  # though argmax puts all rows in one
     # bounded logits, as of unit vectors at temperature 1, peak at .25 and are no fault
-    assert health(peaked(balanced(10), 10, 0.25)).warning() is None
+    assert health(peaked(balanced(10), 10, 0.25)).warning("tcc") is None
 
 
 @pytest.mark.parametrize(("n_clusters", "edge"), [(2, 0.525), (3, 0.3667), (10, 0.145), (100, 0.015), (1000, 0.0015)])
@@ -276,9 +278,10 @@ def test_the_edge_of_views_that_do_not_agree() -> None:
 
 
 def test_broken_assignments_are_said_to_be_broken() -> None:
-    assert "not numbers" in (health(torch.full((5, 3), float("nan"))).warning() or "")
+    assert "not numbers" in (health(torch.full((5, 3), float("nan"))).warning("tcc") or "")
 
 
+@pytest.mark.parametrize("method", ["anchored", "tcc"])
 @pytest.mark.parametrize(
     "health_state",
     [
@@ -289,8 +292,10 @@ def test_broken_assignments_are_said_to_be_broken() -> None:
         Health([1, 1], math.nan, math.nan, None),
     ],
 )
-def test_every_warning_is_one_line_that_says_what_to_try(health_state: Health) -> None:
-    sentence = health_state.warning()
-    assert sentence is not None
+def test_every_warning_is_one_line_that_says_what_to_try(health_state: Health, method: str) -> None:
+    sentence = health_state.warning(method) or "\n"
     assert "\n" not in sentence
-    assert any(word in sentence for word in ("lower", "train longer", "ask for fewer", "milder"))
+    assert any(word in sentence for word in ("lower", "train longer", "fewer"))
+    changed = make_config(parse_overrides(re.findall(r"--set (\S+=[\w.]+)", sentence)))  # there are such settings
+    assert (changed != Config()) == ("--set" in sentence)
+    assert ("anchored." if method == "tcc" else "tcc.") not in sentence

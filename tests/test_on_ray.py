@@ -2,6 +2,7 @@
 
 import io
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,9 +16,12 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from command_line import TINY, colours, worked
-from twincluster import on_ray, pipeline
+from twincluster import inference, on_ray, pipeline
 from twincluster.backbones import build_backbone
+from twincluster.edits import FILE as EDITS
+from twincluster.edits import Edits
 from twincluster.errors import InputError
+from twincluster.findings import reopen
 from twincluster.images.decode import decode
 from twincluster.images.sources import open_source
 from twincluster.results import Assignments, Run
@@ -58,9 +62,8 @@ def write(folder: Path, pixels: np.ndarray) -> Path:
 
 def worker(run: Run, **options: Any) -> on_ray.Worker:
     """What runs in Ray, without it."""
-    files = {name: (run.folder / name).read_bytes() for name in on_ray.FILES}
     settings: dict[str, Any] = {"column": None, "keep_images": False, "device": "cpu"}
-    return on_ray.Worker(name="run", files=files, **(settings | options))
+    return on_ray.Worker(name="run", files=on_ray.files_of(run), **(settings | options))
 
 
 Rows = dict[str, tuple[int, float, str]]
@@ -129,6 +132,30 @@ def test_shards_as_ray_reads_them(cluster: Any, small_run: Run, tmp_path: Path) 
     result = worker(small_run, column="png")(read.take_batch(8))
     assert result["cluster"][np.argsort(result["__key__"])].tolist() == expected.clusters.tolist()
     assert "png" not in result
+
+
+def test_edits_hold_for_every_image(cluster: Any, small_run: Run, photo_folder: Path, tmp_path: Path) -> None:
+    """A split decides by features, a merge takes one part of it along, and names come with the rows."""
+    shutil.copytree(small_run.folder, tmp_path / "run")
+    run = Run(tmp_path / "run")
+    own, _ = reopen(run, None, None)
+    assert own is not None
+    pixels, network, edits = own.pixels, run.load_network(), Edits(run)
+    assert EDITS not in on_ray.files_of(run)
+    largest = max(edits.state.sizes().items(), key=lambda item: item[1])[0]
+    others = [other for other in range(3) if other != largest]
+    state = edits.split(largest, 2, lambda rows: inference.embed(network, pixels, rows).numpy())
+    parts = [part for part in state.names if part > 2]
+    edits.merge([others[0], parts[0]], name="both, <b>")
+    edits.mark_junk(edits.state.members(parts[1])[:1])
+    listing = open_source(photo_folder)
+    expected = pipeline.predict(run, listing, "cpu")
+    assert len({*expected.clusters.tolist()} - {-1}) > 1
+    names = [str(file) for file in listing.files or ()]
+    rows = on_ray.predict(run, cluster.from_items([{"path": name} for name in names]), batch_size=16).take_all()
+    assert_same(by_path(rows, "name"), expected, names)
+    assert {row["path"]: row["name"] for row in rows} == dict(zip(names, expected.names or (), strict=True))
+    assert b"00.png" not in on_ray.files_of(run)[EDITS]
 
 
 def test_what_an_image_gets_does_not_depend_on_the_others(small_run: Run, photo_folder: Path, tmp_path: Path) -> None:

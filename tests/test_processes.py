@@ -5,8 +5,6 @@ Run as a script, this file is what the processes do: every case, in the same ord
 
 import json
 import os
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -14,20 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-import twincluster
-from small_runs import Diary, images_of, pictures, rows, small_config
-from twincluster import TwinContrastClustering, checkpoint, cli, processes, schedule
+from several_processes import COUNT, assert_near, end_of, torchrun
+from small_runs import Diary, images_of, rows, small_config
+from twincluster import TwinContrastClustering, processes, schedule
 from twincluster.engine import Trainer
 from twincluster.errors import InputError
-from twincluster.results import Run
 
-COUNT = 2
 STEPS = 4
 CASES: dict[str, tuple[str, ...]] = {  # 33 samples are 16 and 17
     "tcc": ("method=tcc", "train.batch_size=33"),
@@ -140,28 +135,6 @@ def work(folder: Path) -> None:
 # -- starting them ---------------------------------------------------------------------------------------------------
 
 
-def torchrun(*program: str | Path, folder: Path) -> subprocess.Popen[bytes]:
-    """`torchrun PROGRAM`, all that it and the processes print in `folder`/log."""
-    source = Path(twincluster.__file__).parents[1]
-    environment = {**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{Path(__file__).parent}"}
-    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(COUNT), "--rdzv-backend", "c10d"]
-    command = [sys.executable, *launcher, "--rdzv-endpoint", "localhost:0", *map(str, program)]
-    with (folder / "log").open("wb") as log:
-        return subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
-
-
-def end_of(child: subprocess.Popen[bytes], folder: Path, seconds: float = 300) -> tuple[int, str]:
-    """Status and log; whoever hangs is ended, and said to have hung."""
-    try:
-        status = child.wait(seconds)
-    except subprocess.TimeoutExpired:
-        for process in [*psutil.Process(child.pid).children(recursive=True), child]:
-            process.kill()
-        child.wait()
-        pytest.fail(f"the processes hang:\n{(folder / 'log').read_text()}")
-    return status, (folder / "log").read_text(errors="replace")
-
-
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the processes left behind."""
@@ -178,14 +151,6 @@ def both(done: Path, name: str) -> Iterator[dict[str, Tensor]]:
 
 def told(done: Path, name: str) -> list[Any]:
     return [json.loads((done / f"told.{rank}.json").read_text())[name] for rank in range(COUNT)]
-
-
-def assert_near(found: dict[str, Tensor], wanted: dict[str, Tensor], far: float) -> None:
-    assert found.keys() == wanted.keys()
-    for name, tensor in wanted.items():
-        torch.testing.assert_close(
-            found[name], tensor, rtol=far, atol=far, msg=lambda text, name=name: f"{name}: {text}"
-        )
 
 
 # -- the same as one -------------------------------------------------------------------------------------------------
@@ -246,86 +211,6 @@ def test_a_process_that_went_astray_is_noticed(done: Path) -> None:
 
 def test_other_data_is_refused(done: Path) -> None:
     assert told(done, "other data")[1] == "InputError"
-
-
-# -- ends ------------------------------------------------------------------------------------------------------------
-
-
-def fit_command(source: Path, out: Path, *more: str) -> list[str]:
-    settings = ["train.batch_size=15", "train.image_size=8", "train.backbone=small", "train.checkpoint_minutes=0",
-                "method=tcc", "tcc.n_features=8", "tcc.cluster_queue=12", "tcc.instance_queue=64",
-                "optimiser.name=sgd", "optimiser.learning_rate=0.01", "optimiser.schedule=constant",
-                "optimiser.warmup=0.0"]  # fmt: skip
-    pairs = [part for setting in settings for part in ("--set", setting)]
-    return ["fit", str(source), "--out", str(out), "--clusters", "3", "--device", "cpu", *pairs, *more]
-
-
-def saved_step(out: Path) -> int:
-    return int(checkpoint.load(out / "checkpoint")[1]["step"]) if checkpoint.exists(out / "checkpoint") else 0
-
-
-def reaches(child: subprocess.Popen[bytes], out: Path, step: int) -> bool:
-    """Whether the run gets so far; if not, its log will tell why."""
-    end = time.monotonic() + 300
-    while child.poll() is None and saved_step(out) < step and time.monotonic() < end:
-        time.sleep(0.05)
-    return child.poll() is None and saved_step(out) >= step
-
-
-def process_of(child: subprocess.Popen[bytes], rank: int) -> psutil.Process:
-    ours = psutil.Process(child.pid).children()
-    return next(process for process in ours if process.environ().get("RANK") == str(rank))
-
-
-def our_lines(log: str) -> list[str]:
-    return [line for line in log.splitlines() if line.startswith("twincluster: ")]
-
-
-@pytest.mark.parametrize("victim", range(COUNT))
-def test_a_killed_process_ends_all_and_one_process_goes_on(tmp_path: Path, victim: int) -> None:
-    source, whole, out = tmp_path / "images.npy", tmp_path / "whole", tmp_path / "run"
-    np.save(source, pictures(90)[0])  # 6 steps an epoch
-    child = torchrun("-m", "twincluster", *fit_command(source, out, "--epochs", "400"), folder=tmp_path)
-    if reaches(child, out, step=8):
-        os.kill(process_of(child, victim).pid, signal.SIGKILL)
-    status, log = end_of(child, tmp_path)
-    assert status != 0, log
-    how = f"the same command with --out {out} --resume goes on from the last checkpoint"
-    assert our_lines(log) == [f"twincluster: process {victim} ended, so the run stopped; {how}"], log
-    assert "fault of twincluster" not in log
-    assert log.splitlines().count("90 inputs in images.npy, 3 clusters") == 1  # said by one
-    epochs = str(saved_step(out) // 6 + 2)
-    assert cli.main(fit_command(source, out, "--epochs", epochs, "--resume")) == 0  # alone
-    assert cli.main(fit_command(source, whole, "--epochs", epochs)) == 0
-    losses = [[row["loss"] for row in Run(folder).read_metrics()] for folder in (out, whole)]
-    assert losses[0] == pytest.approx(losses[1], abs=1e-4)
-    weights = [load_file(folder / "model.safetensors") for folder in (out, whole)]
-    assert_near(*weights, 1e-3)
-
-
-def test_a_bad_command_is_answered_once(tmp_path: Path) -> None:
-    status, log = end_of(torchrun("-m", "twincluster", "fit", tmp_path / "nowhere", folder=tmp_path), tmp_path)
-    assert status != 0
-    assert len(our_lines(log)) == 1, log
-    assert "no such file" in our_lines(log)[0]
-
-
-def test_an_interrupt_is_answered_once_and_two_go_on(tmp_path: Path) -> None:
-    source, out = tmp_path / "images.npy", tmp_path / "run"
-    np.save(source, pictures(90)[0])
-    child = torchrun("-m", "twincluster", *fit_command(source, out, "--epochs", "400"), folder=tmp_path)
-    if reaches(child, out, step=3):
-        child.send_signal(signal.SIGINT)
-    _, log = end_of(child, tmp_path)
-    how = f"the same command with --out {out} --resume goes on from the last checkpoint"
-    assert our_lines(log) == [f"twincluster: interrupted; {how}"], log
-    epochs = saved_step(out) // 6 + 2
-    resumed = fit_command(source, out, "--epochs", str(epochs), "--resume")
-    status, log = end_of(torchrun("-m", "twincluster", *resumed, folder=tmp_path), tmp_path)
-    assert status == 0, log
-    assert [row["epoch"] for row in Run(out).read_metrics()] == list(range(epochs))
-    assert len(Run(out).read_assignments().paths) == 90
-    assert sum(line.startswith("sizes ") for line in log.splitlines()) == 1
 
 
 if __name__ == "__main__":

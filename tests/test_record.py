@@ -107,4 +107,4 @@ def test_health_of_one_cluster_that_takes_all_is_a_number() -> None:
     row = {"mean_assignment": [1.0, 0.0], "histogram": [9, 0], "confidence": 1.0, "agreement": 1.0}
     found = health_of(row)
     assert found.marginal_entropy == pytest.approx(0)
-    assert "collapsed" in (found.warning() or "")
+    assert "collapsed" in (found.warning("anchored") or "")

@@ -17,6 +17,7 @@ from twincluster.cli_runs import evaluate, update
 from twincluster.config import Config, parse_overrides
 from twincluster.errors import InputError
 from twincluster.exits import resumable, status_of
+from twincluster.explorer.command import serve
 from twincluster.export.command import export
 from twincluster.launch import in_turn
 from twincluster.options import cluster_settings, configure, network_settings
@@ -37,6 +38,7 @@ app.command(update)
 app.command(evaluate)
 app.command(export)
 app.command(report)
+app.command(serve)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -203,7 +205,7 @@ def predict(
             opened, listing, device, progress.decoding, progress.encoding, location=location_of(source)
         )
     assignments.write(out)
-    unread = sum(status != "ok" for status in assignments.status)
+    unread = sum(status not in ("ok", "junk") for status in assignments.status)
     print(f"{len(assignments.paths):,} rows in {out}" + (f", {unread:,} of them unreadable" if unread else ""))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from threading import RLock
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -53,8 +54,9 @@ class Edits:
         self._paths: tuple[str, ...] = ()
         self._model_clusters = np.empty(0, np.int64)  # a model can be shared without its rows
         self._stamp: tuple[int, int] | None = None  # of assignments.csv, when it was read
-        self._known: tuple[list[int], State] | None = None  # the edits in force, and what they make of the run
-        self._checked = False  # that the lines belong to this run
+        self._known: tuple[list[Line], State] | None = None  # the edits in force, and what they make of the run
+        self._checked: Line | None = None  # the first line, once it is known to be about this run
+        self._guard = RLock()  # of the five above
 
     @property
     def state(self) -> State:
@@ -63,8 +65,9 @@ class Edits:
     @property
     def paths(self) -> tuple[str, ...]:
         """What the rows are called in assignments.csv."""
-        self._read_rows()
-        return self._paths
+        with self._guard:
+            self._read_rows()
+            return self._paths
 
     @property
     def any(self) -> bool:
@@ -223,18 +226,18 @@ class Edits:
 
     def _state_of(self, lines: list[Line]) -> State:
         """Only what came since the last time is applied, unless something was undone or `update` added rows."""
-        self._read_rows()
-        if lines and not self._checked:
-            self._check(lines[0])
-        self._checked = bool(lines)
         done, _ = in_force(lines)
-        numbers = [int(line["edit"]) for line in done]
-        known, state = self._known or ([], initial(self._model_clusters, self.n_clusters))
-        if numbers[: len(known)] != known:
-            known, state = [], initial(self._model_clusters, self.n_clusters)
-        for line in done[len(known) :]:
-            state = applied(state, line, self._features)
-        self._known = (numbers, state)
+        with self._guard:
+            self._read_rows()
+            if lines and lines[0] is not self._checked:
+                self._check(lines[0])
+                self._checked = lines[0]
+            known, state = self._known or ([], initial(self._model_clusters, self.n_clusters))
+            if done[: len(known)] != known:  # not by numbers: another file may have been put in the place of this one
+                known, state = [], initial(self._model_clusters, self.n_clusters)
+            for line in done[len(known) :]:
+                state = applied(state, line, self._features)
+            self._known = (done, state)
         return replace(state, number=int(lines[-1]["edit"]) if lines else 0)
 
     def _read_rows(self) -> None:
@@ -244,7 +247,7 @@ class Edits:
         if stamp != self._stamp:
             assignments = self._run.read_assignments()
             self._paths, self._model_clusters = assignments.paths, assignments.clusters
-            self._stamp, self._known, self._checked = stamp, None, False
+            self._stamp, self._known, self._checked = stamp, None, None
 
     def _start(self) -> Line:
         """What the edits are about, so that they are never applied to something else."""

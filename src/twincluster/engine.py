@@ -162,8 +162,8 @@ class Trainer:
         if self.run_folder:
             self.run_folder.append_metrics(row)
         self.reporter.epoch(row)
-        warning = health_of(row).warning() if self.config.n_clusters else None  # else their number is not yet chosen
-        if warning and self.clock.progress > SETTLED:
+        settled = self.config.n_clusters and self.clock.progress > SETTLED  # their number may still be chosen
+        if settled and (warning := health_of(row).warning(self.config.method)):
             self.reporter.warn(warning)
         self.epoch += 1
 

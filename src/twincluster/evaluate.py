@@ -27,6 +27,9 @@ UNIFORM_SHARE = 0.05
 DOMINANT_SHARE = 0.9  # one cluster with more than this share of the images
 AGREEMENT_SHARE = 0.25  # views agree less than a quarter of the way from chance to always
 STRAIN = 0.35  # nats by which a prior on sizes shifts clusters (sizes.py); images prefer theirs by 3 on average
+# What can be set to make assignments more certain, and clusters more even; tcc and its ablations share their settings.
+SURER = {"anchored": "use milder augmentation", "tcc": "try --set tcc.assignment_temperature=0.1 or the default method"}
+EVENER = {"anchored": "--set anchored.balance=0.5", "tcc": "--set tcc.entropy=batch"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,33 +153,32 @@ class Health:
     agreement: float | None  # share of rows whose argmax is the same in two views
     strain: float = 0.0  # what a prior on sizes takes, in nats
 
-    def warning(self) -> str | None:
-        """One sentence on what is wrong and what to try, or None."""
-        n_clusters = len(self.sizes)
+    def warning(self, method: str) -> str | None:
+        """One sentence on what is wrong and what to try with this method, or None."""
+        n_clusters, family = len(self.sizes), "anchored" if method == "anchored" else "tcc"
         if not math.isfinite(self.confidence):
             return "the assignments are not numbers: training diverged; lower the learning rate or train in float32"
         if self.confidence < _uniform_below(n_clusters):
             return (
                 f"the assignments stay uniform (mean largest probability {self.confidence:.3f}, chance is"
-                f" {1 / n_clusters:.3f}), so the clusters mean little; train longer, lower the assignment temperature,"
-                " or use the default method"
+                f" {1 / n_clusters:.3f}), so the clusters mean little; train longer, or {SURER[family]}"
             )
-        return self._collapse() or self._disagreement() or self._strained()
+        return self._collapse(EVENER[family]) or self._disagreement() or self._strained()
 
-    def _collapse(self) -> str | None:
+    def _collapse(self, evener: str) -> str | None:
         n_clusters, n_rows = len(self.sizes), sum(self.sizes)
         largest = max(self.sizes) / n_rows
         if n_clusters > 1 and largest > DOMINANT_SHARE:
             return (
-                f"the clusters collapsed: one of {n_clusters} holds {largest:.0%} of the images; lower the learning"
-                " rate, give the balance of clusters more weight, or ask for fewer clusters"
+                f"the clusters collapsed: one of {n_clusters} holds {largest:.0%} of the images; lower"
+                f" optimiser.learning_rate, make clusters more even with {evener}, or ask for fewer"
             )
         empty = self.sizes.count(0)
         expected = n_clusters * (1 - 1 / n_clusters) ** n_rows  # empty by chance: few rows cannot fill many clusters
         if empty > expected + 3 * math.sqrt(expected):
             return (
                 f"the clusters collapsed: {empty} of {n_clusters} {'is' if empty == 1 else 'are'} empty; ask for fewer"
-                " clusters, or give the balance of clusters more weight"
+                f" clusters, or make them more even with {evener}"
             )
         return None
 

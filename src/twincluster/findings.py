@@ -129,10 +129,10 @@ def reopen(
         return None, "the images were handed over in Python, and where they are is not known"
     root = root or (Path(data["root"]) if data.get("root") else None)
     try:
-        listing = open_source(data["location"], root=root)
+        listing = trained_on(run, open_source(data["location"], root=root))
     except InputError:
         return None, MOVED
-    if len(listing.paths) != data["inputs"]:
+    if listing is None:
         return None, MOVED
     try:
         encoder = load_encoder(config.train.frozen) if config.train.frozen else None
@@ -141,6 +141,17 @@ def reopen(
     except InputError as error:
         return None, str(error)
     return (images, None) if images.fingerprint == data["fingerprint"] else (None, MOVED)
+
+
+def trained_on(run: Run, listing: Listing) -> Listing | None:
+    """The inputs of the training in the run's own source, which may have more of them since `twincluster update`; None
+    where some are gone."""
+    count = run.read_config()[2]["inputs"]
+    if len(listing.paths) == count or not run.is_updated:
+        return listing if len(listing.paths) == count else None
+    places = {path: row for row, path in enumerate(listing.paths)}
+    rows = [places.get(path, -1) for path in run.read_assignments().paths[:count]]
+    return listing.part(rows) if min(rows) >= 0 else None
 
 
 def truth_of(run: Run, labels: str | None, assignments: Assignments, own: Listing | None) -> Labels | tuple[None, None]:

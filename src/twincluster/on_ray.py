@@ -1,7 +1,7 @@
 """Assign the images of a Ray dataset to the clusters of a run, on as many machines as Ray has.
 
-Only `predict` is meant for others. Ray is imported when it is called, the run travels to the workers as two files, and
-what a row gets is what `twincluster predict` gives it.
+Only `predict` is meant for others. Ray is imported when it is called, the run travels to the workers as a few files,
+and what a row gets is what `twincluster predict` gives to an image that the run does not know.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from twincluster import inference
+from twincluster.disk import strict_json
+from twincluster.edits import FILE as EDITS
+from twincluster.edits import Edits
 from twincluster.encoders import load_encoder
 from twincluster.errors import InputError
 from twincluster.images.decode import Decoded, decode
@@ -29,14 +32,14 @@ if TYPE_CHECKING:
 
 COLUMNS = ("bytes", "image", "path")  # where images are looked for, the first that is there
 BATCH = 256
-FILES = ("config.json", "model.safetensors")  # of a run, all that it takes to predict
+FILES = ("config.json", "model.safetensors")  # of a run, all that it takes to predict without edits
 
 
 def predict(
     run: Run | Path | str, dataset: Dataset, *, column: str | None = None, keep_images: bool = False, **options: Any
 ) -> Dataset:
-    """The same dataset with the columns cluster, confidence and status; like every Ray dataset it is computed when it
-    is read or written.
+    """The same dataset with the columns cluster, confidence and status, and name where the run was edited; like every
+    Ray dataset it is computed when it is read or written.
 
     run: a run folder; the workers need not see it.
     column: where the images are; else the first of bytes, image and path that is there. It may hold the bytes of image
@@ -46,7 +49,9 @@ def predict(
         Workers use a GPU when num_gpus is given, else one core each. Unless it is said, there are as many as Ray has
         room for.
 
-    An image that cannot be read has cluster -1, confidence nan and a status that says why. Ray promises no order.
+    An image that cannot be read has cluster -1, confidence nan and a status that says why. Every image follows renames,
+    merges and splits; none is taken for one of the run's own, which may have been moved by hand or marked as junk. Ray
+    promises no order.
     """
     try:
         from ray.data import ActorPoolStrategy
@@ -59,7 +64,7 @@ def predict(
     run.load_network()  # a run that is damaged or not finished is told here, not by a worker
     constructor = {
         "name": str(run.folder),
-        "files": {name: (run.folder / name).read_bytes() for name in FILES},
+        "files": files_of(run),
         "column": column,
         "keep_images": keep_images,
         "device": "cuda" if options.get("num_gpus") else "cpu",
@@ -68,6 +73,15 @@ def predict(
     pool = {} if {"compute", "concurrency"} & options.keys() else {"compute": ActorPoolStrategy(min_size=1)}
     settings = {"batch_size": BATCH, **pool, **options, "fn_constructor_kwargs": constructor, "batch_format": "numpy"}
     return dataset.map_batches(Worker, **settings)
+
+
+def files_of(run: Run) -> dict[str, bytes]:
+    """What the workers need of a run; nothing of it names the run's own images."""
+    files = {name: (run.folder / name).read_bytes() for name in FILES}
+    if (edits := Edits(run)).any:
+        _ = edits.state  # damage is told here, not by a worker
+        files[EDITS] = "".join(strict_json(line) + "\n" for line in edits.without_rows()).encode()
+    return files
 
 
 class Worker:
@@ -81,6 +95,7 @@ class Worker:
             run = Run.open(folder)
             self.config, _, data = run.read_config()
             self.network = run.load_network(device)
+            self.edited = Edits(run).state if EDITS in files else None
         encoder = load_encoder(self.config.train.frozen) if self.config.train.frozen else None
         refuse_other_weights(name, data, encoder.version if encoder else None)
         self.encoder = dataclasses.replace(encoder, version="") if encoder else None  # features are not kept here
@@ -97,7 +112,11 @@ class Worker:
         keep = self.keep_images or column == "path" or any(isinstance(value, str) for value in values)
         kept = {name: others for name, others in batch.items() if name != column or keep}
         status = np.array([said for _, said in found], dtype=object)
-        return {**kept, "cluster": clusters, "confidence": confidence, "status": status}
+        result = {**kept, "cluster": clusters, "confidence": confidence, "status": status}
+        if self.edited:
+            called = [self.edited.names.get(cluster, "") for cluster in clusters.tolist()]
+            result["name"] = np.array(called, dtype=object)
+        return result
 
     def _pixels(self, value: Any, suffix: str) -> Decoded:
         if isinstance(value, np.ndarray):
@@ -122,6 +141,10 @@ class Worker:
             seen = open_for(self.config, listing, encoder=self.encoder, device=self.device)
             probabilities = inference.predict(self.network, seen.pixels, seen.usable)
             clusters[rows], confidence[rows] = probabilities.argmax(1).numpy(), probabilities.amax(1).numpy()
+            if self.edited:
+                split = self.edited.is_split
+                features = inference.embed(self.network, seen.pixels, seen.usable).numpy() if split else None
+                clusters[rows] = self.edited.route(clusters[rows], features)
         return clusters, confidence
 
 

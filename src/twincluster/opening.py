@@ -26,7 +26,12 @@ def with_image_size(config: Config, listing: Listing) -> Config:
     """Training size of images, where the settings name none: what an encoder that goes on learning is used to, or that
     of the files, within bounds."""
     if config.train.finetune:
-        side = _encoder_to_train(config.train, listing).side
+        side, wanted = _encoder_to_train(config.train, listing).side, config.train.image_size
+        if wanted not in (0, side):
+            raise InputError(
+                f"train.image_size is {wanted}, but {config.train.encoder} sees images at {side} pixels a side: set it "
+                f"to 0, or ask for another size with the name of the network, NAME@{wanted}"
+            )
     elif config.train.image_size or listing.files is None or config.train.frozen:
         return config
     else:

@@ -78,7 +78,8 @@ def fit(
     if not resume and processes.first:
         Run(out).refuse_if_taken()  # before an hour of decoding
     scored, scored_on = rows_to_score(listing, split, len(listing.paths))
-    config, stamps = with_image_size(config, listing), stamps_of(listing)
+    config = processes.in_turn(lambda: with_image_size(config, listing))  # which may download an encoder
+    stamps = stamps_of(listing)
     encoder = processes.in_turn(lambda: load_encoder(config.train.frozen)) if config.train.frozen else None
     images = processes.in_turn(
         lambda: open_for(config, listing, decoding, encoder=encoder, device=config.train.device, encoding=encoding)

@@ -8,11 +8,11 @@ from __future__ import annotations
 import csv
 import dataclasses
 import importlib.util
-import io
 import json
 import platform
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -70,8 +70,9 @@ class Assignments:
             self._write_csv(path)
 
     def _write_csv(self, path: Path) -> None:
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
+        lines: list[str] = []
+        # a row at a time, since a name with a carriage return is quoted only where rows end in one
+        writer = csv.writer(SimpleNamespace(write=lambda row: lines.append(row.removesuffix("\r\n") + "\n")))
         writer.writerow(COLUMNS if self.names is None else (*COLUMNS, "name"))
         called = [()] * len(self.paths) if self.names is None else [(name,) for name in self.names]
         for name, cluster, confidence, status, more in zip(
@@ -79,7 +80,7 @@ class Assignments:
         ):
             known = cluster >= 0
             writer.writerow([name, int(cluster) if known else "", f"{confidence:.4f}" if known else "", status, *more])
-        write_atomically(path, text.getvalue())
+        write_atomically(path, "".join(lines))
 
     def _write_parquet(self, path: Path) -> None:
         from pyarrow import parquet

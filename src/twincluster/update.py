@@ -22,6 +22,7 @@ from twincluster.images.decode import may_pass
 from twincluster.images.sources import Listing
 from twincluster.known import read_stamps, row_names, stamps_of, write_stamps
 from twincluster.opening import open_with
+from twincluster.report.outdated import mark_outdated
 from twincluster.results import Assignments, Run
 
 LISTED = 5  # clusters whose shares are told
@@ -153,13 +154,8 @@ def _tasks(
 def _part(listing: Listing, tasks: Sequence[_Task]) -> Listing:
     """The inputs that tasks are about, under the names of their rows."""
     names, chosen = tuple(task.name for task in tasks), [task.input for task in tasks]
-    part = dataclasses.replace(listing, labels=None, class_names=None, split=None)
-    if len(chosen) == len(listing.paths):
-        return dataclasses.replace(part, paths=names)
-    if listing.array is not None:
-        return dataclasses.replace(part, paths=names, array=listing.array[chosen])
-    files = tuple((listing.files or ())[position] for position in chosen)
-    return dataclasses.replace(part, paths=names, files=files, root=None)  # the store of the whole folder stays
+    part = listing if len(chosen) == len(listing.paths) else listing.part(chosen)
+    return dataclasses.replace(part, paths=names, labels=None, class_names=None, split=None)
 
 
 def _is_fresh(task: _Task, now: Assignments, before: Assignments) -> bool:
@@ -195,6 +191,8 @@ def _write(done: Updated, location: str | None, are_files: bool, fingerprint: st
     if not done.added + done.changed:
         return
     done.run.append_update()
+    # before the table: after a kill in between it is only told too early
+    mark_outdated(done.run.folder, f"{done.added:,} images added, {done.changed:,} changed")
     done.run.write_assignments(done.assignments)
     done.run.append_update(
         {

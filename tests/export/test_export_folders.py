@@ -1,5 +1,6 @@
 """Folders of images by cluster: links, copies and moves, odd names, and nothing lost whatever happens on the way."""
 
+import json
 import os
 import shutil
 import signal
@@ -15,6 +16,7 @@ from PIL import Image
 import twincluster
 from command_line import TINY, colours, command, worked
 from twincluster.edits import Edits
+from twincluster.errors import InputError
 from twincluster.export import moves
 from twincluster.export.folder_names import folder_names, numbered, safe_name
 from twincluster.results import Run
@@ -276,3 +278,16 @@ def test_different_names_stay_different() -> None:
     assert numbered("a.tar.png", 2) == "a.tar-2.png"
     assert len(numbered("x" * 251 + ".png", 12)) == 255
     assert os.fsencode(numbered(os.fsdecode(b"\xff.png"), 2)) == b"\xff-2.png"
+
+
+@pytest.mark.parametrize("target", ["../precious.jpg", "a/../../precious.jpg", "{place}/precious.jpg"])
+def test_a_strangers_journal_moves_nothing_from_elsewhere(tmp_path: Path, target: str) -> None:
+    (tmp_path / "precious.jpg").write_bytes(b"mine")
+    out = tmp_path / "out"
+    out.mkdir()
+    pair = [str(tmp_path / "taken"), target.format(place=tmp_path)]
+    (out / moves.JOURNAL).write_text(json.dumps({"moving": False, "pairs": [pair]}))
+    with pytest.raises(InputError, match="is damaged"):
+        moves.undo(out)
+    assert (tmp_path / "precious.jpg").read_bytes() == b"mine"
+    assert not (tmp_path / "taken").exists()

@@ -1,10 +1,6 @@
 """WebDataset shards, written by webdataset itself: one row per image, labels beside them, damage, and a second run."""
 
-import csv
-import io
-import json
 import os
-import shutil
 import tarfile
 import warnings
 from pathlib import Path
@@ -13,43 +9,11 @@ import numpy as np
 import pytest
 import webdataset
 from PIL import Image
+from small_shards import encoded, expected_pixels, opened, pack, write_shards
 from sourcing import complaint
 
-from command_line import COLOURS, TINY, command, worked
-from twincluster.images.inputs import Member
-from twincluster.images.sources import location_of, open_source
-from twincluster.images.store import Images, open_images
-
-SIDE = 12
-PER_SHARD = 10
-
-
-def encoded(number: int, format: str = "PNG") -> bytes:
-    """A noisy picture in one of three colours."""
-    pixels = np.random.default_rng(number).integers(0, 100, (SIDE, SIDE, 3))
-    pixels[..., number % 3] += 140
-    written = io.BytesIO()
-    Image.fromarray(pixels.astype(np.uint8)).save(written, format)
-    return written.getvalue()
-
-
-def write_shards(folder: Path, count: int = 24) -> str:
-    """Shards of ten samples and the pattern that names them; each sample has an image, its label twice, and a note."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with webdataset.ShardWriter(f"{folder}/s-%03d.tar", maxcount=PER_SHARD, verbose=0) as writer:
-        for number in range(count):
-            colour = {"colour": COLOURS[number % 3], "number": number % 3}
-            sample = {"__key__": f"part/{number:04d}", "png": encoded(number), "cls": number % 3, "json": colour}
-            writer.write({**sample, "note.txt": "taken at noon"})
-    return f"{folder}/s-{{000..{(count - 1) // PER_SHARD:03d}}}.tar"
-
-
-def opened(source: str | Path, **options: object) -> Images:
-    return open_images(open_source(source), side=SIDE, workers=1, **options)  # type: ignore[arg-type]
-
-
-def expected_pixels(count: int) -> np.ndarray:
-    return np.stack([np.asarray(Image.open(io.BytesIO(encoded(number)))) for number in range(count)])
+from command_line import COLOURS
+from twincluster.images.sources import open_source
 
 
 def test_a_row_for_every_image_that_webdataset_reads(tmp_path: Path) -> None:
@@ -93,16 +57,6 @@ def test_labels_only_when_asked_for(tmp_path: Path) -> None:
     Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
     Image.new("RGB", (8, 8)).save(tmp_path / "b.png")
     assert "labels cls lie in shards" in complaint(tmp_path, labels="cls")
-
-
-def pack(path: Path, contents: list[tuple[str, bytes]]) -> Path:
-    """As they come, equal names included, which webdataset would not write."""
-    with tarfile.open(path, "w") as archive:
-        for name, content in contents:
-            entry = tarfile.TarInfo(name)
-            entry.size = len(content)
-            archive.addfile(entry, io.BytesIO(content))
-    return path
 
 
 def test_labels_stay_with_their_sample(tmp_path: Path) -> None:
@@ -246,107 +200,3 @@ def test_patterns_that_fit_nothing(tmp_path: Path) -> None:
     assert "a.png is no .tar file: a pattern names shards" in complaint(f"{tmp_path}/*.png")
     (tmp_path / "a.tgz").write_bytes(b"\x1f\x8b")
     assert "or shards (.tar)" in complaint(tmp_path / "a.tgz")
-
-
-def test_the_second_run_decodes_nothing_and_a_new_shard_only_itself(tmp_path: Path) -> None:
-    write_shards(tmp_path, 20)
-    first = opened(f"{tmp_path}/*.tar")
-    told: list[tuple[int, int]] = []
-
-    def again() -> Images:
-        told.clear()
-        return opened(f"{tmp_path}/*.tar", progress=lambda *call: told.append(call))
-
-    second = again()
-    assert told == []
-    assert (second.fingerprint, second.status) == (first.fingerprint, first.status)
-    shutil.copy(tmp_path / "s-001.tar", tmp_path / "s-002.tar")
-    assert len(again().usable) == 30
-    assert told[0] == (20, 30)
-    os.utime(tmp_path / "s-000.tar", ns=(1, 1))
-    assert again().fingerprint != first.fingerprint  # one shard more
-    assert told[0] == (20, 30)
-
-
-def test_an_interrupted_build_goes_on(tmp_path: Path) -> None:
-    pattern = write_shards(tmp_path)
-
-    def stop(done: int, total: int) -> None:
-        if done == 15:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        opened(pattern, progress=stop)
-    told: list[int] = []
-    images = opened(pattern, progress=lambda done, total: told.append(done))
-    assert told[0] >= 14
-    assert np.array_equal(images.pixels, expected_pixels(24))
-
-
-def test_a_copy_elsewhere_is_the_same_data(tmp_path: Path) -> None:
-    pattern = write_shards(tmp_path / "a")
-    shutil.copytree(tmp_path / "a", tmp_path / "b")
-    assert opened(pattern).fingerprint == opened(pattern.replace("/a/", "/b/")).fingerprint
-
-
-def test_a_shard_that_is_replaced_meanwhile(tmp_path: Path) -> None:
-    """No row shows what lies at that place now, and the next run sees the new shard."""
-    listing = open_source(write_shards(tmp_path, 10))
-    pack(tmp_path / "s-000.tar", [(f"{number}.png", encoded(number)) for number in range(5)])
-    os.utime(tmp_path / "s-000.tar", ns=(5, 5))
-    assert set(open_images(listing, side=SIDE, workers=1).status) == {"unreadable: archive changed meanwhile"}
-    after = opened(f"{tmp_path}/s-{{000..000}}.tar")
-    assert np.array_equal(after.pixels, expected_pixels(5))
-
-
-def test_several_processes_give_the_same(tmp_path: Path) -> None:
-    pattern = write_shards(tmp_path, 120)
-    alone = opened(pattern, cache=tmp_path / "one")
-    together = open_images(open_source(pattern), side=SIDE, workers=2, cache=tmp_path / "two")
-    assert np.array_equal(alone.pixels, together.pixels)
-    assert alone.fingerprint == together.fingerprint
-
-
-def test_a_member_is_read_in_place(tmp_path: Path) -> None:
-    """What a run holds of an image is where it lies: no bytes are kept."""
-    listing = open_source(pack(tmp_path / "a.tar", [("a.png", encoded(0)), ("b.png", encoded(1))]))
-    file = (listing.files or ())[1]
-    assert isinstance(file, Member)
-    whole = (tmp_path / "a.tar").read_bytes()
-    assert whole[file.start : file.start + file.size] == encoded(1)
-
-
-def test_where_to_find_them_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_shards(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    location = location_of("s-{000..002}.tar")
-    monkeypatch.chdir("/")
-    assert len(open_source(location).paths) == 24  # type: ignore[arg-type]
-
-
-def test_fit_and_predict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pattern, run = write_shards(tmp_path / "shards", 48), tmp_path / "run"
-    done = worked("fit", pattern, "--clusters", 3, "--labels", "cls", "--out", run, *TINY)
-    assert "48 inputs in s-{000..004}.tar (144 other files left alone), 3 clusters" in done.out
-    assert "ACC " in done.out
-    assert json.loads((run / "config.json").read_text())["data"]["location"] == pattern
-    shard = tmp_path / "shards" / "s-001.tar"
-    shard.write_bytes(shard.read_bytes()[:9000])
-    said = worked("predict", run, pattern, "--out", tmp_path / "new.csv")
-    assert "warning: s-001.tar: truncated archive;" in said.err
-    with open(tmp_path / "new.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert rows[0]["path"] == "s-000.tar/part/0000.png"
-    assert {"path": "s-001.tar", "cluster": "", "confidence": "", "status": "unreadable: truncated archive"} in rows
-    with open(run / "assignments.csv", newline="") as file:
-        trained = {row["path"]: row for row in csv.DictReader(file)}
-    unchanged = [row for row in rows if not row["path"].startswith("s-001.tar")]
-    assert len(unchanged) == 38
-    assert all(row["cluster"] == trained[row["path"]]["cluster"] for row in unchanged)
-    monkeypatch.chdir(tmp_path / "shards")
-    worked("fit", "s-{000..002}.tar", "--clusters", 3, *TINY)
-    assert (tmp_path / "shards" / "runs" / "s" / "config.json").is_file()
-    assert (
-        "s-005.tar and 4 more of 10 are missing"
-        in command("predict", run, "s-{000..009}.tar", "--out", "x.csv").complaint
-    )

@@ -163,3 +163,23 @@ def bench_report(*, images: Count = 60_000, clusters: Count = 10, side: Count = 
     from twincluster.bench.report import measure
 
     print(measure(images, clusters, side).to_text())
+
+
+@commands.command(name="explorer")
+def bench_explorer(*, images: Count = 100_000, clusters: Count = 10, side: Count = 32) -> None:
+    """Load event of the explorer, frames while scrolling, time to select, and the server's memory.
+
+    Example: twincluster bench explorer
+
+    Parameters
+    ----------
+    images
+        How many images to make up.
+    clusters
+        How many clusters they are in.
+    side
+        Of an image, in pixels.
+    """
+    from twincluster.bench.explorer import measure
+
+    print(measure(images, clusters, side).to_text())

@@ -23,7 +23,7 @@ from twincluster.edits import Edits
 from twincluster.errors import InputError
 from twincluster.evaluate import Scores, score
 from twincluster.export.inputs import Inputs
-from twincluster.findings import truth_of
+from twincluster.findings import trained_on, truth_of
 from twincluster.images.folders import printable
 from twincluster.images.sources import open_source
 from twincluster.pipeline import rows_to_score
@@ -133,11 +133,9 @@ def _scores(inputs: Inputs, labels: str | None) -> Scores | None:
     if data["location"]:
         try:
             root = inputs.root or (Path(data["root"]) if data.get("root") else None)
-            listing = open_source(data["location"], root=root)
+            listing = trained_on(inputs.run, open_source(data["location"], root=root))
         except InputError:
             listing = None
-    if listing is not None and len(listing.paths) != data["inputs"]:
-        listing = None
     truth, _ = truth_of(inputs.run, labels, assignments, listing)
     if truth is None or (listing is None and data["split"] != "all"):
         return None

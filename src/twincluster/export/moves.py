@@ -82,6 +82,8 @@ def moved_from(out: Path) -> set[str]:
 def read_journal(out: Path) -> list[Pair]:
     content = _content(out)
     try:
+        if any(os.path.isabs(target) or ".." in Path(target).parts for _, target in content["pairs"]):
+            raise ValueError("a folder that came from elsewhere must not name files outside of it")
         return [(Path(source), out / target) for source, target in content["pairs"]]
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{out / JOURNAL} is damaged: move it away to do without") from error

@@ -7,7 +7,7 @@ photograph takes.
 import os
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import BinaryIO, Literal
 
@@ -86,14 +86,29 @@ def filled_side(size: Size, frame: Frame) -> int:
 
 def decode(source: Input, side: int, frame: Frame = "crop") -> Decoded:
     """An image as a square of side x side pixels; the first frame of an animation. Never raises."""
+    return _decoded(source, side, lambda image: square(image, side, frame))
+
+
+def decode_whole(source: Input, longest: int) -> Decoded:
+    """An image in its own proportions, its longer edge at most `longest` pixels, (h,w,3). Never raises."""
+    return _decoded(source, longest, lambda image: _within(image, longest))
+
+
+def _decoded(source: Input, side: int, shape: Callable[[Image.Image], np.ndarray]) -> Decoded:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow warns about odd metadata; the status is what we say about a file
         try:
             with open_input(source) as file, _opened(file, source.suffix.lower()) as image:
                 _check_memory(image, file, side)
-                return square(image, side, frame), "ok"
+                return shape(image), "ok"
         except Exception as error:
             return None, f"unreadable: {_reason(error)}"
+
+
+def _within(image: Image.Image, longest: int) -> np.ndarray:
+    image = _plain(image)
+    image.thumbnail((longest, longest), Image.Resampling.LANCZOS, reducing_gap=2.0)
+    return _on_white(image)
 
 
 def square(image: Image.Image, side: int, frame: Frame = "crop") -> np.ndarray:

@@ -1,6 +1,7 @@
 """What a source names, before anything is decoded, and the arrays that need no decoding."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,18 @@ class Listing:
     @property
     def is_rows(self) -> bool:
         return self.array is not None and self.array.ndim == 2
+
+    def part(self, rows: Sequence[int]) -> "Listing":
+        """Some of the inputs; files among them get a store of their own, so that the one of the whole source stays."""
+        return replace(
+            self,
+            paths=tuple(self.paths[row] for row in rows),
+            files=None if self.files is None else tuple(self.files[row] for row in rows),
+            array=None if self.array is None else self.array[list(rows)],
+            labels=None if self.labels is None else self.labels[list(rows)],
+            split=None if self.split is None else self.split[list(rows)],
+            root=None,
+        )
 
     @cached_property
     def sizes(self) -> list[Size]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from twincluster.evaluate import Health
 from twincluster.record import health_of
 from twincluster.report.material import Material
 
@@ -66,8 +65,7 @@ def _warning(material: Material) -> str | None:
     rows = [row for row in material.metrics if row.get("histogram") and row.get("mean_assignment")]
     if not rows or len(rows[-1]["histogram"]) != material.config.n_clusters or material.config.n_clusters < 2:
         return None
-    health: Health = health_of(rows[-1])
-    return health.warning()
+    return health_of(rows[-1]).warning(material.config.method)
 
 
 def _next(material: Material, data: dict[str, Any]) -> list[dict[str, str]]:

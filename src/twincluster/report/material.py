@@ -88,7 +88,7 @@ def open_material(
     if images is None:
         known["no_pictures"] = str(absent)
     else:
-        known["pictures"], known["no_pictures"] = _pictures(config, images)
+        known["pictures"], known["no_pictures"] = pictures_of(config, images)
         known |= _features(run, images, assignments, device)
     return Material(run, config, data, assignments, **known)
 
@@ -111,7 +111,7 @@ def _scores(images: Images | None, truth: np.ndarray, assignments: Assignments, 
         return {"no_scores": str(error)}
 
 
-def _pictures(config: Config, images: Images) -> tuple[np.ndarray | None, str]:
+def pictures_of(config: Config, images: Images) -> tuple[np.ndarray | None, str]:
     """Pixels as the network saw them, or what an encoder saw before it made features of them."""
     if images.listing.is_rows:
         return None, IS_ROWS

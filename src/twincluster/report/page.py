@@ -21,6 +21,7 @@ from twincluster.disk import strict_json, write_atomically
 from twincluster.images.labels import Labels
 from twincluster.report.gather import Gathered, gather
 from twincluster.report.material import Material, open_material
+from twincluster.report.outdated import FILE
 from twincluster.report.thumbnails import Sheets, make_sheets
 from twincluster.results import Run
 
@@ -30,7 +31,6 @@ SCRIPTS = (  # each uses only those before it
     "dom.js", "thumbnails.js", "viewer.js", "clusters.js", "palette.js", "map.js", "selection.js", "charts.js",
     "tables.js", "page.js",
 )  # fmt: skip
-FILE = "report.html"
 
 
 def write_report(

@@ -50,8 +50,7 @@ def neighbourhood_of(material: Material) -> Neighbourhood:
         # a row with more copies than neighbours still joins their group, through the neighbours of its neighbours
         close = values >= least
         pairs.append(np.stack([np.repeat(own, close.sum(1)), best[close]], axis=1))
-    found = np.concatenate(pairs)
-    found = found[found[:, 0] < found[:, 1]] if not len(found) else np.unique(np.sort(found, axis=1), axis=0)
+    found = np.unique(np.sort(np.concatenate(pairs), axis=1), axis=0)
     return Neighbourhood(rows, np.concatenate(nearest), _confirmed(material, rows, found))
 
 

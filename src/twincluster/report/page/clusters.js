@@ -25,10 +25,14 @@ class Cards {
       type: "search", placeholder: "Find a cluster", "aria-label": "Find a cluster by number or class",
       oninput: () => this.filter(field.value),
     });
-    const many = data.clusters.length >= FILTER_FROM;
+    const many = data.clusters.length >= this.filterFrom;
     const tools = make("div", { class: "row tools" }, make("span", { class: "note", text: "Sort by" }), this.sorting, many ? field : null);
     this.body = make("div", {}, tools, this.status, this.grid, make("p", { class: "more" }, this.more));
     this.draw();
+  }
+
+  get filterFrom() {
+    return FILTER_FROM;
   }
 
   filter(text) {

@@ -1,0 +1,51 @@
+"""The command that serves a run. torch and the server are imported only when it runs."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from twincluster.errors import InputError
+
+
+def serve(
+    run: Path,
+    /,
+    *,
+    port: Annotated[int, Parameter(validator=Number(gte=0, lte=65535))] = 8765,
+    host: str = "127.0.0.1",
+    data_root: Path | None = None,
+) -> None:
+    """Browse the clusters of a run in a browser and correct them: rename, merge, split, move, junk, undo.
+
+    Example: twincluster serve runs/photos
+
+    Parameters
+    ----------
+    run
+        A run folder made by `twincluster fit`, or by the estimator.
+    port
+        Where the page is served; 0 takes any free port.
+    host
+        The address to listen on. Beyond 127.0.0.1 the page needs the token that is printed with its address.
+    data_root
+        Where named data sets are kept; else $TWINCLUSTER_DATA.
+    """
+    if any(importlib.util.find_spec(name) is None for name in ("fastapi", "uvicorn")):
+        raise InputError("serve needs two packages: pip install 'twincluster[ui]'")
+
+    from twincluster.explorer.library import Library
+    from twincluster.explorer.server import serve_library
+    from twincluster.progress import Progress
+    from twincluster.results import Run
+
+    opened = Run.open(run)
+    with Progress() as progress:
+        library = Library(opened, data_root, progress.decoding)
+    if library.no_pictures:
+        print(f"without pictures: {library.no_pictures}")
+    serve_library(library, host, port)

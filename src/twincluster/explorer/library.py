@@ -1,0 +1,169 @@
+"""A run opened to be looked at: its rows, its pictures, its features and its edits, shared by all requests.
+
+Features are computed once, in the background, and kept in the cache. Shapes: n rows of the run, m with features, D.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Lock, Thread
+
+import numpy as np
+
+from twincluster.edit_lines import unit
+from twincluster.edits import Edits
+from twincluster.errors import InputError
+from twincluster.export.inputs import Inputs
+from twincluster.findings import reopen
+from twincluster.images.inputs import Member
+from twincluster.images.store import Images, cache_folder
+from twincluster.report.layout import POINTS, Layout, lay_out
+from twincluster.report.material import IS_ROWS, pictures_of, spread_evenly
+from twincluster.results import Run
+
+CHUNK = 65_536  # rows compared at once
+NOT_YET = "the features are still being computed: try again in a moment"
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What the network makes of those rows that can be read again."""
+
+    rows: np.ndarray  # (m,) rising
+    features: np.ndarray  # (m,D) of length 1
+    places: np.ndarray  # (n,) where a row is among them, -1 for none
+
+    def nearest(self, feature: np.ndarray, count: int, without: int = -1) -> list[tuple[int, float]]:
+        """Rows of highest cosine with a feature (D,), best first."""
+        cosine = np.concatenate(
+            [self.features[start : start + CHUNK] @ feature for start in range(0, len(self.rows), CHUNK)]
+            or [np.empty(0, np.float32)]
+        )
+        if without >= 0 and self.places[without] >= 0:
+            cosine[self.places[without]] = -np.inf
+        best = np.argpartition(-cosine, count)[:count] if len(cosine) > count else np.arange(len(cosine))
+        best = best[np.argsort(-cosine[best], kind="stable")]
+        return [(int(self.rows[at]), float(cosine[at])) for at in best if np.isfinite(cosine[at])]
+
+
+class Library:
+    def __init__(self, run: Run, root: Path | None = None, decoding: Callable[[int, int], None] | None = None) -> None:
+        self.run, self.root = run, root
+        self.config, self.shape, self.data = run.read_config()
+        self.inputs = Inputs(run, root)
+        self.assignments = self.inputs.assignments
+        self.images: Images | None
+        self.images, absent = reopen(run, root, decoding)
+        self.pictures: np.ndarray | None = None  # (inputs of the training,s,s,3) uint8
+        self.no_pictures = str(absent or "")
+        if self.images is not None:
+            self.pictures, self.no_pictures = pictures_of(self.config, self.images)
+        self.is_rows = self.no_pictures == IS_ROWS or not (self.shape.side or self.config.train.frozen)
+        self.files: list[Path | Member] | None = self.inputs.files() if self.data["files"] else None
+        self.edits = Edits(run, self._features_later)
+        self.edits.state  # noqa: B018  a file of edits that does not fit is told before the server starts
+        self.seen: Seen | None = None
+        self.no_features = NOT_YET
+        self.ready = Event()  # set when there is nothing more to wait for
+        self._layout: tuple[np.ndarray, Layout] | None = None
+        self._no_map = ""  # why there is none
+        self.map_is_coming = False
+        self._laying_out = Lock()
+
+    def start(self) -> None:
+        """Computes the features in the background."""
+        Thread(target=self._see, daemon=True, name="features").start()
+
+    def features_of(self, rows: np.ndarray) -> np.ndarray:
+        """(len(rows),D); InputError where some cannot be had."""
+        if self.seen is None:
+            raise InputError(self.no_features)
+        if len(rows) and rows.max() >= len(self.seen.places):
+            raise InputError("twincluster update has added images since the page was started: start it again")
+        places = self.seen.places[rows]
+        if (places < 0).any():
+            lost = self.assignments.paths[rows[np.flatnonzero(places < 0)[0]]]
+            raise InputError(f"{lost[:200]} cannot be read again: put it back, or move it to another cluster first")
+        return np.asarray(self.seen.features[places])
+
+    def layout(self) -> tuple[np.ndarray, Layout]:
+        """Rows on the map, and their places; InputError where there is none, or none yet."""
+        if self.seen is None:
+            raise InputError(self.no_features)
+        with self._laying_out:
+            if self._layout is None and not self.map_is_coming:
+                self.map_is_coming = True
+                Thread(target=self._lay_out, args=(self.seen,), daemon=True, name="map").start()
+        if self._layout is None:
+            raise InputError(self._no_map or "the map is being made: try again in a moment")
+        return self._layout
+
+    def _lay_out(self, seen: Seen) -> None:
+        """t-SNE of some thousand images takes a while on a busy machine: nobody waits for it in a request."""
+        chosen = spread_evenly(np.arange(len(seen.rows)), POINTS)
+        try:
+            if len(chosen) < 2:
+                raise InputError("there are too few images for a map")
+            self._layout = seen.rows[chosen], lay_out(seen.features[chosen], seed=self.config.seed)
+        except Exception as error:  # a thread has nobody to tell: the page does
+            self._no_map = " ".join(str(error).split())[:300]
+
+    @property
+    def waits_for_map(self) -> bool:
+        return not self.ready.is_set() or (self.map_is_coming and self._layout is None and not self._no_map)
+
+    def _features_later(self, rows: np.ndarray) -> np.ndarray | None:
+        try:
+            return self.features_of(rows)
+        except InputError:
+            return None
+
+    def _see(self) -> None:
+        try:
+            rows, features = self._kept() or self._computed()
+            places = np.full(len(self.assignments.paths), -1, np.int64)
+            places[rows] = np.arange(len(rows))
+            if len(rows):
+                self.seen = Seen(rows, features, places)
+                self.edits = Edits(self.run, self._features_later)  # rows that came after a split are compared now
+            else:
+                self.no_features = self.inputs.absent or self.no_pictures or "no image can be read again"
+        except Exception as error:  # a thread has nobody to tell: the page does
+            self.no_features = f"the features could not be computed ({' '.join(str(error).split())[:300]})"
+        self.ready.set()
+
+    def _computed(self) -> tuple[np.ndarray, np.ndarray]:
+        features, rows = self.inputs.features()
+        features = unit(features)
+        if self.images is not None and len(rows):
+            with suppress(OSError):  # a full disk costs the next start a minute, no more
+                path = self._place()
+                path.parent.mkdir(parents=True, exist_ok=True)
+                descriptor, partial = tempfile.mkstemp(dir=path.parent, suffix=".partial")
+                with os.fdopen(descriptor, "wb") as file:
+                    np.savez(file, rows=rows, features=features)
+                os.replace(partial, path)
+        return rows, features
+
+    def _kept(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Features that an earlier start has left, if they are of this model and these images."""
+        if self.images is None or not (path := self._place()).is_file():
+            return None
+        try:
+            with np.load(path, allow_pickle=False) as kept:
+                rows, features = kept["rows"], kept["features"]
+        except (OSError, ValueError, KeyError):
+            return None
+        sound = rows.ndim == 1 and features.ndim == 2 and len(rows) == len(features) and len(rows)
+        return (rows, features) if sound and rows.max() < len(self.assignments.paths) else None
+
+    def _place(self) -> Path:
+        digest = hashlib.sha256((self.run.folder / "model.safetensors").read_bytes())
+        digest.update(f"{self.data['fingerprint']} {self.assignments.paths}".encode(errors="surrogatepass"))
+        return cache_folder() / "explorer" / f"{digest.hexdigest()[:32]}.npz"

@@ -1,0 +1,137 @@
+// What can be corrected. Each asks for what it needs, does one edit, and says what was done.
+"use strict";
+
+class Corrections {
+  constructor(app) {
+    this.app = app;
+  }
+
+  get talk() {
+    return this.app.talk;
+  }
+
+  /** An edit without a question; what goes wrong is told. */
+  async now(kind, fields, done) {
+    try {
+      await this.talk.edit(kind, fields);
+      this.app.tell(done);
+      return true;
+    } catch (error) {
+      this.app.tell(error.message);
+      return false;
+    }
+  }
+
+  async then(kind, fields, done) {
+    await this.talk.edit(kind, fields);
+    this.app.tell(done);
+  }
+
+  rename(id) {
+    const cluster = this.talk.byId.get(id);
+    if (!cluster) return null;
+    const name = textInput(cluster.named ? cluster.name : "");
+    return ask({
+      title: `Rename ${cluster.name}`, fields: [field("Name", name)], action: "Rename",
+      act: () => this.then("rename", { cluster: id, name: name.value.trim() }, `Renamed to ${name.value.trim()}.`),
+    });
+  }
+
+  /** Several clusters into the first of them; of one alone, into another that is asked for. */
+  merge(ids) {
+    const known = ids.map((id) => this.talk.byId.get(id)).filter(Boolean);
+    if (known.length === 1) return this.mergeInto(known[0]);
+    if (!known.length) return this.app.tell("Select clusters to merge first.");
+    const largest = [...known].sort((one, other) => other.named - one.named || other.size - one.size);
+    const name = textInput(largest[0].named ? largest[0].name : "", { placeholder: largest[0].name });
+    return ask({
+      title: `Merge ${known.length} clusters`, text: largest.map((one) => one.name).join(", "), action: "Merge",
+      fields: [field("Name", name)],
+      act: async () => {
+        const called = name.value.trim();
+        await this.then("merge", { clusters: largest.map((one) => one.id), ...(called ? { name: called } : {}) },
+          `Merged ${known.length} clusters.`);
+        this.app.chosen.clear();
+        this.app.refresh();
+      },
+    });
+  }
+
+  mergeInto(cluster) {
+    const picker = clusterPicker(this.talk.state.clusters.filter(({ id }) => id !== cluster.id), "Cluster to merge with");
+    return ask({
+      title: `Merge ${cluster.name} into another`, fields: picker.body, action: "Merge",
+      act: async () => {
+        const into = picker.value();
+        await this.then("merge", { clusters: [into, cluster.id] }, `Merged into ${this.talk.nameOf(into)}.`);
+        this.app.go(`cluster/${into}`);
+      },
+    });
+  }
+
+  split(id) {
+    const cluster = this.talk.byId.get(id);
+    if (!cluster) return null;
+    const parts = make("input", { type: "number", min: 2, max: Math.max(2, Math.min(100, cluster.size)), value: 2, required: true, "data-first": true });
+    return ask({
+      title: `Split ${cluster.name}`, text: "By what the network sees in the images (k-means). The parts are new clusters.",
+      fields: [field("Parts", parts)], action: "Split",
+      act: async () => {
+        await this.then("split", { cluster: id, parts: Number(parts.value) }, `Split ${cluster.name}.`);
+        this.app.go("clusters");
+      },
+    });
+  }
+
+  splitOff(id, rows) {
+    const name = textInput("", { placeholder: `${this.talk.nameOf(id)} 2` });
+    return ask({
+      title: `Split off ${plural(rows.length, "image")}`, text: "New images will go to whichever part is nearer.", action: "Split off",
+      fields: [field("Name of the new cluster", name)],
+      act: () => {
+        const called = name.value.trim();
+        return this.then("split_off", { cluster: id, rows, ...(called ? { name: called } : {}) }, `Split off ${plural(rows.length, "image")}.`);
+      },
+    });
+  }
+
+  move(rows) {
+    const picker = clusterPicker(this.talk.state.clusters, "Cluster to move to");
+    return ask({
+      title: `Move ${plural(rows.length, "image")}`, fields: picker.body, action: "Move",
+      act: () => {
+        const to = picker.value();
+        return this.then("move", { rows, to }, `Moved ${plural(rows.length, "image")} to ${this.talk.nameOf(to)}.`);
+      },
+    });
+  }
+
+  moveToNew(rows) {
+    const name = textInput("", { placeholder: "a number, if left empty" });
+    return ask({
+      title: `New cluster of ${plural(rows.length, "image")}`, fields: [field("Name", name)], action: "Make it",
+      act: () => {
+        const called = name.value.trim();
+        return this.then("move", { rows, ...(called ? { name: called } : {}) }, `A new cluster has ${plural(rows.length, "image")}.`);
+      },
+    });
+  }
+
+  junk(rows) {
+    return this.now("junk", { rows }, `${plural(rows.length, "image")} marked as junk. U takes it back.`);
+  }
+
+  unjunk(rows) {
+    return this.now("unjunk", { rows }, `${plural(rows.length, "image")} back in place.`);
+  }
+
+  undo() {
+    const { undo } = this.talk.state;
+    return undo ? this.now("undo", {}, `Undone: ${undo}.`) : this.app.tell("There is nothing to undo.");
+  }
+
+  redo() {
+    const { redo } = this.talk.state;
+    return redo ? this.now("redo", {}, `Done again: ${redo}.`) : this.app.tell("There is nothing to redo.");
+  }
+}

@@ -1,0 +1,58 @@
+// Files that are dropped on the page: which cluster they would be in, and which images are most like them.
+"use strict";
+
+const MOST_FILES = 20;
+const MOST_MEGABYTES = 40;
+
+class Drops {
+  constructor(app) {
+    this.app = app;
+    this.input = make("input", { type: "file", multiple: true, accept: "image/*", class: "offstage", tabindex: "-1", "aria-label": "Images to look up" });
+    this.input.addEventListener("change", () => {
+      const chosen = [...this.input.files];
+      this.input.value = "";
+      this.look(chosen);
+    });
+    this.button = button("Look up images…", () => this.input.click());
+    document.addEventListener("dragover", (event) => {
+      if (!event.dataTransfer?.types.includes("Files")) return;
+      event.preventDefault();
+      document.body.classList.add("dropping");
+    });
+    document.addEventListener("dragleave", (event) => { if (!event.relatedTarget) document.body.classList.remove("dropping"); });
+    document.addEventListener("drop", (event) => {
+      document.body.classList.remove("dropping");
+      if (!event.dataTransfer?.files.length) return;
+      event.preventDefault();
+      this.look([...event.dataTransfer.files]);
+    });
+  }
+
+  async look(files) {
+    if (!files.length) return;
+    const list = make("div", {});
+    const left = files.length > MOST_FILES ? note(`The first ${MOST_FILES} of ${files.length} files.`) : null;
+    const dialog = make("dialog", { class: "viewer", "aria-labelledby": "asked" }, make("h2", { id: "asked", text: "Where they belong" }), left, list,
+      make("p", { class: "note", text: "Nothing was kept: twincluster update adds images to a run." }), button("Close", () => dialog.close(), { "data-first": true }));
+    show(dialog);
+    for (const file of files.slice(0, MOST_FILES)) {
+      const place = make("article", { class: "dropped" }, note(`${file.name} …`));
+      list.append(place);
+      place.replaceChildren(...(await this.one(file, dialog)));
+    }
+  }
+
+  async one(file, dialog) {
+    const { app } = this;
+    if (file.size > MOST_MEGABYTES * 1e6) return [note(`${file.name}: larger than ${MOST_MEGABYTES} MB.`)];
+    try {
+      const { cluster, confidence, neighbours, picture } = await app.talk.ask("/api/drop", { method: "POST", headers: { "content-type": "application/octet-stream" }, body: file });
+      const name = make("a", { href: `#cluster/${cluster}`, text: app.talk.nameOf(cluster), onclick: () => dialog.close() });
+      return [make("img", { class: "picture", src: picture, alt: file.name }),
+        make("div", {}, make("h3", {}, swatch(cluster), name), note(`${file.name} · confidence ${decimal(confidence)}`),
+          neighbourList(app, neighbours, (at) => app.viewer.open(neighbours.map((each) => each.row), at)))];
+    } catch (error) {
+      return [note(`${file.name}: ${error.message}`)];
+    }
+  }
+}

@@ -1,0 +1,226 @@
+"""The addresses that the explorer answers, and the process that does so.
+
+Images are asked for by row number, never by path. What is wrong with a request is told with a status of 4xx and one
+sentence; an edit that comes too late gets 409 and the state as it is now.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+from importlib.resources import files
+from typing import Annotated, Any, Literal
+
+import uvicorn
+from fastapi import FastAPI, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.concurrency import run_in_threadpool
+
+from twincluster.edits import ConflictError
+from twincluster.errors import InputError
+from twincluster.explorer import images
+from twincluster.explorer.corrections import correct
+from twincluster.explorer.dropped import MOST_BYTES, Visitors
+from twincluster.explorer.guard import Access, Guard, is_local
+from twincluster.explorer.library import Library
+from twincluster.explorer.view import Order, View
+
+NEIGHBOURS = 24
+MOST_DETAILS = 500  # rows of one request
+MOST_JSON = 32_000_000  # bytes of an edit: two million rows
+FOREVER = "private, max-age=31536000, immutable"  # the address of a picture has the fingerprint of the data in it
+TYPES = {"css": "text/css", "html": "text/html", "js": "text/javascript"}
+SHARED = ("dom.js", "clusters.js", "palette.js", "map.js", "page.css")  # with the report
+OWN = (
+    "talk.js", "pictures.js", "dialogs.js", "corrections.js", "cards.js", "grid.js", "list.js", "viewer.js",
+    "scatter.js", "drop.js", "explorer.js", "explorer.css",
+)  # fmt: skip
+
+Row = int
+
+
+def serve_library(library: Library, host: str, port: int) -> None:
+    """Answers until it is interrupted."""
+    listening = _listen(host, port)
+    number = int(listening.getsockname()[1])
+    access = Access(number, "" if is_local(host) else secrets.token_urlsafe(24))
+    shown = f"[{host}]" if ":" in host else socket.gethostname() if host == "0.0.0.0" else host
+    print(f"open http://{shown}:{number}/{f'?token={access.token}' if access.token else ''} in a browser", flush=True)
+    print("Ctrl+C ends it; corrections are kept as they are made", flush=True)
+    library.start()
+    settings = uvicorn.Config(
+        make_app(library, access), log_level="warning", access_log=False, server_header=False, proxy_headers=False,
+        timeout_graceful_shutdown=2,
+    )  # fmt: skip
+    uvicorn.Server(settings).run(sockets=[listening])
+
+
+def make_app(library: Library, access: Access) -> Guard:
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    view = View(library)
+    _add_page(app)
+    _add_views(app, library, view)
+    _add_pictures(app, library)
+    _add_edits(app, library, view)
+    _add_faults(app, view)
+    return Guard(app, access)
+
+
+def _add_page(app: FastAPI) -> None:
+    content = {name: (files("twincluster.report") / "page" / name).read_bytes() for name in SHARED}
+    content |= {name: (files("twincluster.explorer") / "page" / name).read_bytes() for name in (*OWN, "page.html")}
+
+    @app.get("/")
+    def page() -> Response:
+        return Response(content["page.html"], media_type="text/html")
+
+    @app.get("/page/{name}")
+    def part(name: str) -> Response:
+        if name not in content:
+            return _said(404, "there is no such file")
+        return Response(content[name], media_type=TYPES[name.rpartition(".")[2]], headers={"cache-control": "no-cache"})
+
+
+def _add_views(app: FastAPI, library: Library, view: View) -> None:
+    @app.get("/api/state")
+    def state() -> Response:
+        return _json(view.state())
+
+    @app.get("/api/number")
+    def number() -> Response:
+        """What a page asks every other second: whether it has to look again."""
+        return _json({"number": library.edits.state.number, "ready": library.ready.is_set()})
+
+    @app.get("/api/rows")
+    def rows(
+        of: Literal["cluster", "all", "junk", "unreadable"],
+        cluster: Annotated[int, Query(ge=-1, le=2**53)] = -1,
+        order: Order = "typical",
+        path: Annotated[str, Query(max_length=1000)] = "",
+    ) -> Response:
+        found = view.rows(of, cluster, order, path)
+        return _json(found) if found else _said(404, f"there is no cluster {cluster}: it was merged or split")
+
+    @app.get("/api/details")
+    def details(rows: Annotated[str, Query(max_length=10_000)]) -> Response:
+        parts = rows.split(",")
+        if len(parts) > MOST_DETAILS or not all(part.isascii() and part.isdigit() and len(part) < 12 for part in parts):
+            return _said(400, f"rows are up to {MOST_DETAILS} whole numbers with commas between them")
+        numbers = [int(part) for part in parts]
+        if max(numbers) >= len(library.assignments.paths):
+            return _said(404, "there is no such image")
+        return _json(view.details(numbers))
+
+    @app.get("/api/neighbours/{row}")
+    def neighbours(row: Row) -> Response:
+        if not 0 <= row < len(library.assignments.paths):
+            return _said(404, "there is no such image")
+        seen = library.seen
+        if seen is None or seen.places[row] < 0:
+            return _json({"absent": library.no_features if seen is None else "this image cannot be read again"})
+        near = seen.nearest(seen.features[seen.places[row]], NEIGHBOURS, without=row)
+        cosines = {found: round(cosine, 4) for found, cosine in near}
+        return _json({"neighbours": [one | {"cosine": cosines[one["row"]]} for one in view.details(list(cosines))]})
+
+    @app.get("/api/map")
+    def map_() -> Response:
+        try:
+            return _json(view.map())
+        except InputError as error:
+            return _json({"absent": str(error), "waiting": library.waits_for_map})
+
+
+def _add_pictures(app: FastAPI, library: Library) -> None:
+    def answer(row: int, make: Any, request: Request) -> Response:
+        if not 0 <= row < len(library.assignments.paths):
+            return _said(404, "there is no such image")
+        tag = f'"{str(library.data["fingerprint"])[:12]}-{row}"'
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers={"etag": tag, "cache-control": FOREVER})
+        found = make(library, row)
+        if found is None:
+            return _said(404, "this image has no picture")
+        return Response(found[0], media_type=found[1], headers={"cache-control": FOREVER, "etag": tag})
+
+    @app.get("/api/thumbnail/{row}")
+    def thumbnail(row: Row, request: Request) -> Response:
+        return answer(row, images.thumbnail, request)
+
+    @app.get("/api/image/{row}")
+    def whole(row: Row, request: Request) -> Response:
+        return answer(row, images.whole, request)
+
+
+def _add_edits(app: FastAPI, library: Library, view: View) -> None:
+    visitors = Visitors(library)
+
+    @app.post("/api/edit")
+    async def edit(request: Request) -> Response:
+        if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+            return _said(415, "an edit is sent as application/json")
+        body = await _body(request, MOST_JSON)
+        if body is None:
+            return _said(413, f"an edit has at most {MOST_JSON:,} bytes")
+        try:
+            asked = json.loads(body)
+        except (ValueError, RecursionError):
+            return _said(400, "an edit is a JSON object")
+        await run_in_threadpool(correct, library, asked)
+        return _json(await run_in_threadpool(view.state))
+
+    @app.post("/api/drop")
+    async def drop(request: Request) -> Response:
+        body = await _body(request, MOST_BYTES)
+        if body is None:
+            return _said(413, f"a file may have {MOST_BYTES // 1_000_000} MB at most")
+        return _json(await run_in_threadpool(visitors.look_at, body))
+
+
+async def _body(request: Request, most: int) -> bytes | None:
+    """None when it is larger, without reading the rest."""
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > most:
+            return None
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _add_faults(app: FastAPI, view: View) -> None:
+    @app.exception_handler(ConflictError)
+    def too_late(request: Request, error: ConflictError) -> Response:
+        return _json({"error": str(error), "state": view.state()}, 409)
+
+    @app.exception_handler(InputError)
+    def refused(request: Request, error: InputError) -> Response:
+        return _said(400, str(error))
+
+    @app.exception_handler(RequestValidationError)
+    def malformed(request: Request, error: RequestValidationError) -> Response:
+        return _said(400, "; ".join(f"{one['loc'][-1]}: {one['msg']}" for one in error.errors())[:500])
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    """ASCII, so that no odd character in a name can be a fault."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return Response(text, status_code=status, media_type="application/json")
+
+
+def _said(status: int, why: str) -> Response:
+    return _json({"error": why}, status)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+        listening.listen(128)  # whoever reads the address may come before the server is quite there
+    except (OSError, UnicodeError) as error:
+        listening.close()
+        said = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"cannot listen on {host}:{port} ({said}): give another --port, or --host") from None
+    return listening

@@ -1,0 +1,82 @@
+"""Means and deviations of the data, which its network is built with."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from small_runs import images_of, pictures, rows
+from twincluster import derive
+from twincluster.config import make_config
+from twincluster.derive import data_shape, resolve
+
+
+def shape_of(array: NDArray[Any], usable: NDArray[np.int64] | None = None) -> derive.DataShape:
+    images = images_of(array, usable)
+    return data_shape(resolve(make_config({"n_clusters": 2}), images), images)
+
+
+def test_statistics_of_images_are_per_channel_and_from_0_to_1() -> None:
+    array, _ = pictures(30)
+    shape = shape_of(array)
+    assert (shape.n_samples, shape.side, shape.n_inputs) == (30, 8, 3)
+    for channel in range(3):
+        values = [value / 255 for value in array[..., channel].ravel().tolist()]
+        mean = sum(values) / len(values)
+        assert shape.mean[channel] == pytest.approx(mean, rel=1e-6)
+        variance = sum((value - mean) ** 2 for value in values) / len(values)
+        assert shape.std[channel] == pytest.approx(variance**0.5, rel=1e-6)
+
+
+def test_statistics_of_rows_are_per_feature() -> None:
+    array = rows(40, 7)
+    array[:, 3] += 30_000  # far from 0, where float32 sums are coarse
+    shape = shape_of(array)
+    assert (shape.n_samples, shape.side, shape.n_inputs) == (40, 0, 7)
+    assert shape.mean == pytest.approx(array.astype(float).mean(0).tolist(), rel=1e-6)
+    assert shape.std == pytest.approx(array.astype(float).std(0).tolist(), rel=1e-6)
+
+
+def test_a_constant_channel_or_feature_is_not_divided_by_zero() -> None:
+    array, _ = pictures(30)
+    array[..., 1] = 77
+    shape = shape_of(array)
+    assert shape.std[1] == 1
+    assert shape.mean[1] == pytest.approx(77 / 255)
+    assert max(shape.std[0], shape.std[2]) < 0.5
+    table = rows(30)
+    table[:, 2] = -0.3
+    shape = shape_of(table)
+    assert shape.std[2] == 1
+    assert shape.mean[2] == pytest.approx(-0.3)
+
+
+def test_only_usable_rows_count() -> None:
+    array, _ = pictures(30)
+    usable = np.arange(0, 30, 3)
+    array[1::3] = 255
+    shape, wanted = shape_of(array, usable), shape_of(array[usable])
+    assert shape == wanted
+    assert shape.n_samples == 10
+
+
+def test_sums_over_many_pixels_lose_no_digits() -> None:
+    """A float32 sum of millions of pixels is off, and of hundreds of millions no longer grows at all."""
+    array = np.random.default_rng(0).integers(0, 256, (400, 64, 64, 3), dtype=np.uint8)
+    shape = shape_of(array)
+    assert shape.mean == pytest.approx(
+        (array.sum((0, 1, 2), dtype=np.int64) / (400 * 64 * 64) / 255).tolist(), rel=1e-9
+    )
+    assert shape.std == pytest.approx((array / 255).std((0, 1, 2)).tolist(), rel=1e-9)
+
+
+def test_large_data_is_sampled_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(derive, "STATISTICS_SAMPLE", 50)
+    monkeypatch.setattr(derive, "STATISTICS_PIXELS", 500)
+    array = np.zeros((1000, 4, 4, 3), dtype=np.uint8)
+    array[500:] = 200  # a sample of the first rows alone would be black
+    shape = shape_of(array)
+    assert shape.n_samples == 1000
+    assert shape.mean == pytest.approx((100 / 255,) * 3)
+    assert shape.std == pytest.approx((100 / 255,) * 3)
