@@ -98,7 +98,7 @@ def test_predict_asks_the_same_of_its_source(workplace: Path) -> None:
     (["--clusters", "many"], "--clusters is many: give a number, a range such as 5-30, or auto"),
     (["--clusters", "2-3-4"], "--clusters is 2-3-4: give a number, a range such as 5-30, or auto"),
     (["--clusters", "1-4"], "--clusters is 1-4: give at least 2"),
-    (["--clusters", "9-4"], "clusters_between is [9, 4]: write the smaller number first"),
+    (["--clusters", "9-4"], "--clusters is 9-4: give the smaller number first"),
     (["--clusters", "40-50"], "48 samples can show 12 clusters at most, not 40 or more"),
     (["--clusters", "auto", "--set", "method=tcc"], "tcc has to be told the number of clusters"),
     (["-k", "49", *TINY], "49 clusters need at least as many readable samples; there are 48"),
@@ -180,7 +180,7 @@ def test_resume_with_something_else_says_what() -> None:
 def test_resume_without_a_run() -> None:
     for out in ("nowhere", "empty", "texts"):
         done = command("fit", "images.npy", "-k", 3, "--out", out, *TINY, "--resume")
-        assert done.complaint == f"{out} is not a run: it has no config.json; `twincluster fit` makes one"
+        assert done.complaint == f"there is no run in {out} to resume: leave out --resume"
     assert not Path("nowhere").exists()
     assert "say which, for example --out" in command("fit", "images.npy", "-k", 3, *TINY, "--resume").complaint
 

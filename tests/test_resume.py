@@ -269,7 +269,7 @@ def test_another_split_is_refused(tmp_path: Path) -> None:
 
 def test_only_a_run_can_be_resumed(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(InputError, match="is not a run: it has no config.json"):
+        with pytest.raises(InputError, match="there is no run in .* to resume: leave out --resume"):
             fit(open_source(rows()), folder, resume=True)
 
 

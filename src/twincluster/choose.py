@@ -243,7 +243,11 @@ def _doubt(best: Candidate, by_chance: Candidate, others: list[Candidate], low: 
     if k == low > 2:
         return f"the best number is the smallest that was tried, {low}: ask for a range that begins lower"
     if others and others[0].score > best.score - TIE:
-        return f"{others[0].n_clusters} clusters ({others[0].score:.2f}) fit about as well as {k} ({best.score:.2f})"
+        other = others[0]
+        return (
+            f"two halves agree about as well on {other.n_clusters} clusters ({other.score:.2f}) as on {k} "
+            f"({best.score:.2f}), which are set apart more clearly"
+        )
     return ""
 
 

@@ -7,7 +7,7 @@ only replays: it waits for the device once per epoch. Several processes each run
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,7 @@ from twincluster.images.augment import N_DRAWS, augment_images, augment_rows
 from twincluster.images.feed import Feed
 from twincluster.images.store import Images
 from twincluster.inference import embed
+from twincluster.interrupts import noted
 from twincluster.methods import METHODS
 from twincluster.methods.base import Batch, Method, Network
 from twincluster.neighbours import Neighbours, rotate
@@ -89,6 +90,14 @@ class Trainer:
         take_step = captured(self) if self.device.type == "cuda" else self.step
         self.clock.begin()
         self.last_saved = self.clock.elapsed
+        with noted(self.run_folder is not None and self.processes.count == 1) as self.interrupt:
+            self._train(take_step, step_in_epoch)
+        self._save(0)
+        self.method.finish(lambda network: embed(network, self.images.pixels, self.images.usable).to(self.device))
+        self.divide(ALONE, 1)  # from here on each process is by itself
+        return self.method.eval()
+
+    def _train(self, take_step: Callable[[], None], step_in_epoch: int) -> None:
         while step_in_epoch or not self.clock.finished:  # an epoch once begun is brought to its end
             self.epoch_on_device.fill_(self.epoch)
             for _ in self.feed.epoch(self.epoch, step_in_epoch):
@@ -106,10 +115,6 @@ class Trainer:
             self._end_epoch(step_in_epoch)
             step_in_epoch = 0
             self._save_when_due(0)  # only now: after its last step an epoch has still to be ended
-        self._save(0)
-        self.method.finish(lambda network: embed(network, self.images.pixels, self.images.usable).to(self.device))
-        self.divide(ALONE, 1)  # from here on each process is by itself
-        return self.method.eval()
 
     def step(self) -> None:
         """One step on the samples in the feed's buffers. All of it runs on the device, nothing waits for the host."""
@@ -162,7 +167,8 @@ class Trainer:
         if self.run_folder:
             self.run_folder.append_metrics(row)
         self.reporter.epoch(row)
-        settled = self.config.n_clusters and self.clock.progress > SETTLED  # their number may still be chosen
+        # their number may still have to be chosen, and in the first epoch they may have to be found
+        settled = self.config.n_clusters and self.epoch and self.clock.progress > SETTLED
         if settled and (warning := health_of(row).warning(self.config.method)):
             self.reporter.warn(warning)
         self.epoch += 1
@@ -203,8 +209,11 @@ class Trainer:
         self.clock.meet()
 
     def _save_when_due(self, step_in_epoch: int) -> None:
-        if self.clock.elapsed - self.last_saved >= 60 * self.config.train.checkpoint_minutes:
+        due = self.clock.elapsed - self.last_saved >= 60 * self.config.train.checkpoint_minutes
+        if due or self.interrupt.asked:
             self._save(step_in_epoch)
+        if self.interrupt.asked:
+            raise KeyboardInterrupt
 
     def _save(self, step_in_epoch: int) -> None:
         self._meet()

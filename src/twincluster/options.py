@@ -33,6 +33,8 @@ def cluster_settings(wanted: str | None) -> dict[str, object]:
     numbers = [int(part) for part in wanted.split("-") if part.isdecimal()]
     if "-".join(map(str, numbers)) != wanted or len(numbers) not in (1, 2):
         raise InputError(f"--clusters is {wanted}: give a number, a range such as 5-30, or auto")
+    if numbers != sorted(numbers):
+        raise InputError(f"--clusters is {wanted}: give the smaller number first")
     if min(numbers) < 2:
         raise InputError(f"--clusters is {wanted}: give at least 2")
     return {"n_clusters": numbers[0]} if len(set(numbers)) == 1 else {"n_clusters": 0, "clusters_between": numbers}

@@ -194,6 +194,8 @@ def _usable(images: Images, split: Split) -> np.ndarray:
 
 def _continue_run(out: Path, config: Config, data: dict[str, Any]) -> Run:
     """The run to resume, if settings and data are what they were."""
+    if not (out / "config.json").is_file():
+        raise InputError(f"there is no run in {out} to resume: leave out --resume")
     run = Run.open(out)
     saved, _, then = run.read_config()
     if run.is_updated:

@@ -159,7 +159,7 @@ def test_select_by_mouse_and_keyboard(window: Window, served: Served) -> None:
 def test_move_junk_and_split_off_what_is_selected(window: Window, served: Served) -> None:
     page = window.page
     open_cluster(page, 0)
-    first, second, third, fourth, *_ = served.rows(of="cluster", cluster=0)
+    first, *others = served.rows(of="cluster", cluster=0)
     page.keyboard.press("Space")
     page.keyboard.press("m")
     page.locator("dialog input").fill("cluster 2")
@@ -181,8 +181,7 @@ def test_move_junk_and_split_off_what_is_selected(window: Window, served: Served
     state = Edits(served.run).state
     names = {name: cluster for cluster, name in state.names.items()}
     assert state.junk.sum() == 1
-    moved = {second, third, fourth} & set(np.flatnonzero(state.junk).tolist())
-    assert moved  # the order of what is left may change with the middle of the cluster
+    assert set(np.flatnonzero(state.junk).tolist()) <= set(others)
     assert len(state.members(names["alone"])) == len(state.members(names["part"])) == 1
     page.get_by_role("link", name="Junk (1)").click()
     expect(page.locator(".tile")).to_have_count(1)

@@ -21,7 +21,9 @@ from edited_runs import untrained_run
 from twincluster import inference
 from twincluster.edits import Edits
 from twincluster.explorer import server
+from twincluster.images.sources import open_source
 from twincluster.results import Run
+from twincluster.update import update
 
 
 @pytest.fixture(scope="module")
@@ -281,6 +283,19 @@ def test_a_run_from_python_is_shown_without_pictures(tmp_path: Path) -> None:
         assert served.edit("split_off", cluster=0, rows=[3]).status_code == 200
         assert served.edit("merge", clusters=[1, 2]).status_code == 200
         assert [one["size"] for one in served.state["clusters"]] == [1, 2, 1]
+
+
+def test_images_that_came_by_an_update_have_pictures_and_neighbours(original: Run, tmp_path: Path) -> None:
+    run = copied(original, tmp_path / "run")
+    (tmp_path / "new").mkdir()
+    Image.new("RGB", (50, 30), "red").save(tmp_path / "new" / "late.png")
+    update(run, open_source(tmp_path / "new", at_least=1), location=str(tmp_path / "new"), device="cpu")
+    with serving(run) as served:
+        row = len(served.library.assignments.paths) - 1
+        assert served.library.assignments.paths[row].endswith("late.png")
+        assert opened(served.get(f"/api/image/{row}")).size == (50, 30)
+        assert opened(served.get(f"/api/thumbnail/{row}")).width > 0
+        assert served.get(f"/api/neighbours/{row}").json()["neighbours"]
 
 
 def test_rows_and_a_thousand_clusters(tmp_path: Path) -> None:

@@ -27,7 +27,6 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
 }
-COOKIE = "twincluster"
 
 
 @dataclass(frozen=True)
@@ -36,6 +35,11 @@ class Access:
 
     port: int
     token: str = ""
+
+    @property
+    def cookie(self) -> str:
+        """Cookies know no ports: each explorer of a machine has its own."""
+        return f"twincluster-{self.port}"
 
     @property
     def hosts(self) -> set[str]:
@@ -82,19 +86,19 @@ class Guard:
         if scope["path"] != "/" or not given or not _same(given, self.access.token):
             return None
         answer = RedirectResponse("/", status_code=303)
-        answer.set_cookie(COOKIE, self.access.token, httponly=True, samesite="strict")
+        answer.set_cookie(self.access.cookie, self.access.token, httponly=True, samesite="strict")
         return answer
 
     def _refusal(self, scope: Any) -> Any:
         headers = Headers(scope=scope)
         host, origin = headers.get("host", ""), headers.get("origin")
-        if not self.access.token and host not in self.access.hosts:
+        if not self.access.token and host.lower() not in self.access.hosts:
             return _refused(421, "this server answers to 127.0.0.1 and localhost alone")
         if origin is not None and origin not in (f"http://{host}", f"https://{host}"):
             return _refused(403, "requests of other sites are not answered")
         if headers.get("sec-fetch-site", "none") not in ("same-origin", "none") and scope["path"] != "/":
             return _refused(403, "requests of other sites are not answered")
-        if self.access.token and not _same(_cookie(headers.get("cookie", "")), self.access.token):
+        if self.access.token and not _same(_cookie(headers, self.access.cookie), self.access.token):
             return _refused(401, "open the address that twincluster serve has printed, with its token")
         return None
 
@@ -103,9 +107,9 @@ def _refused(status: int, why: str) -> JSONResponse:
     return JSONResponse({"error": why}, status_code=status)
 
 
-def _cookie(header: str) -> str:
+def _cookie(headers: Headers, name: str) -> str:
     try:
-        found = SimpleCookie(header).get(COOKIE)
+        found = SimpleCookie(headers.get("cookie", "")).get(name)
     except CookieError:
         return ""
     return found.value if found else ""

@@ -7,11 +7,15 @@ sentence; an edit that comes too late gets 409 and the state as it is now.
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import socket
+import sys
+from contextlib import suppress
 from importlib.resources import files
 from typing import Annotated, Any, Literal
 
+import torch
 import uvicorn
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -45,15 +49,20 @@ def serve_library(library: Library, host: str, port: int) -> None:
     listening = _listen(host, port)
     number = int(listening.getsockname()[1])
     access = Access(number, "" if is_local(host) else secrets.token_urlsafe(24))
-    shown = f"[{host}]" if ":" in host else socket.gethostname() if host == "0.0.0.0" else host
+    shown = socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     print(f"open http://{shown}:{number}/{f'?token={access.token}' if access.token else ''} in a browser", flush=True)
     print("Ctrl+C ends it; corrections are kept as they are made", flush=True)
+    torch.set_num_threads(max(1, torch.get_num_threads() - 1))  # the features are not to take the page's core
     library.start()
     settings = uvicorn.Config(
         make_app(library, access), log_level="warning", access_log=False, server_header=False, proxy_headers=False,
         timeout_graceful_shutdown=2,
     )  # fmt: skip
-    uvicorn.Server(settings).run(sockets=[listening])
+    with suppress(KeyboardInterrupt):
+        uvicorn.Server(settings).run(sockets=[listening])
+    if not library.ready.is_set() or library.waits_for_map:
+        sys.stdout.flush()
+        os._exit(0)  # a thread that computes cannot be ended in another way; every edit is on the disk already
 
 
 def make_app(library: Library, access: Access) -> Guard:

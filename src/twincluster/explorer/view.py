@@ -146,13 +146,14 @@ def _nearness(library: Library, clusters: np.ndarray) -> np.ndarray:
 
 
 def _cards(library: Library, state: State, clusters: np.ndarray, near: np.ndarray) -> list[dict[str, Any]]:
-    confidence, sizes = library.assignments.confidence, state.sizes()
-    each = max(FEWEST, min(MOST, ON_CARDS // max(1, len(sizes))))
+    confidence = library.assignments.confidence
+    each = max(FEWEST, min(MOST, ON_CARDS // max(1, len(state.names))))
     typical, doubtful = _grouped(clusters, -near), _grouped(clusters, confidence)
-    readable = max(1, sum(sizes.values()))
+    readable = max(1, int((clusters >= 0).sum()))
     cards = []
     for cluster, name in state.names.items():
-        size, mine = sizes[cluster], typical.get(cluster, np.empty(0, np.int64))
+        mine = typical.get(cluster, np.empty(0, np.int64))
+        size = len(mine)
         shown = mine[: min(each, max(1, size - size // 3))].tolist() if size else []
         unsure = [row for row in doubtful.get(cluster, mine)[: each + DOUBTFUL].tolist() if row not in set(shown)]
         cards.append({
