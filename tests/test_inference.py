@@ -25,7 +25,7 @@ def network_of(kind: str) -> AnchoredNetwork:
 @pytest.mark.parametrize("kind", KINDS)
 def test_chunks_equal_one_sample_at_a_time(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     network, pixels = network_of(kind), KINDS[kind]
-    monkeypatch.setattr(inference, "CHUNK_PIXELS", 3 * 8 * 8)
+    monkeypatch.setattr(inference, "CHUNK_PIXELS", {"cpu": 3 * 8 * 8})
     monkeypatch.setattr(inference, "CHUNK_ROWS", 3)
     found, features = predict(network, pixels, ROWS), embed(network, pixels, ROWS)
     network.eval()

@@ -165,7 +165,7 @@ def test_a_run_warns_when_the_prior_fights_the_data_and_only_then() -> None:
         diary = Diary()
         settings = ("n_clusters=6", "train.epochs=3", "train.batch_size=64", f"anchored.balance={balance}")
         train(images_of(rows.numpy()), *settings, "anchored.shrinkage=1e6", reporter=diary)
-        return [message for _, message in diary.warnings if "anchored.balance" in message]
+        return [message for _, message in diary.warnings if "the prior on sizes" in message]
 
     assert warnings([400, 80, 40, 30, 25, 25], 1.0)
     assert not warnings([400, 80, 40, 30, 25, 25], 0.0)
