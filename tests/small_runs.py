@@ -1,6 +1,7 @@
 """Data and settings so small that a whole run takes a moment, for the tests of the trainer and what surrounds it."""
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,21 @@ def midway(*changes: str, kind: str = "images") -> Anchored:
         method.labels.copy_(torch.randint(0, method.n_clusters, method.labels.shape, generator=generator))
         method.anchors.copy_(torch.randn(method.anchors.shape, generator=generator).softmax(1))
     return method
+
+
+class AtCall(Reporter):
+    """Does something when it is told of a step or of an epoch for the n-th time."""
+
+    def __init__(self, calls_left: int, act: Callable[[], None]) -> None:
+        self.calls_left, self.act = calls_left, act
+
+    def step(self, progress: float, remaining: float | None) -> None:
+        self.epoch({})
+
+    def epoch(self, row: dict[str, Any]) -> None:
+        self.calls_left -= 1
+        if self.calls_left == 0:
+            self.act()
 
 
 def train(

@@ -4,32 +4,19 @@ import os
 import signal
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from small_runs import images_of, rows, train, without_seconds
+from small_runs import AtCall, images_of, rows, train, without_seconds
 from twincluster import checkpoint
-from twincluster.engine import Reporter
 from twincluster.interrupts import noted
 from twincluster.results import Run
 
 RARELY = "train.checkpoint_minutes=100"
 
 
-class Impatient(Reporter):
-    """Interrupts the process when it is told something for the n-th time."""
-
-    def __init__(self, calls_left: int) -> None:
-        self.calls_left = calls_left
-
-    def step(self, progress: float, remaining: float | None) -> None:
-        self.epoch({})
-
-    def epoch(self, row: dict[str, Any]) -> None:
-        self.calls_left -= 1
-        if self.calls_left == 0:
-            os.kill(os.getpid(), signal.SIGINT)
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 @pytest.mark.parametrize("method", ["anchored", "tcc"])
@@ -39,7 +26,7 @@ def test_an_interrupted_run_has_saved_all_it_did(tmp_path: Path, method: str) ->
     for moment in range(1, 13):  # 3 epochs of 3 steps and a row each
         folder = tmp_path / str(moment)
         with pytest.raises(KeyboardInterrupt):
-            train(images, *changes, folder=folder, reporter=Impatient(moment))
+            train(images, *changes, folder=folder, reporter=AtCall(moment, interrupt))
         done = moment - moment // 4  # rows are no steps
         assert checkpoint.load(folder / "checkpoint")[1]["step"] == done
         train(images, *changes, folder=folder, resume=True)
@@ -49,26 +36,26 @@ def test_an_interrupted_run_has_saved_all_it_did(tmp_path: Path, method: str) ->
 
 
 def test_without_a_folder_to_save_in_an_interrupt_comes_at_once() -> None:
-    reporter = Impatient(2)
+    reporter = AtCall(2, interrupt)
     with pytest.raises(KeyboardInterrupt):
         train(images_of(rows()), RARELY, "train.epochs=3", reporter=reporter)
     assert reporter.calls_left == 0
 
 
 def test_a_second_interrupt_does_not_wait() -> None:
-    with noted(True) as interrupt:
-        os.kill(os.getpid(), signal.SIGINT)
-        assert interrupt.asked
+    with noted(True) as noticed:
+        interrupt()
+        assert noticed.asked
         with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
+            interrupt()
 
 
 def test_other_threads_than_the_first_have_no_signals() -> None:
     heard = []
 
     def work() -> None:
-        with noted(True) as interrupt:
-            heard.append(interrupt.asked)
+        with noted(True) as noticed:
+            heard.append(noticed.asked)
 
     thread = threading.Thread(target=work)
     thread.start()

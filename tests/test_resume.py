@@ -20,10 +20,20 @@ import pytest
 from safetensors import safe_open
 
 import twincluster
-from small_runs import SMALL, assert_equal_state, images_of, pictures, rows, small_config, train, without_seconds
+from small_runs import (
+    SMALL,
+    AtCall,
+    assert_equal_state,
+    images_of,
+    pictures,
+    rows,
+    small_config,
+    train,
+    without_seconds,
+)
 from twincluster import checkpoint, cli, pipeline
 from twincluster.config import Config, make_config, parse_overrides
-from twincluster.engine import Reporter, Trainer
+from twincluster.engine import Trainer
 from twincluster.errors import InputError
 from twincluster.images.sources import Listing, open_source
 from twincluster.results import Run
@@ -109,19 +119,8 @@ class Interruption(Exception):  # noqa: N818  (nothing went wrong)
     """Stands for the death of the process."""
 
 
-class Interrupter(Reporter):
-    """Dies when it is told something for the n-th time."""
-
-    def __init__(self, calls_left: int) -> None:
-        self.calls_left = calls_left
-
-    def step(self, progress: float, remaining: float | None) -> None:
-        self.epoch({})
-
-    def epoch(self, row: dict[str, Any]) -> None:
-        self.calls_left -= 1
-        if self.calls_left == 0:
-            raise Interruption
+def die() -> None:
+    raise Interruption
 
 
 def assert_same_end(folder: Path, wanted: Path) -> None:
@@ -140,7 +139,7 @@ def test_dying_at_any_moment_between_steps(tmp_path: Path, changes: tuple[str, .
     for moment in range(1, 13):  # 3 epochs of 3 steps and a row each
         folder = tmp_path / str(moment)
         with pytest.raises(Interruption):
-            train(images, *changes, folder=folder, labels=labels, reporter=Interrupter(moment))
+            train(images, *changes, folder=folder, labels=labels, reporter=AtCall(moment, die))
         train(images, *changes, folder=folder, labels=labels, resume=True)
         assert_same_end(folder, tmp_path / "whole")
 
@@ -179,7 +178,7 @@ def test_a_half_written_row_of_metrics_is_written_again(tmp_path: Path) -> None:
     images = images_of(rows())
     train(images, OFTEN, folder=tmp_path / "whole")
     with pytest.raises(Interruption):
-        train(images, OFTEN, folder=tmp_path / "run", reporter=Interrupter(10))
+        train(images, OFTEN, folder=tmp_path / "run", reporter=AtCall(10, die))
     with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
         file.write('{"epoch": 2, "steps": 3, "lo')
     train(images, OFTEN, folder=tmp_path / "run", resume=True)
@@ -191,7 +190,7 @@ def test_by_minutes_the_time_already_spent_counts(tmp_path: Path) -> None:
     config = small_config(images, "train.minutes=0.1", OFTEN)
     run = Run(tmp_path)
     with pytest.raises(Interruption):
-        Trainer(config, images, run=run, reporter=Interrupter(7)).run()
+        Trainer(config, images, run=run, reporter=AtCall(7, die)).run()
     state, progress = checkpoint.load(run.checkpoint)
     assert progress["step_in_epoch"] > 0
     checkpoint.save(run.checkpoint, state, progress | {"seconds": 6.0})  # all of it

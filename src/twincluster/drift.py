@@ -63,10 +63,11 @@ class Reference:
         )
 
     @classmethod
-    def measured(cls, network: Network, pixels: np.ndarray, rows: np.ndarray) -> Reference:
-        """Of the rows of `pixels` that a network was trained on, or an even sample where there are very many."""
-        rows = rows[:: math.ceil(len(rows) / SAMPLE) or 1]
-        return cls.of(inference.embed(network, pixels, rows), inference.predict(network, pixels, rows))
+    def measured(cls, network: Network, pixels: np.ndarray, rows: np.ndarray, probabilities: Tensor) -> Reference:
+        """Of the n rows of `pixels` that a network was trained on, and of which it says `probabilities` (n,K); or of an
+        even sample where there are very many."""
+        step = math.ceil(len(rows) / SAMPLE) or 1
+        return cls.of(inference.embed(network, pixels, rows[::step]), probabilities[::step])
 
     def write(self, folder: Path) -> None:
         write_atomically(folder / FILE, save(vars(self)))

@@ -95,6 +95,8 @@ def fit(
     config = _keep_model(run, method, config, data, training)
     write_stamps(run.folder, dict(zip(listing.paths, stamps, strict=True)))
     found = inference.predict(method.online, images.pixels, images.usable)
+    trained = found[np.searchsorted(images.usable, training.usable)]  # those of one split may be some of them
+    Reference.measured(method.online, training.pixels, training.usable, trained).write(run.folder)
     assignments = Assignments.of(images, images.usable, found)
     run.write_assignments(assignments)
     scores = None
@@ -117,7 +119,6 @@ def _keep_model(run: Run, method: Method, config: Config, data: dict[str, Any], 
         config = dataclasses.replace(config, n_clusters=method.choice.n_clusters)
         run.write_config(config, data_shape(config, training), data)
     run.save_model(method.online)
-    Reference.measured(method.online, training.pixels, training.usable).write(run.folder)
     return config
 
 
