@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 REHEARSALS = 3  # eager steps before a graph is captured: lazy buffers and autotuning must have happened
 MOST_PARTS = 16  # of a batch: with more, what is not divided takes the memory
 
-Step = Callable[[], None]
+Step = Callable[[], object]
 
 
 def captured(trainer: Trainer) -> Step:
@@ -70,15 +70,20 @@ def rehearsed(trainer: Trainer) -> Step:
 
 
 def _graph(trainer: Trainer) -> Step:
+    return graph(trainer.step, lambda: rehearsed(trainer))
+
+
+def graph(step: Step, rehearse: Callable[[], object]) -> Step:
+    """`step` captured after a rehearsal: whoever calls the result has the device repeat what it did."""
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        rehearsed(trainer)
+        rehearse()
     torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        trainer.step()
-    return graph.replay
+    recorded = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(recorded):
+        step()
+    return recorded.replay
 
 
 def _unless_out_of_memory(trainer: Trainer, attempt: Callable[[Trainer], Step]) -> Step | None:

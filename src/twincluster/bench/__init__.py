@@ -14,7 +14,17 @@ from cyclopts.validators import Number
 commands = App(name="bench", help="Measure speed and memory on this machine.")
 
 Count = Annotated[int, Parameter(validator=Number(gte=1))]
-Settings = Annotated[list[str] | None, Parameter(name="--set", negative=())]
+Settings = Annotated[
+    list[str] | None,
+    Parameter(name="--set", negative=(), help="Change one setting, as in --set train.backbone=small. May be repeated."),
+]
+Recipe = Annotated[str, Parameter(help="A recipe by name (`twincluster recipes` lists them) or a TOML file.")]
+MethodName = Annotated[
+    str | None, Parameter(help="A clustering method instead of the recipe's; `twincluster methods` lists them.")
+]
+Device = Annotated[
+    Literal["auto", "cpu", "cuda"] | None, Parameter(help="auto (the default) takes a GPU when there is one.")
+]
 
 
 @commands.command(name="augment")
@@ -42,32 +52,87 @@ def bench_augment(*, rounds: Count = 5, batches: Count = 4, batch_size: Count = 
 @commands.command(name="train")
 def bench_train(
     *,
-    recipe: str = "cifar10",
-    method: str | None = None,
+    recipe: Recipe = "cifar10",
+    method: MethodName = None,
     steps: Count | None = None,
-    device: Literal["auto", "cpu", "cuda"] | None = None,
+    device: Device = None,
+    kernels: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
     settings: Settings = None,
 ) -> None:
-    """Training speed of a recipe on made-up images, and its memory.
+    """Training speed of a recipe on made-up images, beside the least time it could take, and its memory.
 
     Example: twincluster bench train --recipe cifar10
 
     Parameters
     ----------
-    recipe
-        A recipe by name (`twincluster recipes` lists them) or a TOML file.
-    method
-        A clustering method instead of the recipe's; `twincluster methods` lists them.
     steps
         Steps in each measured round. Left out: an epoch of 60,000 images on a GPU, 2 on a CPU.
-    device
-        auto (the default) takes a GPU when there is one.
-    settings
-        Change one setting, as in --set train.backbone=small. May be repeated.
+    kernels
+        Also print so many of the kernels that take longest, and what each kind of them takes.
     """
-    from twincluster.bench.train import configure, measure
+    from twincluster.bench.train import configure, measure, measure_kernels
 
-    print(measure(configure(recipe, method, device, settings or []), steps).to_text())
+    config = configure(recipe, method, device, settings or [])
+    print(measure(config, steps).to_text())
+    if kernels:
+        print("\n" + measure_kernels(config).to_text(kernels))
+
+
+@commands.command(name="peers")
+def bench_peers(
+    *,
+    recipe: Recipe = "cifar10",
+    method: MethodName = None,
+    rounds: Count = 3,
+    steps: Count | None = None,
+    workers: Count | None = None,
+    device: Device = None,
+    settings: Settings = None,
+) -> None:
+    """Training speed beside the same losses in eager mode, and in a plain PyTorch loop with torchvision's loader.
+
+    Example: twincluster bench peers --recipe cifar10
+
+    Parameters
+    ----------
+    rounds
+        How often each takes its turn; the table holds medians.
+    steps
+        Steps of a turn. Left out: 20 on a GPU, 2 on a CPU.
+    workers
+        Processes of torchvision's loader. Left out: one per core, at most 16.
+    """
+    from twincluster.bench.peers import measure
+    from twincluster.bench.train import configure
+
+    print(measure(configure(recipe, method, device, settings or []), rounds, steps, workers).to_text())
+
+
+@commands.command(name="growth")
+def bench_growth(
+    *,
+    recipe: str = "paper-cifar10",
+    device: Device = None,
+    plot: Path | None = None,
+    settings: Settings = None,
+) -> None:
+    """What longer queues, more clusters and more images cost.
+
+    Example: twincluster bench growth --plot growth.svg
+
+    Parameters
+    ----------
+    recipe
+        Whose step is timed, with the method tcc. On a CPU a small network stands for its own.
+    plot
+        A file for the curves, whose name says the type: .svg, .png or .pdf.
+    """
+    from twincluster.bench.growth import measure
+
+    found = measure(recipe, device, settings or [])
+    print(found.to_text())
+    if plot:
+        found.plot(plot)
 
 
 @commands.command(name="memory")
@@ -82,8 +147,6 @@ def bench_memory(*, images: Count = 100_000, epochs: Count = 1, settings: Settin
         How many images to make up.
     epochs
         Passes over them.
-    settings
-        Change one setting, as in --set train.batch_size=256. May be repeated.
     """
     from twincluster.bench.memory import measure
 

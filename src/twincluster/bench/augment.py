@@ -126,7 +126,7 @@ def feeder(images: Images, batch_size: int) -> Callable[[], int]:
 
 def loader(images: Images, batch_size: int, *, pillow: bool) -> Callable[[], int]:
     """One shuffled epoch of the usual way, with workers that stay alive between epochs."""
-    batches = DataLoader(_Pairs(images, pillow), batch_size, shuffle=True, num_workers=CORES, persistent_workers=True)
+    batches = DataLoader(Pairs(images, pillow), batch_size, shuffle=True, num_workers=CORES, persistent_workers=True)
 
     def run() -> int:
         return sum(len(first) for first, _ in batches)
@@ -134,13 +134,13 @@ def loader(images: Images, batch_size: int, *, pillow: bool) -> Callable[[], int
     return run
 
 
-class _Pairs(Dataset[tuple[Tensor, Tensor]]):
+class Pairs(Dataset[tuple[Tensor, ...]]):
     """Two views per image, transformed image by image as torchvision means it: every image has its own draws."""
 
-    def __init__(self, images: Images, pillow: bool) -> None:
+    def __init__(self, images: Images, pillow: bool, settings: Augment | None = None) -> None:
         planes = torch.from_numpy(images.pixels).permute(0, 3, 1, 2).contiguous()
         self.images = [Image.fromarray(pixels) for pixels in images.pixels] if pillow else planes
-        settings = Augment()
+        settings = settings or Augment()
         jitter = settings.brightness, settings.contrast, settings.saturation, settings.hue
         crop = v2.RandomResizedCrop(images.side, settings.crop_area, settings.crop_ratio, antialias=pillow)
         colour = [v2.RandomGrayscale(settings.grey), v2.ColorJitter(*jitter), v2.RandomHorizontalFlip(settings.flip)]
@@ -152,7 +152,7 @@ class _Pairs(Dataset[tuple[Tensor, Tensor]]):
     def __len__(self) -> int:
         return len(self.images)
 
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
         image = self.images[index]
         return self.transform(image), self.transform(image)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -44,6 +45,7 @@ class ExplorerFigures:
     frame: float  # 95th percentile, ms
     select: float  # ms
     memory: float  # peak of the server, MB
+    busy: float  # processes that wanted a core before it began, on average over a minute
 
     def to_text(self) -> str:
         return "\n".join([
@@ -53,6 +55,7 @@ class ExplorerFigures:
             f"{'frame while scrolling':24}{self.frame:8.1f} ms   95th percentile of {SCROLLS}",
             f"{'selecting all':24}{self.select:8.1f} ms",
             f"{'memory of the server':24}{self.memory:8.0f} MB   peak, torch included",
+            f"{'load of the machine':24}{self.busy:8.1f}      before, on {os.cpu_count()} cores",
         ])  # fmt: skip
 
 
@@ -64,6 +67,7 @@ def measure(n_images: int, n_clusters: int, side: int) -> ExplorerFigures:
     browser = find_browser()
     if browser is None:
         raise InputError("the page is measured in Chromium: install it, and pip install playwright")
+    busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
     with tempfile.TemporaryDirectory() as place:
         run = write_run(Path(place) / "noise", n_images, n_clusters, side)
         with _serving(run.folder) as (address, process), sync_playwright() as playwright:
@@ -79,7 +83,7 @@ def measure(n_images: int, n_clusters: int, side: int) -> ExplorerFigures:
             frame, select = page.evaluate(SCROLL, SCROLLS), page.evaluate(SELECT)
             memory = _peak(process.pid)
             running.close()
-    return ExplorerFigures(n_images, n_clusters, load / 1000, shown / 1000, frame, select, memory)
+    return ExplorerFigures(n_images, n_clusters, load / 1000, shown / 1000, frame, select, memory, busy)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from twincluster.derive import data_shape, resolve
 from twincluster.errors import InputError
 from twincluster.images.sources import open_source
 from twincluster.images.store import open_images
-from twincluster.methods import METHODS
+from twincluster.methods import find_method
 from twincluster.pipeline import describe
 from twincluster.report.page import write_report
 from twincluster.results import Assignments, Run
@@ -59,7 +59,7 @@ def write_run(folder: Path, n_images: int, n_clusters: int, side: int) -> Run:
     shape = data_shape(config, images)
     run = Run.create(folder / "run")
     run.write_config(config, shape, describe(images, str(source)))
-    run.save_model(METHODS[config.method].network_type(config, shape))
+    run.save_model(find_method(config.method).network_type(config, shape))
     random = np.random.default_rng(SEED)
     clusters, confidence = random.integers(0, n_clusters, n_images), random.random(n_images)
     run.write_assignments(Assignments(images.listing.paths, clusters, confidence, images.status))

@@ -19,12 +19,14 @@ from torch import Tensor, nn
 
 from twincluster import draws
 from twincluster.backbones import Backbone, flops
+from twincluster.bench.floor import PRODUCT_TYPE, Floor, copy_speed, floor, now, passes_alone, product_speed
+from twincluster.bench.kernels import FIRST, PROFILED, Kernels, KernelWatch
 from twincluster.bench.synthetic import blank_images, noise_images
 from twincluster.config import Config, make_config, parse_overrides
 from twincluster.derive import data_shape, resolve
 from twincluster.engine import Reporter, Trainer
 from twincluster.errors import InputError
-from twincluster.methods import METHODS
+from twincluster.methods import find_method
 from twincluster.methods.base import Batch, DataShape
 from twincluster.recipe import load_recipe
 
@@ -33,8 +35,6 @@ ROUNDS = 3
 CPU_STEPS = 2
 DEFAULT_SIDE, DEFAULT_CLUSTERS = 32, 10  # where the recipe leaves them to the data
 PROBE = 4  # images that are enough to count the passes of a step
-PRODUCT_SIDE = {"cuda": 8192, "cpu": 2048}  # of the square matrices whose product is the yardstick
-PRODUCT_TYPE = {"cuda": torch.bfloat16, "cpu": torch.float32}
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,9 @@ class TrainSpeed:
     image_flops: int  # of one image in one step, all its views and their backward passes
     product: float  # FLOP/s of a large matrix product on the same device
     product_type: str
+    copying: float  # bytes per second of a large copy on it
+    floor: Floor  # of a step
+    passes: float  # seconds of a step's passes through the backbones alone
     resident: int | None  # bytes
     on_gpu: int | None  # bytes
 
@@ -69,6 +72,10 @@ class TrainSpeed:
             "arithmetic": f"{self.flops_per_second / 1e12:.3g} TFLOP/s, {self.image_flops / 1e9:.3g} GFLOP an image",
             f"{self.product_type} matrix product": f"{self.product / 1e12:.3g} TFLOP/s",
             "share of it": f"{self.flops_per_second / self.product:.0%}",
+            "memory copy": f"{self.copying / 1e12:.3g} TB/s, read and written",
+            "floor of a step": self._floor_text(),
+            "share of the floor": f"{self.floor.seconds / self.step_seconds:.0%}",
+            "a step": f"{1000 * self.step_seconds:.2f} ms, {self.step_seconds / self.passes:.2f}x its passes alone",
             "process start to first step": "unknown" if self.first_step is None else f"{self.first_step:.1f} s",
             "peak GPU memory": "no GPU" if self.on_gpu is None else f"{self.on_gpu / 1e9:.2f} GB",
             "peak resident memory": "unknown" if self.resident is None else f"{self.resident / 1e9:.2f} GB",
@@ -76,15 +83,18 @@ class TrainSpeed:
         lines = [f"{self.title}, {ROUNDS} rounds of {self.steps} steps"]
         return "\n".join([*lines, *(f"{name:30}{value}" for name, value in rows.items())])
 
+    def _floor_text(self) -> str:
+        parts = (self.floor.seconds, self.floor.arithmetic, self.floor.activations, self.floor.optimiser)
+        whole, arithmetic, activations, optimiser = (f"{1000 * seconds:.2f}" for seconds in parts)
+        return f"{whole} ms: {arithmetic} arithmetic, {activations} batch-norm, {optimiser} optimiser"
+
 
 def configure(recipe: str, method: str | None, device: str | None, overrides: Sequence[str]) -> Config:
     """A recipe's settings with overrides and options, resolved as for a set of the size of CIFAR-10."""
     config = make_config(load_recipe(recipe).settings)
+    config = make_config({"method": method} if method else {}, config)
     config = make_config(parse_overrides(overrides), config)
     config = make_config({"train": {"device": device}} if device else {}, config)
-    config = make_config({"method": method} if method else {}, config)
-    if config.method not in METHODS:
-        raise InputError(f"there is no method {config.method!r}: choose one of {', '.join(METHODS)}")
     if config.train.backbone.startswith("mlp"):
         raise InputError(f"recipe {recipe} is for rows of numbers: bench train measures recipes for images")
     config = replace(config, n_clusters=config.n_clusters or DEFAULT_CLUSTERS)
@@ -98,25 +108,40 @@ def measure(config: Config, steps: int | None = None) -> TrainSpeed:
     steps = max(steps, -(-config.n_clusters // batch_size))  # fewer images than clusters cannot be clustered
     images = noise_images(steps * batch_size, side)
     config = replace(config, train=replace(config.train, epochs=ROUNDS + 1, minutes=0.0))
-    watch = Stopwatch(steps, lambda: _now(device))
+    watch = Stopwatch(steps, lambda: now(device))
     trainer = Trainer(config, images, reporter=watch)
     trainer.run()
     resident, on_gpu = _high_water(), torch.cuda.max_memory_reserved() if device == "cuda" else None
     began = _process_began()
     online, momentum = passes(config, data_shape(config, images))
+    backbone = trainer.method.online.backbone
+    image = image_flops(flops(backbone, side), online, momentum)
+    product, copying = product_speed(device), copy_speed(device)
     return TrainSpeed(
-        title=_title(config),
+        title=title_of(config),
         steps=steps,
         batch_size=batch_size,
         step_seconds=statistics.median(watch.rounds[1:]) / steps,
         pause_seconds=statistics.median(watch.pauses[1:]),
         first_step=None if began is None else watch.first_step - began,
-        image_flops=image_flops(flops(trainer.method.online.backbone, side), online, momentum),
-        product=product_speed(device),
+        image_flops=image,
+        product=product,
         product_type=str(PRODUCT_TYPE[device]).removeprefix("torch."),
+        copying=copying,
+        floor=floor(config, backbone, image, online, momentum, product, copying),
+        passes=passes_alone(trainer, online, momentum, steps),
         resident=resident,
         on_gpu=on_gpu,
     )
+
+
+def measure_kernels(config: Config) -> Kernels:
+    """Of the same step, in a run of its own."""
+    train = config.train
+    images = noise_images((FIRST + PROFILED) * max(train.batch_size, config.n_clusters), train.image_size)
+    watch = KernelWatch(train.device)
+    Trainer(replace(config, train=replace(train, epochs=1, minutes=0.0)), images, reporter=watch).run()
+    return watch.found()
 
 
 class Stopwatch(Reporter):
@@ -151,7 +176,7 @@ def passes(config: Config, shape: DataShape) -> tuple[int, int]:
     Counted while a small copy of the method computes its losses, so that new methods need not say it.
     """
     config = replace(config, train=replace(config.train, precision="float32"))
-    method = METHODS[config.method](config, replace(shape, n_samples=PROBE))
+    method = find_method(config.method)(config, replace(shape, n_samples=PROBE))
     counts = {True: 0, False: 0}
 
     def count(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -173,26 +198,7 @@ def image_flops(forward: int, online: int, momentum: int) -> int:
     return forward * (3 * online + momentum)
 
 
-def product_speed(device: str) -> float:
-    """FLOP/s of the product of two large square matrices, the best of several tries."""
-    side, tries, products = PRODUCT_SIDE[device], 5, 10 if device == "cuda" else 1
-    left, right = (torch.randn(side, side, device=device, dtype=PRODUCT_TYPE[device]) for _ in range(2))
-    best = 0.0
-    for _ in range(tries + 1):  # the first one starts the library, and is never the best
-        start = _now(device)
-        for _ in range(products):
-            left @ right
-        best = max(best, 2 * side**3 * products / (_now(device) - start))
-    return best
-
-
-def _now(device: str) -> float:
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return time.monotonic()
-
-
-def _title(config: Config) -> str:
+def title_of(config: Config) -> str:
     train = config.train
     where = torch.cuda.get_device_name() if train.device == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     sizes = f"{train.backbone}, {train.image_size} px, batch {train.batch_size}"
