@@ -81,7 +81,9 @@ def midway(*changes: str, kind: str = "images") -> Anchored:
         keys = torch.randn(FILLED, method.queue.rows.shape[1], generator=generator)
         method.queue.push(torch.nn.functional.normalize(keys, dim=1))
         method.labels.copy_(torch.randint(0, method.n_clusters, method.labels.shape, generator=generator))
-        method.anchors.copy_(torch.randn(method.anchors.shape, generator=generator).softmax(1))
+        method.sure.copy_(torch.rand(method.sure.shape, generator=generator) < 0.7)
+        prototypes = torch.randn(method.prototypes.shape, generator=generator)
+        method.prototypes.copy_(torch.nn.functional.normalize(prototypes, dim=1))
     return method
 
 

@@ -112,6 +112,18 @@ def match_labels(old: Tensor, new: Tensor, n_clusters: int) -> Tensor:
     return torch.as_tensor(columns, dtype=torch.int64, device=new.device)
 
 
+def surest(gap: Tensor, labels: Tensor, share: float) -> Tensor:
+    """(n,) bool: the `share` of each cluster whose members prefer it by the largest gap, rounded up."""
+    order = gap.argsort(descending=True, stable=True)
+    order = order[labels[order].argsort(stable=True)]  # by cluster, and within it the surest first
+    sizes = torch.bincount(labels)
+    first = sizes.cumsum(0) - sizes  # of each cluster in that order
+    rank = torch.arange(len(labels), device=labels.device) - first[labels[order]]
+    chosen = torch.empty_like(labels, dtype=torch.bool)
+    chosen[order] = rank < (share * sizes.double()).ceil()[labels[order]]
+    return chosen
+
+
 def _unit(rows: Tensor) -> Tensor:
     """Rows of length one in float32. A zero row has no direction: it gets the diagonal, so that it can be placed."""
     rows = rows.float()

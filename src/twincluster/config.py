@@ -14,10 +14,14 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from twincluster.errors import InputError
 
+Own = TypeVar("Own")
+Positive = Annotated[float, "above 0"]  # types of settings in which a method declares what it takes
+Count = Annotated[int, "above 0"]
+Share = Annotated[float, "from 0 to 1"]
 Precision = Literal["auto", "float32", "bf16"]
 Frame = Literal["crop", "letterbox"]
 
@@ -118,8 +122,10 @@ class Anchored:
     cluster_weight: float = 0.1  # of the cluster track: contrast of batch representations r_k
     cluster_temperature: float = 0.5
     cluster_start: float = 0.3  # share of the run after which the cluster track begins
-    commit_weight: float = 0.0  # how much every view learns the cluster of its image; pays on digits, not on CIFAR-10
-    commit_start: float = 0.5
+    commit_weight: float = 0.1  # how much the surest images of each cluster are drawn to it; 0: not at all
+    commit_start: float = 0.3
+    commit_share: float = 0.7  # of each cluster, its surest
+    commit_temperature: float = 0.1
 
 
 @dataclass(frozen=True)
@@ -135,6 +141,7 @@ class Config:
     augment: Augment = field(default_factory=Augment)
     tcc: Tcc = field(default_factory=Tcc)
     anchored: Anchored = field(default_factory=Anchored)
+    own: Mapping[str, Any] = field(default_factory=dict)  # of any other method, which knows their names and types
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -142,9 +149,18 @@ class Config:
 
 def make_config(settings: Mapping[str, Any], base: Config | None = None) -> Config:
     """`base` with nested settings replaced; a wrong name, type or value raises InputError that names the field."""
-    config: Config = _replace(base or Config(), settings, prefix="")
+    base = base or Config()
+    if settings.get("method", base.method) != base.method:
+        base = dataclasses.replace(base, own={})  # another method's
+    config: Config = _replace(base, settings, prefix="")
     _check(config)
     return config
+
+
+def own_settings(config: Config, kind: type[Own]) -> Own:
+    """What `config.own` says, as the dataclass in which a method declares its settings; refused like any other."""
+    own: Own = _replace(kind(), config.own, prefix="own.")
+    return own
 
 
 def parse_overrides(pairs: typing.Iterable[str]) -> dict[str, Any]:
@@ -167,7 +183,7 @@ def parse_overrides(pairs: typing.Iterable[str]) -> dict[str, Any]:
 def differences(first: Config, second: Config) -> list[str]:
     """Dotted names of the fields in which two configurations differ."""
     one, two = flatten(first.to_dict()), flatten(second.to_dict())
-    return [name for name in one if one[name] != two[name]]
+    return [name for name in {**one, **two} if one.get(name) != two.get(name)]
 
 
 def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -196,20 +212,26 @@ def _read_value(text: str) -> Any:
 
 
 def _replace(section: Any, settings: Mapping[str, Any], prefix: str) -> Any:
-    types_of = typing.get_type_hints(type(section))
+    types_of = typing.get_type_hints(type(section), include_extras=True)
     changes = {}
     for name, value in settings.items():
         if name not in types_of:
-            hint = closest(name, types_of, prefix) or f": expected one of {', '.join(types_of)}"
+            known = f"expected one of {', '.join(types_of)}" if types_of else "this method has none of its own"
+            hint = closest(name, types_of, prefix) or f": {known}"
             raise InputError(f"no setting {prefix + name!r}{hint}")
         current = getattr(section, name)
-        if is_dataclass(current):
+        if not isinstance(current, str | int | float | tuple):
             if not isinstance(value, Mapping):
                 raise InputError(f"{prefix + name} is a group of settings: write {prefix + name}.FIELD=VALUE")
-            changes[name] = _replace(current, value, prefix=f"{prefix}{name}.")
+            typed = is_dataclass(current)  # else own_settings knows what they are
+            changes[name] = _replace(current, value, f"{prefix}{name}.") if typed else dict(current) | _plain(value)
         else:
             changes[name] = _coerce(value, types_of[name], prefix + name)
     return dataclasses.replace(section, **changes)
+
+
+def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:  # as config.json holds them
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}
 
 
 def _coerce(value: Any, wanted: Any, name: str) -> Any:
@@ -218,6 +240,12 @@ def _coerce(value: Any, wanted: Any, name: str) -> Any:
     if origin is Literal:
         if value not in typing.get_args(wanted):
             raise InputError(f"{name} is {value!r}: expected one of {', '.join(map(repr, typing.get_args(wanted)))}")
+        return value
+    if origin is Annotated:
+        kind, bound = typing.get_args(wanted)
+        value = _coerce(value, kind, name)
+        if not (value > 0 if bound == "above 0" else 0 <= value <= 1):
+            raise InputError(f"{name} is {value}: expected a number {bound}")
         return value
     if origin is tuple:
         parts = typing.get_args(wanted)
@@ -238,15 +266,16 @@ _ARTICLES = {int: "a whole number", float: "a number", str: "a word", bool: "tru
 
 _PROBABILITIES = ("augment.crop_area", "augment.grey", "augment.jitter", "augment.flip", "augment.blur",
                   "augment.solarise", "augment.hole", "augment.dropout", "tcc.alpha", "tcc.ema", "optimiser.warmup",
-                  "optimiser.momentum", "anchored.ema", "anchored.cluster_start", "anchored.commit_start")  # fmt: skip
+                  "optimiser.momentum", "anchored.ema", "anchored.cluster_start", "anchored.commit_start",
+                  "anchored.commit_share")  # fmt: skip
 _POSITIVE = ("augment.crop_area", "augment.crop_ratio", "augment.blur_sigma", "tcc.temperature",
              "tcc.gumbel_temperature", "tcc.assignment_temperature", "anchored.temperature",
-             "anchored.cluster_temperature", "optimiser.learning_rate",
+             "anchored.cluster_temperature", "anchored.commit_temperature", "optimiser.learning_rate",
              "tcc.instance_queue", "tcc.n_features", "anchored.n_features", "anchored.shrinkage")  # fmt: skip
 
 
 def _check(config: Config) -> None:
-    values = flatten(config.to_dict())
+    values = flatten(config.to_dict() | {"own": {}})  # whose own are checked where their types are known
     for name, value in values.items():
         numbers = value if isinstance(value, tuple) else () if isinstance(value, str) else (value,)
         expected = f"{name} is {value}: expected {'numbers' if isinstance(value, tuple) else 'a number'}"

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import torch
 
 from twincluster.backbones import BACKBONES
 from twincluster.choose import FEWEST_PER_CLUSTER
-from twincluster.config import Config, Precision, Train
+from twincluster.config import Config, Precision, Train, make_config, own_settings
 from twincluster.encoders import load_encoder
 from twincluster.errors import InputError
 from twincluster.images.decode import DEFAULT_SIDE
 from twincluster.images.store import Images
-from twincluster.methods import METHODS
+from twincluster.memory import queue_size
+from twincluster.methods import find_method
 from twincluster.methods.base import DataShape
+from twincluster.sizes import check_parts
 
 STATISTICS_SAMPLE = 10_000  # samples that mean and standard deviation are computed from
 STATISTICS_PIXELS = 2**22  # held at once
@@ -29,9 +31,7 @@ CLUSTER_CELLS = 2**24  # similarities of clusters to the rows of P in a step, 64
 def resolve(config: Config, images: Images) -> Config:
     """The same settings with every 0 and "auto" replaced; InputError where they cannot fit the data."""
     n_samples = len(images.usable)
-    if config.method not in METHODS:
-        raise InputError(f"there is no method {config.method!r}: choose one of {', '.join(METHODS)}")
-    config = _with_clusters(config, n_samples)
+    config = _with_clusters(check_method(config), n_samples)
     train = config.train
     device = resolve_device(train.device)
     side = 0 if images.is_rows else train.image_size or min(images.side, DEFAULT_SIDE)
@@ -48,18 +48,25 @@ def resolve(config: Config, images: Images) -> Config:
     tcc = replace(
         config.tcc,
         cluster_queue=_cluster_queue(config.tcc.cluster_queue, config.n_clusters),
-        instance_queue=_instance_queue(config.tcc.instance_queue, n_samples, train.batch_size),
+        instance_queue=queue_size(config.tcc.instance_queue, n_samples, train.batch_size),
     )
     anchored = replace(
         config.anchored,
-        instance_queue=_instance_queue(config.anchored.instance_queue, n_samples, 2 * train.batch_size),
+        instance_queue=queue_size(config.anchored.instance_queue, n_samples, 2 * train.batch_size),
     )
+    check_parts(config.n_clusters or config.clusters_between[1], config.anchored.balance)
     if tcc.prototypes == "simplex" and tcc.n_features < config.n_clusters - 1:
         raise InputError(
             f"tcc.prototypes=simplex needs tcc.n_features of at least {config.n_clusters - 1} for "
             f"{config.n_clusters} clusters, it is {tcc.n_features}"
         )
     return replace(config, train=train, tcc=tcc, anchored=anchored)
+
+
+def check_method(config: Config) -> Config:
+    """With all settings of the method's own; InputError where there is no such method or setting."""
+    own = asdict(own_settings(config, find_method(config.method).settings_type))
+    return make_config({"own": own}, config)
 
 
 def data_shape(config: Config, images: Images) -> DataShape:
@@ -112,7 +119,9 @@ def resolve_device(name: str) -> str:
 
 def _with_clusters(config: Config, n_samples: int) -> Config:
     if config.n_clusters > n_samples:
-        raise InputError(f"{config.n_clusters} clusters need at least as many readable samples; there are {n_samples}")
+        raise InputError(
+            f"{config.n_clusters} clusters need at least as many readable samples; there are {n_samples}: ask for fewer"
+        )
     if config.n_clusters:
         return config
     if config.method != "anchored":
@@ -152,7 +161,7 @@ def _backbone(wanted: str, method: str, side: int, device: str) -> str:
 def _batch_size(config: Config, n_samples: int, device: str) -> int:
     # Sec. 4.2: enough samples of every cluster in a step
     wanted = config.train.batch_size or min(32 * config.n_clusters, LARGEST_BATCH)
-    if not config.train.batch_size and config.method == "anchored":
+    if not config.train.batch_size and not config.method.startswith("tcc"):
         wanted = 512 if device == "cuda" and n_samples >= 20_000 else 128  # a CPU gains nothing but memory use
     return max(2, min(wanted, n_samples))
 
@@ -174,8 +183,3 @@ def _cluster_queue(wanted: int, n_clusters: int) -> int:
         raise InputError(f"tcc.cluster_queue is {wanted}: expected a multiple of the {n_clusters} clusters")
     blocks = min(100, CLUSTER_CELLS // max(1, n_clusters) ** 2)  # Sec. 4.2: 100 for each cluster
     return wanted or max(1, blocks) * n_clusters
-
-
-def _instance_queue(wanted: int, n_samples: int, batch: int) -> int:
-    """At most one row per sample, so that no image is in the queue twice; at least one batch."""
-    return max(batch, min(wanted, n_samples))

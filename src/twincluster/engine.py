@@ -23,7 +23,7 @@ from twincluster.images.feed import Feed
 from twincluster.images.store import Images
 from twincluster.inference import embed
 from twincluster.interrupts import noted
-from twincluster.methods import METHODS
+from twincluster.methods import find_method
 from twincluster.methods.base import Batch, Method, Network
 from twincluster.neighbours import Neighbours, rotate
 from twincluster.optimiser import make_optimiser
@@ -64,7 +64,7 @@ class Trainer:
         self.device = torch.device(config.train.device)
         with torch.random.fork_rng(devices=[]):  # for initial weights; every other draw is keyed, see draws.py
             torch.default_generator.manual_seed(config.seed)
-            self.method = METHODS[config.method](config, data_shape(config, images))
+            self.method = find_method(config.method)(config, data_shape(config, images))
         self.method.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimiser = make_optimiser(config, self.method, self.device)
         if self.processes.count > 1:  # a hook, since methods may take steps of their own between epochs
@@ -97,11 +97,11 @@ class Trainer:
         self.divide(ALONE, 1)  # from here on each process is by itself
         return self.method.eval()
 
-    def _train(self, take_step: Callable[[], None], step_in_epoch: int) -> None:
+    def _train(self, take_step: Callable[[], object], step_in_epoch: int) -> None:
         while step_in_epoch or not self.clock.finished:  # an epoch once begun is brought to its end
             self.epoch_on_device.fill_(self.epoch)
             for _ in self.feed.epoch(self.epoch, step_in_epoch):
-                self._schedule()
+                self.schedule()
                 take_step()
                 step_in_epoch += 1
                 self.clock.step += 1
@@ -144,7 +144,7 @@ class Trainer:
         view = augment_images(images, uniform, settings, network.side, network.mean, network.std)
         return view.contiguous(memory_format=torch.channels_last)
 
-    def _schedule(self) -> None:
+    def schedule(self) -> None:
         progress = self.clock.progress
         rate = learning_rate(self.config.optimiser, progress)
         for group in self.optimiser.param_groups:

@@ -38,6 +38,15 @@ class Queue(nn.Module):
         """(size,) bool: which rows have been written."""
         return torch.arange(len(self.rows), device=self.rows.device) < self.written
 
+    def filled(self) -> Tensor:
+        """The rows that have been written; between epochs, since it waits for the device."""
+        return self.rows[self.valid()]
+
+
+def queue_size(wanted: int, n_samples: int, pushed: int) -> int:
+    """At most one row per sample, so that no image is in a queue twice; at least what one step pushes."""
+    return max(pushed, min(wanted, n_samples))
+
 
 def momentum_copy(network: Module) -> Module:
     """The hatted network of the paper: equal at the start, never reached by a gradient."""

@@ -72,12 +72,42 @@ def test_cluster_loss_contrasts_the_clusters_that_the_batch_holds(labels: list[i
     assert step(method).metrics["cluster_loss"].item() == pytest.approx(wanted, abs=1e-4)
 
 
-def test_commitment_is_the_cross_entropy_of_every_view_to_the_anchor_of_its_image() -> None:
-    method = midway()
-    features = F.normalize(method.online.backbone_features(torch.cat(two_views(method))), dim=1)
-    log_q = method.online.head(features).log_softmax(1)
-    terms = [-(method.anchors[SAMPLES[i % N]] * log_q[i]).sum().item() for i in range(2 * N)]
+def test_commitment_is_the_cross_entropy_of_the_sure_images_to_the_prototypes() -> None:
+    method = midway("anchored.commit_temperature=0.4")
+    query, _ = projections(method, two_views(method))
+    logits = query @ method.prototypes.double().numpy().T / 0.4
+    terms = []
+    for i, row in enumerate(logits):
+        sample = SAMPLES[i % N]
+        if method.sure[sample]:
+            terms.append(np.log(np.exp(row).sum()) - row[method.labels[sample]])
+    assert 0 < len(terms) < 2 * N
     assert step(method).metrics["commit_loss"].item() == pytest.approx(np.mean(terms), abs=1e-4)
+
+
+def test_where_nobody_is_sure_there_is_nothing_to_commit_to() -> None:
+    method = midway()
+    method.sure.zero_()
+    method.commit_weight.fill_(1.0)
+    outcome = step(method)
+    assert outcome.metrics["commit_loss"].item() == 0
+    outcome.loss.backward()
+    assert all(weight.grad.isfinite().all() for weight in method.online.backbone.parameters())
+
+
+def test_prototypes_are_the_mean_projections_of_the_sure_over_an_epoch() -> None:
+    method = midway()
+    method.sums.zero_()
+    key = step(method).memory["key"]
+    wanted = torch.zeros_like(method.sums)
+    for i in range(2 * N):
+        if method.sure[SAMPLES[i % N]]:
+            wanted[method.labels[SAMPLES[i % N]]] += key[i]
+    method.remember(step(method).memory)
+    torch.testing.assert_close(method.sums, wanted)
+    method.after_epoch(1, iter, None)
+    torch.testing.assert_close(method.prototypes, F.normalize(wanted, dim=1))
+    assert not method.sums.any()
 
 
 def test_the_loss_weighs_its_parts_by_what_the_schedule_says() -> None:

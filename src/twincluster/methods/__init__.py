@@ -1,8 +1,68 @@
-"""Clustering methods by name. A method is one file; the engine trains any of them."""
+"""Clustering methods by name. A method is one file; the engine trains any of them, also those of other packages."""
 
+import importlib
+import os
+import sys
+
+from twincluster.config import closest
+from twincluster.errors import InputError
 from twincluster.methods.anchored import Anchored
 from twincluster.methods.base import Method
+from twincluster.methods.cc import Cc
+from twincluster.methods.deepcluster_v2 import DeepClusterV2
+from twincluster.methods.idfd import Idfd
+from twincluster.methods.mice import Mice
+from twincluster.methods.moco import Moco
+from twincluster.methods.propos import Propos
+from twincluster.methods.scan import Scan
+from twincluster.methods.swav import Swav
 from twincluster.methods.tcc import Tcc
 from twincluster.methods.tcc_ablations import ABLATIONS
 
-METHODS: dict[str, type[Method]] = {"anchored": Anchored, "tcc": Tcc, **ABLATIONS}
+METHODS: dict[str, type[Method]] = {
+    "anchored": Anchored,
+    "tcc": Tcc,
+    **ABLATIONS,
+    "moco": Moco,
+    "cc": Cc,
+    "swav": Swav,
+    "deepcluster_v2": DeepClusterV2,
+    "mice": Mice,
+    "propos": Propos,
+    "idfd": Idfd,
+    "scan": Scan,
+}
+TRUSTED = "TWINCLUSTER_METHODS"  # an environment variable: modules that a run may name, with commas between them
+
+
+def find_method(name: str) -> type[Method]:
+    """A method by its name, or "package.module:Class" where that module is imported already or named in TRUSTED.
+
+    A name may come from a run that somebody else made, and importing a module is running it.
+    """
+    module, colon, _ = name.partition(":")
+    if not colon:
+        if name not in METHODS:
+            hint = closest(name, METHODS) or f": choose one of {', '.join(METHODS)}, or give package.module:Class"
+            raise InputError(f"there is no method {name!r}{hint}")
+        return METHODS[name]
+    if module not in sys.modules and module not in os.environ.get(TRUSTED, "").split(","):
+        raise InputError(
+            f"the method {name} is code of its own, which nobody here has asked to run: if you trust it, set "
+            f"{TRUSTED}={module} in the environment, or import {module} first"
+        )
+    return import_method(name)
+
+
+def import_method(name: str) -> type[Method]:
+    """The class that a user names as "package.module:Class"."""
+    module, _, name_of_class = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name_of_class, None)
+    except (ImportError, SyntaxError, TypeError, ValueError) as error:  # the last two of names such as "" and ".x"
+        raise InputError(
+            f"the method {name} cannot be imported ({error}): install its package, or name its folder in PYTHONPATH"
+        ) from error
+    if not (isinstance(found, type) and issubclass(found, Method)):
+        raise InputError(f"{name} is no method: expected a class derived from twincluster.methods.base.Method")
+    return found

@@ -2,8 +2,8 @@
 
 Representation first, commitment later. The instance track learns features from the start. After each epoch k-means on
 the whitened momentum features sets the assignment head, and its clusters feed the cluster track (representations r_k
-contrasted with their momentum counterparts). Late in the run every image may commit (`commit_weight`): its views then
-learn the assignment that k-means gave it, while k-means goes on setting the head.
+contrasted with their momentum counterparts). Later in the run the surest images of each cluster commit to it: their
+views are drawn to the mean projection of that cluster and away from the others'. K-means goes on setting the head.
 Shapes: N batch, K clusters, D projection, F backbone features.
 """
 
@@ -59,8 +59,10 @@ class Anchored(Method):
     network_type = AnchoredNetwork
     online: AnchoredNetwork
     bank: Tensor  # (n_samples,F) momentum features, mean of the two newest views
-    anchors: Tensor | None  # (n_samples,K) q of the head on the bank when k-means last set it; for those that commit
     labels: Tensor  # (n_samples,) the cluster of each sample
+    sure: Tensor  # (n_samples,) bool: which of them commit to it
+    prototypes: Tensor  # (K,D) mean momentum projections of the sure members, over the epoch before
+    sums: Tensor  # (K,D) the same, so far in this epoch
     cluster_weight: Tensor  # now
     commit_weight: Tensor
     keep: Tensor  # EMA, now
@@ -78,9 +80,10 @@ class Anchored(Method):
         self.predictor = mlp(n_features, self.settings.hidden, n_features) if byol else nn.Identity()
         self.queue = Queue(self.settings.instance_queue, self.online.n_projected)  # Q
         self.register_buffer("bank", torch.zeros(shape.n_samples, self.online.backbone.n_features))
-        uniform = torch.full((shape.n_samples, self.n_clusters), 1 / self.n_clusters)
-        self.register_buffer("anchors", uniform if self.settings.commit_weight else None)
         self.register_buffer("labels", torch.zeros(shape.n_samples, dtype=torch.int64))
+        self.register_buffer("sure", torch.zeros(shape.n_samples, dtype=torch.bool))
+        for name in ("prototypes", "sums"):
+            self.register_buffer(name, torch.zeros(self.n_clusters, self.online.n_projected))
         for name in ("cluster_weight", "commit_weight", "keep"):
             self.register_buffer(name, torch.zeros(()))
 
@@ -88,7 +91,8 @@ class Anchored(Method):
         s = self.settings
         # in the first epoch there are no labels yet
         self.cluster_weight.fill_(s.cluster_weight if epoch and progress >= s.cluster_start else 0.0)
-        self.commit_weight.fill_(s.commit_weight if epoch and progress >= s.commit_start else 0.0)
+        commit = epoch and progress >= s.commit_start and not self.between  # to clusters whose number is certain
+        self.commit_weight.fill_(s.commit_weight if commit else 0.0)
         first, last = s.ema
         self.keep.fill_(last - (last - first) * (1 + math.cos(math.pi * progress)) / 2)
 
@@ -105,8 +109,8 @@ class Anchored(Method):
         instance = self.instance_loss(query, other)
         cluster = self.cluster_loss(query, other, self.labels[samples].repeat(2))
         loss, metrics = instance + self.cluster_weight * cluster, {"instance_loss": instance, "cluster_loss": cluster}
-        if self.anchors is not None:
-            metrics["commit_loss"] = -(self.anchors[samples].repeat(2, 1) * log_assignment).sum(1).mean()
+        if self.settings.commit_weight:
+            metrics["commit_loss"] = self.commit_loss(query, samples)
             loss = loss + self.commit_weight * metrics["commit_loss"]
         first, second = log_assignment.detach().exp().chunk(2)
         return Outcome(
@@ -137,11 +141,21 @@ class Anchored(Method):
             clusters, key_clusters, key_clusters, present, self.settings.cluster_temperature, present.to(query.dtype)
         )
 
+    def commit_loss(self, query: Tensor, samples: Tensor) -> Tensor:
+        """Cross-entropy of the surest images to the prototypes. It acts where the instance track does, on z: through
+        the head, which undoes the whitening, it would amplify directions that carry little."""
+        sure = self.sure[samples].repeat(2)
+        logits = query @ self.prototypes.T / self.settings.commit_temperature  # (2N,K)
+        surprise = F.cross_entropy(logits, self.labels[samples].repeat(2), reduction="none")
+        return (surprise * sure).sum() / sure.sum().clamp(min=1)
+
     def remember(self, memory: dict[str, Tensor]) -> None:
         samples = memory["samples"]
         first, second = memory["features"].chunk(2)
         self.bank.index_copy_(0, samples, F.normalize(first + second, dim=1))
         self.queue.push(memory["key"])
+        members = F.one_hot(self.labels[samples], self.n_clusters) * self.sure[samples, None]
+        self.sums += members.repeat(2, 1).to(self.sums.dtype).T @ memory["key"]
         ema_update(self.momentum, self.online, self.keep)
 
     @torch.no_grad()
@@ -150,6 +164,8 @@ class Anchored(Method):
     ) -> dict[str, float]:
         """New clusters from the features; once images have committed to clusters, k-means only moves these on."""
         old = self.labels.clone()
+        self.prototypes.copy_(F.normalize(self.sums, dim=1))  # clusters keep their order when k-means moves them
+        self.sums.zero_()
         n_init = 0 if self.commit_weight > 0 else STARTS if self.n_clusters <= assign.FEW_CLUSTERS else STARTS_MANY
         strain = self.anchor(self.bank, seed=self.seed + epoch, warm=epoch > 0, n_init=n_init)
         return {"relabelled": float((self.labels != old).float().mean()), "strain": strain}
@@ -172,8 +188,7 @@ class Anchored(Method):
         self.online.head.weight.copy_(scale * weight)
         self.online.head.bias.copy_(scale * (shift - weight @ whitening.mean))
         self.labels.copy_(label)
-        if self.anchors is not None:
-            self.anchors.copy_((scale * ((features - whitening.mean) @ weight.T + shift)).softmax(1))
+        self.sure.copy_(assign.surest(gap, label, self.settings.commit_share))
         return sized.strain
 
     def look(self, features: Tensor, mean: Tensor, weight: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
@@ -201,7 +216,6 @@ class Anchored(Method):
             self.n_clusters = self.choice.n_clusters
             self.online.head = nn.Linear(features.shape[1], self.n_clusters, device=features.device)
             self.online.head.requires_grad_(False)
-            self.anchors = None
             self.labels.zero_()
         n_init = FINAL_STARTS if self.n_clusters <= assign.FEW_CLUSTERS else FINAL_STARTS_MANY
         self.anchor(features, seed=self.seed, warm=not self.between, n_init=n_init)

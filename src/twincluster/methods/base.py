@@ -113,10 +113,16 @@ class Network(nn.Module):
         raise NotImplementedError
 
 
+@dataclass(frozen=True)
+class NoSettings:
+    """Of methods that have none of their own."""
+
+
 class Method(nn.Module):
     """Base of all methods. `online` is what is optimised and, at the end, what predicts."""
 
     network_type: type[Network]
+    settings_type: type = NoSettings  # a frozen dataclass with defaults: what `[own]` of a recipe may hold
     online: Network
     choice: Choice | None = None  # how the number of clusters was decided, where the method was left to decide it
 

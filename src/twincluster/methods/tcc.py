@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from twincluster import draws, losses
+from twincluster.batch_norm import in_shuffled_halves
 from twincluster.config import Config
 from twincluster.memory import Queue, ema_update, momentum_copy
 from twincluster.methods.base import DataShape, Method, Network, Outcome
@@ -89,8 +90,7 @@ class Tcc(Method):
         """Momentum features; on request in two random halves, so that batch-norm statistics give no pair away."""
         if not self.settings.shuffle_keys:
             return self.momentum.embed(images)
-        order = draws.uniform(keys, KEY_ORDER, 1).squeeze(1).argsort()
-        return torch.cat([self.momentum.embed(half) for half in images[order].chunk(2)])[order.argsort()]
+        return in_shuffled_halves(self.momentum.embed, images, draws.uniform(keys, KEY_ORDER, 1).squeeze(1))
 
     def sample(self, log_assignment: Tensor, keys: Tensor, stream: int) -> Tensor:  # c, (N,K)
         gumbel = draws.gumbel(keys, stream, self.n_clusters)

@@ -1,0 +1,62 @@
+"""What stands on a backbone in several methods: perceptrons, and clusters by the nearest of K directions.
+
+Shapes: N batch, K clusters, F features.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from twincluster import assign, sizes
+
+FINAL_STARTS, FINAL_STARTS_MANY = 10, 3  # of the k-means that decides the result; above assign.FEW_CLUSTERS
+
+
+def mlp(n_inputs: int, hidden: int, n_outputs: int, *, batch_norm: bool) -> nn.Sequential:
+    """Two layers; batch-norm, where asked for, between them."""
+    layers = [nn.Linear(n_inputs, hidden, bias=not batch_norm), nn.ReLU(), nn.Linear(hidden, n_outputs)]
+    if batch_norm:
+        layers.insert(1, nn.BatchNorm1d(hidden))
+    return nn.Sequential(*layers)
+
+
+class Centres(nn.Module):
+    """The read-out of methods that learn features and no clusters: centres of k-means, set and never trained."""
+
+    directions: Tensor  # (K,F) of unit norm
+    scale: Tensor  # (), 0 until k-means has been run: then all clusters are equally likely
+
+    def __init__(self, n_clusters: int, n_features: int) -> None:
+        super().__init__()
+        self.register_buffer("directions", torch.zeros(n_clusters, n_features))
+        self.register_buffer("scale", torch.zeros(()))
+
+    def forward(self, unit: Tensor) -> Tensor:
+        """log q(k|x) of rows of unit norm, (N,K)."""
+        return F.log_softmax(self.scale * (unit @ self.directions.T), 1)
+
+    @torch.no_grad()
+    def fit(self, features: Tensor, *, seed: int, n_init: int = 1) -> Tensor:
+        """K-means on some rows, from scratch and from the centres there are; returns the cluster of each row.
+
+        Clusters keep their numbers. Fewer rows than clusters, as after a first short epoch, change nothing.
+        """
+        n_clusters, known = len(self.directions), bool(self.scale > 0)
+        unit = F.normalize(features, dim=1)
+        old = (unit @ self.directions.T).argmax(1)
+        if len(features) < n_clusters:
+            return old
+        start = self.directions if known else None
+        found = assign.spherical_kmeans(unit, n_clusters, seed=seed, init=start, n_init=n_init)
+        order = assign.match_labels(old, found.labels, n_clusters) if known else torch.arange(n_clusters)
+        self.directions[order] = found.centres.to(self.directions.dtype)
+        gap = sizes.gaps(unit[: assign.CELLS // n_clusters] @ self.directions.T).mean()
+        self.scale.copy_(sizes.MARGIN / gap.clamp(min=1e-6))
+        return order.to(found.labels.device)[found.labels]
+
+    def settle(self, features: Tensor, *, seed: int) -> None:
+        """The last k-means, whose clusters are the result."""
+        many = len(self.directions) > assign.FEW_CLUSTERS
+        self.fit(features, seed=seed, n_init=FINAL_STARTS_MANY if many else FINAL_STARTS)

@@ -1,0 +1,131 @@
+"""SwAV: the code of one view of an image, among prototypes that are used alike, is predicted from the other view.
+
+Caron et al. 2020, "Unsupervised Learning of Visual Features by Contrasting Cluster Assignments". With as many
+prototypes as clusters they are the clusters; otherwise k-means finds these at the end.
+Shapes: N batch, K clusters, M prototypes, D projection, J rows of a queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from twincluster import peer_losses
+from twincluster.config import Config, Count, Positive, Share, own_settings
+from twincluster.memory import Queue, queue_size
+from twincluster.methods.base import DataShape, Method, Network, Outcome
+from twincluster.methods.heads import Centres, mlp
+
+
+@dataclass(frozen=True)
+class SwavSettings:
+    """Section 4 and Appendix A of the paper, with the sizes that solo-learn has for CIFAR-10."""
+
+    n_prototypes: int = 0  # M; 0: as many as clusters (the paper: 3,000)
+    temperature: Positive = 0.1  # tau
+    epsilon: Positive = 0.05  # of the codes: smaller is sharper
+    sinkhorn_rounds: Count = 3
+    queue_size: int = 3840  # J, earlier features that share in the codes; 0: none
+    queue_start: Share = 0.05  # share of the run after which they do
+    frozen: Share = 0.01  # share of the run in which prototypes stay where they are
+    n_features: Count = 128  # D
+    hidden: Count = 2048
+
+
+class SwavNetwork(Network):
+    """Backbone, projection of unit norm and prototypes; centres where prototypes are not the clusters."""
+
+    def __init__(self, config: Config, shape: DataShape) -> None:
+        super().__init__(config, shape)
+        settings, n_features = own_settings(config, SwavSettings), self.backbone.n_features
+        self.temperature, n_prototypes = settings.temperature, settings.n_prototypes or config.n_clusters
+        self.projector = mlp(n_features, settings.hidden, settings.n_features, batch_norm=True)
+        self.prototypes = nn.Parameter(F.normalize(torch.randn(n_prototypes, settings.n_features), dim=1))
+        direct = n_prototypes == config.n_clusters
+        self.centres = None if direct else Centres(config.n_clusters, settings.n_features)
+
+    def embed(self, images: Tensor) -> Tensor:  # z, (N,D)
+        return F.normalize(self.projector(self.backbone_features(images)), dim=1)
+
+    def log_assign(self, images: Tensor) -> Tensor:
+        return self.assign_features(self.embed(images))
+
+    def assign_features(self, unit: Tensor) -> Tensor:
+        log_assignment: Tensor
+        if self.centres is not None:
+            log_assignment = self.centres(unit)
+        else:
+            log_assignment = F.log_softmax(unit @ self.prototypes.T / self.temperature, 1)
+        return log_assignment
+
+
+class Swav(Method):
+    """SwAV: swapped prediction of balanced codes among prototypes."""
+
+    # differs from the paper: two views, without its smaller crops, and SGD or Adam in place of LARS
+
+    network_type = SwavNetwork
+    settings_type = SwavSettings
+    online: SwavNetwork
+    queued: Tensor  # () bool, whether the queues share in the codes
+    moving: Tensor  # () 0 or 1, whether the prototypes learn
+
+    def __init__(self, config: Config, shape: DataShape) -> None:
+        super().__init__()
+        self.settings, self.seed = own_settings(config, SwavSettings), config.seed
+        self.online = SwavNetwork(config, shape)
+        wanted, batch = self.settings.queue_size, config.train.batch_size
+        size = queue_size(wanted, shape.n_samples, batch) if wanted else 0
+        self.queues = nn.ModuleList(Queue(size, self.settings.n_features) for _ in range(2))  # one for each view
+        self.register_buffer("queued", torch.zeros((), dtype=torch.bool))
+        self.register_buffer("moving", torch.zeros(()))
+
+    def schedule(self, epoch: int, progress: float) -> None:
+        self.queued.fill_(progress >= self.settings.queue_start)
+        self.moving.fill_(float(progress >= self.settings.frozen))
+
+    def losses(self, views: tuple[Tensor, ...], samples: Tensor, keys: Tensor) -> Outcome:
+        unit = self.online.embed(torch.cat(views))  # (2N,D)
+        fixed = self.online.prototypes.detach()
+        prototypes = fixed + self.moving * (self.online.prototypes - fixed)  # (M,D)
+        scores = (unit @ prototypes.T).chunk(2)  # (N,M) each
+        codes = [self.code(score.detach(), index) for index, score in enumerate(scores)]
+        # Eq. 1: each view predicts the code of the other
+        loss = sum(
+            (peer_losses.code_loss(scores[1 - i], codes[i], self.settings.temperature) for i in range(2)),
+            start=unit.new_zeros(()),
+        )
+        first, second = unit.detach().chunk(2)
+        return Outcome(
+            loss=loss / 2,
+            assignment=self.online.assign_features(first).detach().exp(),
+            key_assignment=self.online.assign_features(second).detach().exp(),
+            memory={"first": first, "second": second},
+            metrics={"code_confidence": torch.cat(codes).amax(1).mean()},
+        )
+
+    @torch.no_grad()
+    def code(self, scores: Tensor, view: int) -> Tensor:
+        """Codes (N,M) of a batch; the queue shares in them, so that few samples need not fill all prototypes."""
+        queue = self.queues[view]
+        assert isinstance(queue, Queue)
+        everyone = torch.cat([scores, queue.rows @ self.online.prototypes.T])
+        valid = torch.cat([torch.ones_like(scores[:, 0], dtype=torch.bool), queue.valid() & self.queued])
+        rounds = self.settings.sinkhorn_rounds
+        return peer_losses.sinkhorn(everyone, self.settings.epsilon, rounds, valid)[: len(scores)].exp()
+
+    def remember(self, memory: dict[str, Tensor]) -> None:
+        prototypes = self.online.prototypes
+        prototypes.copy_(F.normalize(prototypes, dim=1))
+        for queue, rows in zip(self.queues, (memory["first"], memory["second"]), strict=True):
+            assert isinstance(queue, Queue)
+            if len(queue.rows):
+                queue.push(rows)
+
+    def finish(self, embed: Callable[[Network], Tensor]) -> None:
+        if self.online.centres is not None:
+            self.online.centres.settle(embed(self.online), seed=self.seed)

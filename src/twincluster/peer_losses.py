@@ -1,0 +1,112 @@
+"""What the peers of twin-contrast clustering optimise, each a pure function of float32 tensors, after its own paper.
+
+Shapes: N samples of a batch, K clusters or prototypes, D features, J rows of a queue, n samples of the data.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def nt_xent(one: Tensor, two: Tensor, temperature: float) -> Tensor:
+    """SimCLR's loss of N pairs of unit rows, a number: each of 2N rows finds its partner among all other rows.
+
+    Chen et al. 2020, Eq. 1; of samples it is Eqs. 2 and 3 of Contrastive Clustering (Li et al. 2021), of the
+    columns of two assignments (K,N) it is Eqs. 5 and 6 there, but for the entropy.
+    """
+    rows = torch.cat([one, two])
+    logits = rows @ rows.T / temperature  # (2N,2N)
+    logits = logits.masked_fill(torch.eye(len(rows), dtype=torch.bool, device=rows.device), -torch.inf)
+    partner = torch.arange(len(rows), device=rows.device).roll(len(one))
+    return F.cross_entropy(logits, partner)
+
+
+def cluster_contrast(assignment: Tensor, other: Tensor, temperature: float) -> Tensor:
+    """Contrastive Clustering, Eqs. 5 and 6: columns of the assignments (N,K) of two views, a pair for each cluster."""
+    return nt_xent(F.normalize(assignment.T, dim=1), F.normalize(other.T, dim=1), temperature)
+
+
+def sinkhorn(scores: Tensor, epsilon: float, n_iter: int, valid: Tensor | None = None) -> Tensor:
+    """SwAV's codes (Caron et al. 2020, Eqs. 3 to 5): log of a soft assignment (N,K) that uses all prototypes alike.
+
+    Rows add up to 1, and columns to about N / K. Rows that are not `valid` (N,) carry no weight and get no code.
+    """
+    weight = torch.ones(len(scores), dtype=torch.bool, device=scores.device) if valid is None else valid
+    log_code = (scores / epsilon).masked_fill(~weight[:, None], -torch.inf)
+    for _ in range(n_iter):
+        log_code = log_code - torch.logsumexp(log_code, 0)
+        total = torch.logsumexp(log_code, 1, keepdim=True)
+        log_code = log_code - total.masked_fill(~weight[:, None], 0.0)
+    return log_code
+
+
+def code_loss(scores: Tensor, code: Tensor, temperature: float) -> Tensor:
+    """SwAV, Eq. 2: the cross-entropy of a code (N,K) and what another view says of the prototypes, a number."""
+    return -(code * F.log_softmax(scores / temperature, 1)).sum(1).mean()
+
+
+def expert_likelihood(
+    experts: Tensor, keys: Tensor, centres: Tensor, queue: Tensor, valid: Tensor, temperature: float
+) -> Tensor:
+    """MiCE (Tsai et al. 2021, Sec. 3.1 and 3.2): log p(y | x, z) by each of K experts, (N,K).
+
+    Expert z compares f_z(x) + mu_z with the teacher's embedding of the same image and of those in its queue.
+    Experts and keys are (N,K,D), centres mu (K,D), the queue (J,K,D), all of unit norm.
+    """
+    seen = experts + centres  # (N,K,D)
+    positive = (seen * keys).sum(2, keepdim=True) / temperature  # (N,K,1)
+    negative = torch.einsum("nkd,jkd->nkj", seen, queue) / temperature
+    negative = negative.masked_fill(~valid, -torch.inf)
+    return positive.squeeze(2) - torch.logsumexp(torch.cat([positive, negative], 2), 2)
+
+
+def mixture_loss(log_prior: Tensor, log_likelihood: Tensor) -> Tensor:
+    """MiCE, Sec. 3.2: the negative evidence lower bound of a mixture, a number.
+
+    With the exact posterior the bound is tight, so that it is the evidence, and no gradient is lost.
+    """
+    return -torch.logsumexp(log_prior + log_likelihood, 1).mean()
+
+
+def scatter_loss(clusters: Tensor, keys: Tensor, present: Tensor, temperature: float) -> Tensor:
+    """ProPos (Huang et al. 2022), prototype scattering, a number: clusters (K,D) find their momentum twins.
+
+    Negatives are the other clusters of the same network. Clusters that are not `present` (K,) count nowhere.
+    """
+    own = torch.eye(len(clusters), dtype=torch.bool, device=clusters.device)
+    logits = torch.where(own, (clusters * keys).sum(1, keepdim=True), clusters @ clusters.T) / temperature
+    logits = logits.masked_fill(~present & ~own, -torch.inf)
+    loss = torch.logsumexp(logits, 1) - logits.diagonal()
+    return torch.where(present, loss, 0.0).sum() / present.sum().clamp(min=1)
+
+
+def instance_discrimination(features: Tensor, bank: Tensor, samples: Tensor, temperature: float) -> Tensor:
+    """IDFD (Tao et al. 2021, Sec. 3.1), a number: each sample is a class of its own, with its row of the bank (n,D)."""
+    return F.cross_entropy(features @ bank.T / temperature, samples)
+
+
+def decorrelation(features: Tensor, temperature: float) -> Tensor:
+    """IDFD, Sec. 3.2: each of D features, a row of N values at unit norm, is most like itself, a number."""
+    rows = F.normalize(features.T, dim=1)
+    own = torch.arange(len(rows), device=rows.device)
+    return F.cross_entropy(rows @ rows.T / temperature, own)
+
+
+def neighbour_loss(log_assignment: Tensor, log_neighbour: Tensor) -> Tensor:
+    """SCAN (Van Gansbeke et al. 2020, Eq. 2, first term): samples and their neighbours are in one cluster, a number."""
+    return -torch.logsumexp(log_assignment + log_neighbour, 1).mean()
+
+
+def self_label_loss(log_assignment: Tensor, target: Tensor, threshold: float) -> Tensor:
+    """SCAN, Sec. 2.3: where the target (N,K), of a weak view, is sure enough, a strong view learns it, a number.
+
+    Clusters weigh alike, however many of the batch are sure to be in them.
+    """
+    confidence, label = target.max(1)
+    sure = confidence > threshold
+    counts = torch.zeros_like(target[0]).index_add_(0, label, sure.to(target.dtype))  # (K,)
+    weight = torch.where(sure, 1 / counts[label].clamp(min=1), 0.0)
+    loss = -log_assignment.gather(1, label[:, None]).squeeze(1)
+    return (weight * loss).sum() / weight.sum().clamp(min=1e-6)

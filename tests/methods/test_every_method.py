@@ -1,0 +1,155 @@
+"""What holds for every method: a run that dies goes on bit for bit, and its model predicts from a file.
+
+Then what the contract asks and gives: a step that does not wait for the device, and a batch in parts with the same
+loss. The last test, of clusters of digits, is for `make stress`.
+"""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+
+from small_peers import OWN_FILES, small
+from small_runs import (
+    KINDS,
+    AtCall,
+    Diary,
+    assert_equal_state,
+    images_of,
+    make,
+    pictures,
+    small_config,
+    train,
+    without_seconds,
+)
+from twincluster import draws, inference
+from twincluster.config import make_config, parse_overrides
+from twincluster.derive import data_shape, resolve
+from twincluster.engine import Trainer
+from twincluster.evaluate import score
+from twincluster.methods import METHODS
+from twincluster.recipe import load_recipe
+from twincluster.results import Run
+
+
+class Death(Exception):  # noqa: N818  (nothing went wrong)
+    """Stands for the end of the process."""
+
+
+def die() -> None:
+    raise Death
+
+
+@pytest.mark.parametrize("name", OWN_FILES)
+def test_a_run_that_dies_goes_on_bit_for_bit_and_predicts(name: str, tmp_path: Path) -> None:
+    images = images_of(KINDS["rows"])
+    changes = (*small(name), "train.epochs=3", "train.checkpoint_minutes=0")
+    whole, cut, diary = Run(tmp_path / "whole"), Run(tmp_path / "cut"), Diary()
+    method = train(images, *changes, folder=whole.folder, reporter=diary)
+    with pytest.raises(Death):
+        train(images, *changes, folder=cut.folder, reporter=AtCall(6, die))  # the first step of the second epoch
+    assert_equal_state(train(images, *changes, folder=cut.folder, resume=True).state_dict(), method.state_dict())
+    assert without_seconds(cut.read_metrics()) == without_seconds(whole.read_metrics())
+    assert all(math.isfinite(row["loss"]) for row in diary.rows)
+
+    config = small_config(images, *changes)
+    whole.write_config(config, data_shape(config, images), dict.fromkeys(
+        ("source", "location", "files", "fingerprint", "inputs", "readable", "split")))  # fmt: skip
+    whole.save_model(method.online)
+    found, wanted = (
+        inference.predict(network, images.pixels, images.usable) for network in (whole.load_network(), method.online)
+    )
+    assert torch.equal(found, wanted)
+    torch.testing.assert_close(found.sum(1), torch.ones(len(images.usable)))
+    assert found.std() > 1e-3  # it says something of the images
+
+
+@pytest.mark.parametrize("name", OWN_FILES)
+def test_a_batch_in_parts_has_the_same_loss(name: str) -> None:
+    kept = []
+    for parts in (1, 3):
+        trainer = make("rows", *small(name), f"train.parts={parts}")
+        trainer.method.schedule(1, 0.6)
+        next(trainer.feed.epoch(0))
+        trainer.step()
+        kept.append([trainer.record.totals["loss"], *trainer.method.buffers()])
+    torch.testing.assert_close(*kept)
+
+
+@pytest.mark.parametrize("name", OWN_FILES)
+def test_some_step_reaches_each_weight(name: str) -> None:
+    trainer, reached = make("images", *small(name)), set()
+    for epoch in range(2):
+        trainer.method.schedule(epoch, 0.6)
+        for _ in trainer.feed.epoch(epoch):
+            trainer.step()
+            reached |= {
+                part
+                for part, weight in trainer.method.named_parameters()
+                if weight.grad is not None and weight.grad.any()
+            }
+        trainer.method.after_epoch(epoch, trainer._all_batches, trainer.optimiser)
+    assert reached == {part for part, weight in trainer.method.named_parameters() if weight.requires_grad}
+    assert not any(part.startswith("momentum.") for part in reached)
+
+
+@pytest.mark.parametrize("name", OWN_FILES)
+def test_a_step_does_not_wait_for_the_device(name: str) -> None:
+    """On tensors without values: whoever looks at one finds none, as a graph that is being captured would."""
+    trainer = make("rows", *small(name))
+    next(trainer.feed.epoch(0))
+    samples = trainer.feed.samples
+    keys = draws.sample_keys(0, trainer.epoch_on_device, samples)
+    views = trainer.method.views(trainer._batch(samples, trainer.feed.images, keys))
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        outcome = trainer.method.losses(views, samples, keys)
+        outcome.loss.backward()
+        with torch.no_grad():
+            trainer.method.remember(outcome.memory)
+        with pytest.raises(DataDependentOutputException):
+            float(outcome.loss.detach())
+
+
+@pytest.mark.parametrize("name", OWN_FILES)
+def test_every_method_has_a_recipe_with_published_numbers(name: str) -> None:
+    recipe = load_recipe(f"{name.replace('_', '-')}-cifar10")
+    config = resolve(make_config(recipe.settings), images_of(pictures(400, 32)[0]))
+    assert config.method == name
+    assert set(recipe.settings["own"]) <= set(config.own)  # the method knows them all
+    assert recipe.published["acc"] > 0.5
+    assert "table" in recipe.published
+
+
+def test_every_method_says_what_it_is_in_a_line() -> None:
+    for method in METHODS.values():
+        assert (method.__doc__ or "").splitlines()[0].endswith((".", ")"))
+
+
+# -- longer: make stress ---------------------------------------------------------------------------------------------
+
+FEW_STEPS = {  # settings for 280 steps
+    "moco": ("own.ema=0.99",),
+    "mice": ("optimiser.learning_rate=1.0", "own.ema=0.99"),
+    "propos": ("own.ema=0.99", "own.hidden=512"),
+    "scan": ("own.cluster_start=0.4", "own.threshold=0.9"),
+}
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("name", OWN_FILES)
+def test_clusters_of_digits_are_better_than_chance(
+    name: str, digits: tuple[NDArray[np.uint8], NDArray[np.int64]]
+) -> None:
+    images = images_of(digits[0])
+    changes = parse_overrides([f"method={name}", "train.epochs=20", "train.device=cpu", *FEW_STEPS.get(name, ())])
+    config = resolve(make_config(changes, make_config(load_recipe("digits").settings)), images)
+    method = Trainer(config, images).run()
+    clusters = inference.predict(method.online, images.pixels, images.usable).argmax(1).numpy()
+    assert score(digits[1], clusters).acc > 0.4  # chance is .1
+    sizes = np.bincount(clusters, minlength=10) / len(clusters)
+    assert sizes.min() > 0.005
+    assert sizes.max() < 0.4

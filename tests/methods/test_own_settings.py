@@ -1,0 +1,67 @@
+"""Settings that one method alone has: kept as written until the method is known, then checked by its types."""
+
+import json
+from dataclasses import dataclass
+from typing import Literal
+
+import pytest
+
+from small_runs import KINDS, images_of, small_config
+from twincluster.config import Config, Count, Positive, Share, differences, make_config, own_settings
+from twincluster.errors import InputError
+
+
+@dataclass(frozen=True)
+class Mine:
+    temperature: Positive = 0.5
+    size: Count = 3
+    ema: tuple[Share, Share] = (0.9, 1.0)
+    kind: Literal["soft", "hard"] = "soft"
+    weight: float = 1.0
+
+
+def test_they_are_read_as_the_dataclass_of_the_method() -> None:
+    config = make_config({"own": {"temperature": 1, "ema": [0, 1]}})
+    assert own_settings(config, Mine) == Mine(temperature=1.0, ema=(0.0, 1.0))
+    assert own_settings(Config(), Mine) == Mine()
+
+
+@pytest.mark.parametrize(
+    "own,message",
+    [
+        ({"temprature": 1}, "no setting 'own.temprature', did you mean 'own.temperature'?"),
+        ({"zzz": 1}, "no setting 'own.zzz': expected one of temperature, size, ema, kind, weight"),
+        ({"temperature": 0}, "own.temperature is 0.0: expected a number above 0"),
+        ({"temperature": float("inf")}, "own.temperature is inf: expected a finite number"),
+        ({"size": 0}, "own.size is 0: expected a number above 0"),
+        ({"size": 1.5}, "own.size is 1.5: expected a whole number"),
+        ({"ema": [0.5, 1.1]}, "own.ema is 1.1: expected a number from 0 to 1"),
+        ({"ema": 0.5}, "own.ema is 0.5: expected 2 numbers, for example [0.2, 1.0]"),
+        ({"kind": "firm"}, "own.kind is 'firm': expected one of 'soft', 'hard'"),
+    ],
+)
+def test_wrong_ones_are_refused_by_name(own: dict, message: str) -> None:
+    config = make_config({"own": own})
+    with pytest.raises(InputError) as caught:
+        own_settings(config, Mine)
+    assert str(caught.value) == message
+
+
+def test_they_add_to_those_of_the_recipe_but_another_method_starts_anew() -> None:
+    recipe = make_config({"method": "moco", "own": {"temperature": 0.3, "hidden": 8}})
+    assert make_config({"own": {"hidden": 16}}, recipe).own == {"temperature": 0.3, "hidden": 16}
+    assert make_config({"method": "moco"}, recipe).own == recipe.own
+    assert make_config({"method": "cc", "own": {"hidden": 16}}, recipe).own == {"hidden": 16}
+
+
+def test_resolved_they_are_complete_and_survive_a_file() -> None:
+    images = images_of(KINDS["rows"])
+    config = small_config(images, "method=cc", "own.hidden=16")
+    assert config.own == {
+        "temperature": 0.5, "cluster_temperature": 1.0, "n_features": 128, "hidden": 16, "entropy_weight": 1.0,
+    }  # fmt: skip
+    again = make_config(json.loads(json.dumps(config.to_dict())))
+    assert again == config
+    other = small_config(images, "method=cc", "own.hidden=8")
+    assert differences(config, other) == differences(other, config) == ["own.hidden"]
+    assert "own.queue_size" in differences(config, small_config(images, "method=moco"))

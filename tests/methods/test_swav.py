@@ -1,0 +1,48 @@
+"""SwAV: swapped prediction against slow references, the queue, and prototypes that wait."""
+
+import numpy as np
+import pytest
+import torch
+
+import reference_peers as slow
+from small_peers import N, directions, method_of, small, step, views_of
+from small_runs import KINDS, images_of, train
+
+
+@pytest.mark.parametrize("progress,filled", [(0.4, 5), (1.0, 5), (1.0, 0)])
+def test_each_view_predicts_the_code_of_the_other(progress: float, filled: int) -> None:
+    """Before queue_start, here half of the run, the queue has no say in the codes."""
+    method = method_of("swav", "own.epsilon=0.3", "own.temperature=0.5")
+    method.schedule(1, progress)
+    for queue in method.queues:
+        queue.push(directions(filled, 8))
+    views = views_of(method)
+    with torch.no_grad():
+        scores = (method.online.embed(torch.cat(views)) @ method.online.prototypes.T).numpy().reshape(2, N, -1)
+        stored = (directions(filled if progress > 0.5 else 0, 8) @ method.online.prototypes.T).numpy()
+    codes = [slow.sinkhorn(np.concatenate([view, stored]), 0.3, 3)[:N] for view in scores]
+    wanted = (slow.cross_entropy(codes[0], scores[1] / 0.5) + slow.cross_entropy(codes[1], scores[0] / 0.5)) / 2
+    assert step(method, views).loss.item() == pytest.approx(wanted, abs=1e-9)
+
+
+@pytest.mark.parametrize("progress,moves", [(0.2, False), (0.31, True)])
+def test_prototypes_stay_where_they_are_at_first(progress: float, moves: bool) -> None:
+    method = method_of("swav")
+    method.schedule(0, progress)
+    step(method).loss.backward()
+    assert bool(method.online.prototypes.grad.any()) == moves
+
+
+def test_prototypes_are_of_unit_norm_after_a_step() -> None:
+    method = method_of("swav", "own.queue_size=0")
+    with torch.no_grad():
+        method.online.prototypes *= 3
+        method.remember(step(method).memory)
+    torch.testing.assert_close(method.online.prototypes.norm(dim=1), torch.ones(3, dtype=torch.float64))
+
+
+def test_more_prototypes_than_clusters() -> None:
+    """Then k-means finds the clusters."""
+    method = train(images_of(KINDS["rows"]), *small("swav"), "own.n_prototypes=7", "train.epochs=2")
+    assert method.online.prototypes.shape == (7, 8)
+    assert method.online.log_assign(torch.zeros(2, 5)).shape == (2, 3)

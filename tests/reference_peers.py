@@ -1,0 +1,109 @@
+"""What the peers optimise once more, slowly: loops over plain Python numbers, written from their papers.
+
+Shapes: N samples of a batch, K clusters or prototypes, D features, J rows of a queue, n samples of the data.
+"""
+
+import math
+
+import numpy as np
+
+from reference_losses import Array, dot, entropy, softmax, unit
+
+
+def nt_xent(one: Array, two: Array, temperature: float) -> float:
+    rows, n, terms = [*one, *two], len(one), []
+    for i in range(2 * n):
+        partner = (i + n) % (2 * n)
+        powers = {j: math.exp(dot(rows[i], rows[j]) / temperature) for j in range(2 * n) if j != i}
+        terms.append(-math.log(powers[partner] / math.fsum(powers.values())))
+    return math.fsum(terms) / (2 * n)
+
+
+def columns(assignment: Array) -> list[list[float]]:
+    return [unit([float(row[k]) for row in assignment]) for k in range(len(assignment[0]))]
+
+
+def sinkhorn(scores: Array, epsilon: float, n_iter: int) -> Array:
+    """Diag(u) exp(scores / epsilon) Diag(v), in turns; samples add up to 1 each."""
+    code = np.exp(np.asarray(scores) / epsilon)
+    for _ in range(n_iter):
+        for k in range(code.shape[1]):
+            code[:, k] /= code[:, k].sum() * code.shape[1]
+        for i in range(len(code)):
+            code[i] /= code[i].sum() * len(code)
+    return code * len(code)
+
+
+def cross_entropy(target: Array, logits: Array) -> float:
+    terms = []
+    for wanted, said in zip(target, logits, strict=True):
+        terms.append(-math.fsum(float(t) * math.log(p) for t, p in zip(wanted, softmax(said), strict=True)))
+    return math.fsum(terms) / len(terms)
+
+
+def expert_likelihood(
+    experts: Array, keys: Array, centres: Array, queue: Array, temperature: float
+) -> list[list[float]]:
+    result = []
+    for i, by_expert in enumerate(experts):
+        row = []
+        for k, f in enumerate(by_expert):
+            seen = [float(a) + float(b) for a, b in zip(f, centres[k], strict=True)]
+            own = math.exp(dot(seen, keys[i][k]) / temperature)
+            others = [math.exp(dot(seen, stored[k]) / temperature) for stored in queue]
+            row.append(math.log(own / (own + math.fsum(others))))
+        result.append(row)
+    return result
+
+
+def negative_elbo(log_prior: Array, log_likelihood: Array) -> float:
+    """E_q[log p(y|x,z)] - KL(q || p(z|x)) with q the posterior, as printed and not as the evidence it equals."""
+    terms = []
+    for prior, likelihood in zip(log_prior, log_likelihood, strict=True):
+        q = softmax([float(a) + float(b) for a, b in zip(prior, likelihood, strict=True)])
+        expected = math.fsum(p * float(value) for p, value in zip(q, likelihood, strict=True))
+        divergence = math.fsum(p * (math.log(p) - float(value)) for p, value in zip(q, prior, strict=True))
+        terms.append(divergence - expected)
+    return math.fsum(terms) / len(terms)
+
+
+def scatter(clusters: Array, keys: Array, present: list[bool], temperature: float) -> float:
+    here = [k for k, yes in enumerate(present) if yes]
+    terms = []
+    for k in here:
+        own = math.exp(dot(clusters[k], keys[k]) / temperature)
+        others = [math.exp(dot(clusters[k], clusters[j]) / temperature) for j in here if j != k]
+        terms.append(-math.log(own / (own + math.fsum(others))))
+    return math.fsum(terms) / max(1, len(terms))
+
+
+def instance_discrimination(features: Array, bank: Array, samples: list[int], temperature: float) -> float:
+    terms = []
+    for f, sample in zip(features, samples, strict=True):
+        terms.append(-math.log(softmax([dot(row, f) / temperature for row in bank])[sample]))
+    return math.fsum(terms) / len(terms)
+
+
+def decorrelation(features: Array, temperature: float) -> float:
+    rows = [unit([float(f[d]) for f in features]) for d in range(len(features[0]))]
+    terms = [-math.log(softmax([dot(row, other) / temperature for other in rows])[d]) for d, row in enumerate(rows)]
+    return math.fsum(terms) / len(terms)
+
+
+def neighbours(assignment: Array, neighbour: Array) -> float:
+    return -math.fsum(math.log(dot(p, q)) for p, q in zip(assignment, neighbour, strict=True)) / len(assignment)
+
+
+def self_labels(assignment: Array, target: Array, threshold: float) -> float:
+    """The mean over clusters of the mean over those that are sure to be in them."""
+    terms: dict[int, list[float]] = {}
+    for p, wanted in zip(assignment, target, strict=True):
+        label = int(np.argmax(wanted))
+        if wanted[label] > threshold:
+            terms.setdefault(label, []).append(-math.log(float(p[label])))
+    means = [math.fsum(of_one) / len(of_one) for of_one in terms.values()]
+    return math.fsum(means) / max(1, len(means))
+
+
+def marginal_entropy(assignment: Array) -> float:
+    return entropy([float(np.mean([row[k] for row in assignment])) for k in range(len(assignment[0]))])

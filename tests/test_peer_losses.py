@@ -1,0 +1,161 @@
+"""The value and the gradient of what the peers optimise: against slow references, and where something is masked.
+
+Shapes: N samples of a batch, K clusters or prototypes, D features, J rows of a queue, n samples of the data.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck
+
+import reference_peers as slow
+from reference_losses import TOLERANCES, Array, arrays, close, softmax, tensor, units
+from twincluster import peer_losses
+
+both_dtypes = pytest.mark.parametrize("dtype", TOLERANCES, ids=["float64", "float32"])
+
+
+def assignments(n: int, k: int, seed: int) -> Array:
+    return np.array([softmax(row) for row in 2 * arrays((n, k), seed=seed)[0]])
+
+
+@both_dtypes
+@pytest.mark.parametrize("temperature", [0.5, 1.0])
+@pytest.mark.parametrize("n,d", [(1, 2), (2, 3), (7, 4)])
+def test_nt_xent(n: int, d: int, temperature: float, dtype: torch.dtype) -> None:
+    one, two = units((n, d), (n, d), seed=n)
+    close(peer_losses.nt_xent(tensor(one, dtype), tensor(two, dtype), temperature),
+          slow.nt_xent(one, two, temperature), dtype)  # fmt: skip
+
+
+@both_dtypes
+@pytest.mark.parametrize("n,k", [(3, 2), (6, 4), (2, 5)])
+def test_clusters_are_contrasted_by_columns(n: int, k: int, dtype: torch.dtype) -> None:
+    one, two = assignments(n, k, seed=1), assignments(n, k, seed=2)
+    wanted = slow.nt_xent(np.array(slow.columns(one)), np.array(slow.columns(two)), 0.7)
+    close(peer_losses.cluster_contrast(tensor(one, dtype), tensor(two, dtype), 0.7), wanted, dtype)
+
+
+@both_dtypes
+@pytest.mark.parametrize("rounds", [1, 3])
+@pytest.mark.parametrize("n,k", [(1, 3), (5, 2), (8, 8)])
+def test_sinkhorn(n: int, k: int, rounds: int, dtype: torch.dtype) -> None:
+    (scores,) = arrays((n, k), seed=n)
+    close(peer_losses.sinkhorn(tensor(scores, dtype), 0.5, rounds).exp(), slow.sinkhorn(scores, 0.5, rounds), dtype)
+
+
+def test_sinkhorn_uses_all_prototypes_alike_and_survives_sharp_scores() -> None:
+    scores = torch.rand(60, 4, generator=torch.Generator().manual_seed(0)) + torch.tensor([5.0, 0.0, 0.0, 0.0])
+    code = peer_losses.sinkhorn(scores, 0.05, 50).exp()
+    torch.testing.assert_close(code.sum(1), torch.ones(60))
+    torch.testing.assert_close(code.sum(0), torch.full((4,), 15.0), rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("n_valid", [1, 4])
+def test_sinkhorn_of_rows_that_are_not_there(n_valid: int) -> None:
+    """As where a queue is not yet full: the same codes as without these rows, and none for them."""
+    (scores,) = arrays((7, 3))
+    valid = torch.arange(7) < n_valid
+    found = peer_losses.sinkhorn(tensor(scores), 0.5, 3, valid).exp()
+    close(found[valid], slow.sinkhorn(scores[:n_valid], 0.5, 3))
+    assert not found[~valid].any()
+
+
+@both_dtypes
+def test_code_loss(dtype: torch.dtype) -> None:
+    scores, code = arrays((5, 4))[0], assignments(5, 4, seed=3)
+    wanted = slow.cross_entropy(code, scores / 0.3)
+    close(peer_losses.code_loss(tensor(scores, dtype), tensor(code, dtype), 0.3), wanted, dtype)
+
+
+@both_dtypes
+@pytest.mark.parametrize("temperature", [0.5, 1.0])
+@pytest.mark.parametrize("n,k,d,j", [(1, 2, 3, 1), (4, 3, 2, 5), (2, 5, 4, 0)])
+def test_experts(n: int, k: int, d: int, j: int, temperature: float, dtype: torch.dtype) -> None:
+    experts, keys, centres, queue = units((n, k, d), (n, k, d), (k, d), (j, k, d), seed=j)
+    valid = np.arange(j) % 2 == 0
+    wanted = slow.expert_likelihood(experts, keys, centres, queue[valid], temperature)
+    inputs = [tensor(a, dtype) for a in (experts, keys, centres, queue)]
+    found = peer_losses.expert_likelihood(*inputs, torch.tensor(valid), temperature)
+    close(found, wanted, dtype)
+    prior = np.log(assignments(n, k, seed=4))
+    close(peer_losses.mixture_loss(tensor(prior, dtype), found), slow.negative_elbo(prior, np.array(wanted)), dtype)
+
+
+@both_dtypes
+@pytest.mark.parametrize("present", [[True] * 4, [True, False, True, False], [False, True, False, False], [False] * 4])
+def test_prototypes_scatter(present: list[bool], dtype: torch.dtype) -> None:
+    clusters, keys = units((4, 3), (4, 3))
+    found = peer_losses.scatter_loss(tensor(clusters, dtype), tensor(keys, dtype), torch.tensor(present), 0.5)
+    close(found, slow.scatter(clusters, keys, present, 0.5), dtype)
+
+
+@both_dtypes
+@pytest.mark.parametrize("n,d,bank", [(1, 2, 3), (5, 4, 9)])
+def test_instances_and_features(n: int, d: int, bank: int, dtype: torch.dtype) -> None:
+    features, rows = units((n, d), (bank, d), seed=n)
+    samples = [(3 * i) % bank for i in range(n)]
+    found = peer_losses.instance_discrimination(
+        tensor(features, dtype), tensor(rows, dtype), torch.tensor(samples), 0.6
+    )
+    close(found, slow.instance_discrimination(features, rows, samples, 0.6), dtype)
+    close(peer_losses.decorrelation(tensor(features, dtype), 2.0), slow.decorrelation(features, 2.0), dtype)
+
+
+@both_dtypes
+@pytest.mark.parametrize("threshold", [0.0, 0.5, 0.7, 1.0])
+def test_neighbours_and_self_labels(threshold: float, dtype: torch.dtype) -> None:
+    one, two = assignments(9, 3, seed=5), assignments(9, 3, seed=6)
+    logs = [tensor(np.log(rows), dtype) for rows in (one, two)]
+    close(peer_losses.neighbour_loss(*logs), slow.neighbours(one, two), dtype)
+    found = peer_losses.self_label_loss(logs[0], tensor(two, dtype), threshold)
+    close(found, slow.self_labels(one, two, threshold), dtype)
+
+
+# -- gradients -------------------------------------------------------------------------------------------------------
+
+VALID = torch.tensor([True, False, True])
+LABEL = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.5, 0.5]], dtype=torch.float64)
+DIFFERENTIABLE: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ...]]] = {
+    "nt_xent": (lambda a, b: peer_losses.nt_xent(a, b, 0.5), ((3, 2), (3, 2))),
+    "cluster_contrast": (lambda a, b: peer_losses.cluster_contrast(a, b, 0.5), ((3, 2), (3, 2))),
+    "code_loss": (lambda s, c: peer_losses.code_loss(s, c, 0.5), ((3, 2), (3, 2))),
+    "experts": (
+        lambda f, v, mu, q: peer_losses.expert_likelihood(f, v, mu, q, VALID, 0.5),
+        ((2, 2, 3), (2, 2, 3), (2, 3), (3, 2, 3)),
+    ),
+    "mixture_loss": (peer_losses.mixture_loss, ((3, 2), (3, 2))),
+    "scatter_loss": (lambda c, k: peer_losses.scatter_loss(c, k, VALID, 0.5), ((3, 2), (3, 2))),
+    "instances": (lambda f, b: peer_losses.instance_discrimination(f, b, torch.tensor([1, 3]), 0.5), ((2, 3), (4, 3))),
+    "decorrelation": (lambda f: peer_losses.decorrelation(f, 2.0), ((4, 3),)),
+    "neighbour_loss": (peer_losses.neighbour_loss, ((3, 2), (3, 2))),
+    "self_label_loss": (lambda p: peer_losses.self_label_loss(p, LABEL, 0.6), ((3, 2),)),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_gradients(name: str) -> None:
+    function, shapes = DIFFERENTIABLE[name]
+    assert gradcheck(function, tuple(tensor(array).requires_grad_() for array in arrays(*shapes, seed=len(shapes))))
+
+
+def test_the_evidence_has_the_gradient_of_the_bound_with_its_posterior_held() -> None:
+    """That the posterior is a function of the weights costs nothing: at its best the bound is flat in it."""
+    prior, likelihood = (
+        tensor(a).requires_grad_() for a in (np.log(assignments(4, 3, seed=1)), -(arrays((4, 3))[0] ** 2))
+    )
+    found = torch.autograd.grad(peer_losses.mixture_loss(prior, likelihood), (prior, likelihood))
+    posterior = torch.softmax(prior + likelihood, 1).detach()
+    bound = (posterior * (prior + likelihood - posterior.log())).sum(1).mean()
+    torch.testing.assert_close(found, torch.autograd.grad(-bound, (prior, likelihood)))
+
+
+def test_nobody_is_sure() -> None:
+    log = tensor(np.log(assignments(4, 3, seed=1))).requires_grad_()
+    loss = peer_losses.self_label_loss(log, torch.full((4, 3), 1 / 3, dtype=torch.float64), 0.9)
+    loss.backward()
+    assert loss.item() == 0
+    assert not log.grad.any()
