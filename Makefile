@@ -6,9 +6,13 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 # Idle OpenMP threads sleep instead of spinning, which would take the cores from the other processes.
-test bench: export OMP_WAIT_POLICY = passive
+test stress bench: export OMP_WAIT_POLICY = passive
 
-.PHONY: help setup browser demo test lint bench clean
+# The tests start many processes: the bytecode that the first one compiles serves the others, even in a shell that
+# asks for none to be kept.
+test stress: export PYTHONDONTWRITEBYTECODE =
+
+.PHONY: help setup browser demo test stress lint bench clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -20,7 +24,10 @@ demo: $(READY) ## cluster 1,797 handwritten digits and compare with classic meth
 	$(BIN)/twincluster demo
 
 test: lint browser ## lint, types and tests: what a change must pass
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal
+
+stress: $(READY) ## tests of minutes: whether each method learns
+	$(BIN)/python -m pytest -q -n 2 -m stress
 
 # The page of a report is tried in a real browser, Debian's own; without one its tests are skipped.
 browser:

@@ -4,12 +4,17 @@ The settings go into the environment before anything imports torch, so that proc
 """
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
+
+if TYPE_CHECKING:
+    from browsing import Browser
 
 # Sums depend on how they are split over threads: with one, equal means equal, and two test processes share two cores.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -26,6 +31,15 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     cache = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("TWINCLUSTER_CACHE", str(cache))
     return cache
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator["Browser"]:
+    """A Chromium for all tests of a file: while one runs, nothing else in this thread can run an event loop."""
+    from browsing import chromium
+
+    with chromium() as running:
+        yield running
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ def test_finds_the_number_of_blobs(n_clusters: int, high: int) -> None:
 
 
 def test_finds_many_blobs_within_a_fifth() -> None:
-    choice = choose_clusters(blobs(40, n=2400, d=64), 20, 70, seed=0)
+    choice = choose_clusters(blobs(40, n=1600, d=64), 20, 70, seed=0)
     assert 32 <= choice.n_clusters <= 48
     assert choice.clear
 

@@ -150,22 +150,28 @@ EDITOR = """if True:
     import sys
     from twincluster.edits import Edits
     from twincluster.results import Run
-    edits, own = Edits(Run.open(sys.argv[1])), int(sys.argv[2])
-    for number in range(int(sys.argv[3])):
-        edits.rename(own, f"{own}-{number}")
-        edits.move([own], name=f"new {own}-{number}")
+    edits = Edits(Run.open(sys.argv[1]))
+    print("ready", flush=True)
+    for number in range(60):
+        edits.rename(0, f"0-{number}")
+        edits.move([0], name=f"new 0-{number}")
 """
 
 
 def test_two_editors_of_one_run_both_see_all(tmp_path: Path) -> None:
     run: Run = untrained_run(tmp_path / "run", [0, 1, 2, 0, 1, 2])
-    editors = [
-        subprocess.Popen(
-            [sys.executable, "-c", EDITOR, str(run.folder), str(own), "60"], env={**os.environ, "PYTHONPATH": SOURCE}
-        )
-        for own in (0, 1)
-    ]
-    assert [editor.wait(timeout=240) for editor in editors] == [0, 0]
+    other = subprocess.Popen(
+        [sys.executable, "-c", EDITOR, str(run.folder)], stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": SOURCE},
+    )  # fmt: skip
+    assert other.stdout is not None
+    with other.stdout as said:
+        assert said.readline() == "ready\n"
+    edits = Edits(run)
+    for number in range(60):
+        edits.rename(1, f"1-{number}")
+        edits.move([1], name=f"new 1-{number}")
+    assert other.wait(timeout=240) == 0
     state = Edits(run).state
     assert state.number == 240
     assert (state.names[0], state.names[1]) == ("0-59", "1-59")

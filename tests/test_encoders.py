@@ -78,7 +78,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(own_cache: Path, torn: int)
 
 
 def test_a_killed_process_leaves_nothing_that_passes_for_whole(tmp_path: Path, own_cache: Path) -> None:
-    np.save(tmp_path / "images.npy", colours(3000)[0])
+    np.save(tmp_path / "images.npy", colours(1500)[0])
     weights = own_weights(tmp_path)
     script = (
         "import sys\n"

@@ -77,7 +77,7 @@ def test_nearly_as_many_clusters_as_images(folder: Path, tmp_path: Path) -> None
 
 
 def test_a_thousand_planted_clusters_are_found() -> None:
-    rows, labels = planted(5000, 1000)
+    rows, labels = planted(3000, 1000)
     images = images_of(rows)
     config = resolve(for_rows(1000), images)
     assert config.train.batch_size <= 512  # most clusters are not in it
@@ -107,7 +107,6 @@ def test_a_step_with_a_thousand_clusters_has_finite_gradients(method: str) -> No
     if method == "tcc":
         assert len(trainer.method.cluster_queue.rows) == 16_000
     else:
-        assert trainer.method.anchors is None  # (n_samples,K) numbers, for those alone that commit
         trainer.method.labels.copy_(torch.arange(1200) % 1000)
         trainer.method.cluster_weight.fill_(1.0)
     next(trainer.feed.epoch(0))

@@ -20,6 +20,8 @@ from twincluster.errors import InputError
 from twincluster.progress import LINE_SECONDS, Progress, duration
 from twincluster.results import Run
 
+LINE = r"training: \d+%, (\d+ min )?\d+ s left; epoch \d+: loss [\d.]+, confidence [\d.]+, views agree [\d.]+"
+
 
 class Clock:
     """Stands for the module `time`: it moves when told to."""
@@ -70,7 +72,8 @@ def test_a_pipe_gets_a_line_now_and_then_and_the_last(clock: Clock) -> None:
     assert (gaps <= LINE_SECONDS + 1).all()
     lines = stream.getvalue().splitlines()
     assert len(lines) == 50
-    assert lines[-1] == "epoch 100: 100% done, loss 1.250, confidence 0.50, views agree 0.75, 1 min 5 s"
+    assert lines[-1] == "training: 100% in 1 min 5 s; epoch 100: loss 1.250, confidence 0.50, views agree 0.75"
+    assert all(re.fullmatch(LINE, line) for line in lines[1:-1])
     assert "\r" not in stream.getvalue()
     assert "\x1b" not in stream.getvalue()
 
@@ -85,7 +88,7 @@ def test_a_long_epoch_is_not_silent_and_says_how_long_it_will_take(clock: Clock)
     shown.epoch(row(0, 0.2))
     assert stream.getvalue().splitlines() == [
         "training: 10%, 1 min 30 s left",
-        "epoch 1: 20% done, loss 1.250, confidence 0.50, views agree 0.75, 1 min 5 s, 1 min 30 s left",
+        "training: 20%, 1 min 30 s left; epoch 1: loss 1.250, confidence 0.50, views agree 0.75",
     ]
 
 
@@ -97,7 +100,17 @@ def test_long_decoding_tells_its_end(clock: Clock) -> None:
         shown.decoding(done, 2000)
     lines = stream.getvalue().splitlines()
     assert len(lines) == 3
-    assert lines[-1] == "decoding: 2,000 of 2,000 images"
+    assert lines[0] == "decoding: 50%, 10 s left; 990 of 2,000 images"
+    assert lines[-1] == "decoding: 100%; 2,000 of 2,000 images"
+
+
+def test_what_was_there_before_does_not_shorten_the_estimate(clock: Clock) -> None:
+    stream = io.StringIO()
+    shown = Progress(stream)
+    for done in range(1000, 1101):
+        shown.encoding(done, 2000)
+        clock.now += 1
+    assert stream.getvalue().splitlines()[0] == "encoding: 50%, 16 min 30 s left; 1,010 of 2,000 images"
 
 
 def test_decoding_that_is_over_at_once_is_not_worth_a_line(clock: Clock) -> None:
@@ -119,6 +132,36 @@ def test_a_warning_comes_once_however_its_numbers_change(clock: Clock) -> None:
     assert stream.getvalue().splitlines() == [
         "warning: one of 10 holds 91% of the images", "warning: 2 of 10 are empty",
     ]  # fmt: skip
+
+
+def test_at_the_end_warnings_hold_or_are_withdrawn(clock: Clock) -> None:
+    stream = io.StringIO()
+    with Progress(stream) as shown:
+        shown.warn("the device's memory does not hold a batch of 512: it is now passed in 2 parts")
+        for epoch in range(5):
+            shown.epoch(row(epoch, (epoch + 1) / 5))
+            if epoch < 3:
+                shown.warn(f"the clusters collapsed: one of 10 holds 9{epoch}% of the images; ask for fewer")
+            if epoch > 0:
+                shown.warn(f"two views of an image do not agree on its cluster (the same in {epoch}%); train longer")
+            if epoch == 4:
+                shown.warn("the assignments stay uniform (0.101), so the clusters mean little")
+    assert stream.getvalue().splitlines()[-2:] == [
+        "warning withdrawn, it held up to epoch 3 of 5: the clusters collapsed",
+        "warning still holds at the end: two views of an image do not agree on its cluster (the same in 4%); "
+        "train longer",
+    ]
+    assert stream.getvalue().count("uniform") == stream.getvalue().count("memory") == 1
+
+
+def test_an_interrupted_run_has_no_end_to_look_back_from(clock: Clock) -> None:
+    stream = io.StringIO()
+    with suppress(KeyboardInterrupt), Progress(stream) as shown:
+        shown.epoch(row(0, 0.5))
+        shown.warn("the clusters collapsed: all of them")
+        shown.epoch(row(1, 0.6))
+        raise KeyboardInterrupt
+    assert stream.getvalue().splitlines() == ["warning: the clusters collapsed: all of them"]
 
 
 @pytest.mark.parametrize("seconds,text", [
@@ -179,7 +222,7 @@ def test_a_terminal_gets_a_bar_with_the_remaining_time(terminal: Terminal) -> No
     assert "━" in text
     assert "warning: [bold]the clusters collapsed[/bold]: one of 10 holds 91% of the images" in text
     assert "epoch 1:" not in text  # the bar shows it
-    assert "epoch 2: 100% done" in text
+    assert "training: 100% in 1 min 5 s; epoch 2: loss" in text
 
 
 def test_a_whole_run_on_a_terminal(terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +234,7 @@ def test_a_whole_run_on_a_terminal(terminal: Terminal, tmp_path: Path, monkeypat
     assert main(arguments) == 0
     assert main(arguments) == 2  # and a bar that never started does not disturb the complaint
     text = terminal.close()
-    assert "epoch 1: 100% done" in text
+    assert "; epoch 1: loss " in text
     assert "exists and is not empty" in text
     assert "Traceback" not in text
 

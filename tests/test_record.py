@@ -108,3 +108,10 @@ def test_health_of_one_cluster_that_takes_all_is_a_number() -> None:
     found = health_of(row)
     assert found.marginal_entropy == pytest.approx(0)
     assert "collapsed" in (found.warning("anchored") or "")
+
+
+def test_a_strained_prior_is_warned_of_once_training_has_ended() -> None:
+    """Its strain wavers from epoch to epoch, so that some epoch of many would always be above the bound."""
+    row = {"mean_assignment": [0.5, 0.5], "histogram": [9, 9], "confidence": 1.0, "agreement": 1.0, "strain": 0.9}
+    assert health_of(row | {"progress": 0.99}).warning("anchored") is None
+    assert "the prior on sizes" in (health_of(row | {"progress": 1.0}).warning("anchored") or "")

@@ -213,18 +213,24 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(file): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that is asked again and again to go on with other settings."""
+    folder = tmp_path_factory.mktemp("begun")
+    fit(open_source(pictures()[0]), folder / "run", "train.epochs=1")
+    return folder
+
+
 @pytest.mark.parametrize(
     "change",
     ["seed=1", "n_clusters=2", "method=tcc", "optimiser.learning_rate=0.2", "train.batch_size=7", "augment.flip=0.1",
      "anchored.temperature=0.3", "tcc.alpha=0.1", "train.image_size=6"],
 )  # fmt: skip
-def test_other_settings_are_refused_by_name(tmp_path: Path, change: str) -> None:
-    listing = open_source(pictures()[0])
-    fit(listing, tmp_path / "run", "train.epochs=1")
-    before = content(tmp_path)
+def test_other_settings_are_refused_by_name(begun: Path, change: str) -> None:
+    before = content(begun)
     with pytest.raises(InputError, match=f"was started with .*{change.split('=')[0]}.*: resume with the same"):
-        fit(listing, tmp_path / "run", change, resume=True)
-    assert content(tmp_path) == before
+        fit(open_source(pictures()[0]), begun / "run", change, resume=True)
+    assert content(begun) == before
 
 
 def test_only_what_differs_is_named(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -145,12 +146,34 @@ def test_a_slow_first_step_is_soon_forgotten(wall: Wall) -> None:
     assert clock.remaining == pytest.approx(79 * 0.5, rel=0.01)
 
 
-def test_seconds_without_a_step_are_spent_but_do_not_slow_the_pace(wall: Wall) -> None:
-    clock = Clock(epochs=1, minutes=0, steps_per_epoch=10)
+def test_seconds_without_a_step_do_not_slow_the_pace_but_will_come_again(wall: Wall) -> None:
+    clock = Clock(epochs=5, minutes=0, steps_per_epoch=2)
     advance(clock, wall, 2, seconds=4)
     advance(clock, wall, 0, seconds=100)  # between epochs
     assert clock.seconds == pytest.approx(104)
-    assert clock.remaining == pytest.approx(8 * 2)
+    clock.step += 1
+    assert clock.elapsed == pytest.approx(106)
+    assert clock.remaining == pytest.approx(4 * 104 - 2)
+
+
+def test_a_busy_machine_does_not_make_the_estimate_jump(wall: Wall) -> None:
+    """Every tenth step takes fifty times as long, by chance sooner or later."""
+    random, clock = np.random.default_rng(0), Clock(epochs=20, minutes=0, steps_per_epoch=50)
+    taken = np.where(random.random(1000) < 0.1, 5.0, 0.1)
+    total, estimates = taken.sum(), []
+    for seconds in taken:
+        advance(clock, wall, 1, seconds=seconds)
+        estimates.append(clock.seconds + clock.remaining)  # when it will be over
+    after = np.array(estimates)[200:]
+    assert (np.abs(after / total - 1) < 0.25).all()
+    assert (np.abs(np.diff(after)) < 0.05 * total).all()
+
+
+def test_a_machine_that_becomes_slower_is_noticed(wall: Wall) -> None:
+    clock = Clock(epochs=1, minutes=0, steps_per_epoch=400)
+    for step in range(300):
+        advance(clock, wall, 1, seconds=0.1 if step < 100 else 1.0)
+    assert clock.remaining == pytest.approx(100, rel=0.15)
 
 
 def test_by_minutes_the_estimate_is_the_rest_of_the_budget(wall: Wall) -> None:

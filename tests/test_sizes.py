@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from scipy.cluster.hierarchy import linkage
 from torch import Tensor
 
 from small_runs import Diary, images_of, train
@@ -13,7 +14,7 @@ from twincluster.assign import Clusters, match_labels, spherical_kmeans
 from twincluster.config import make_config
 from twincluster.errors import InputError
 from twincluster.evaluate import STRAIN
-from twincluster.sizes import joined_parts, weigh_sizes
+from twincluster.sizes import check_parts, joined_parts, weigh_sizes
 
 
 def blobs(counts: list[int], spread: float = 1.0, d: int = 32, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -143,6 +144,28 @@ def test_few_rows_give_no_parts() -> None:
     rows, _ = blobs([4] * 10)
     found: Clusters = joined_parts(F.normalize(rows, dim=1), 10, seed=0, n_init=1)
     assert len(found.centres) == 10
+
+
+def test_the_memory_for_joining_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    joined: list[int] = []
+    monkeypatch.setattr(sizes, "MOST_PARTS", 20)
+    monkeypatch.setattr(
+        sizes, "linkage", lambda centres, method: joined.append(len(centres)) or linkage(centres, method)
+    )
+    rows, _ = blobs([40] * 10)
+    assert len(joined_parts(F.normalize(rows, dim=1), 10, seed=0, n_init=1).centres) == 10
+    assert joined == [20]
+    check_parts(10, -1.0)
+    check_parts(11, 0.0)
+    with pytest.raises(InputError, match="there may be 10 clusters then, not 11; ask for fewer, or for --set anchored"):
+        check_parts(11, -0.5)
+
+
+def test_too_many_uneven_clusters_are_refused_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizes, "MOST_PARTS", 8)
+    rows, _ = blobs([10] * 6)
+    with pytest.raises(InputError, match="there may be 4 clusters then, not 6"):
+        train(images_of(rows.numpy()), "n_clusters=6", "anchored.balance=-1", "train.epochs=1")
 
 
 def test_a_sample_of_the_rows_is_enough_to_tell_shares(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,6 +102,12 @@ def in_parts(encode: Callable[[Tensor], Tensor], backbone: nn.Module, x: Tensor,
     return features
 
 
+def in_shuffled_halves(encode: Callable[[Tensor], Tensor], x: Tensor, draw: Tensor) -> Tensor:
+    """`encode` on two halves of the rows, which `draw` (N,) divides at random: no statistics give a pair away."""
+    order = draw.argsort()
+    return torch.cat([encode(half) for half in x[order].chunk(2)])[order.argsort()]
+
+
 class _InParts(torch.autograd.Function):
     @staticmethod
     def forward(

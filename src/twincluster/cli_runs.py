@@ -7,12 +7,58 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from twincluster.errors import InputError
 
-def update(
+
+def predict(
     run: Path,
     source: str,
     /,
     *,
+    out: Annotated[Path, Parameter(name=("--out", "-o"))],
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    data_root: Path | None = None,
+) -> None:
+    """Assign new images to the clusters of a run.
+
+    Example: twincluster predict runs/photos new_photos/ --out new.csv
+
+    Parameters
+    ----------
+    run
+        A run folder made by `twincluster fit`.
+    source
+        A folder, a .npy or .npz array, a list of paths (.txt, .csv, .parquet), shards (.tar), or a named set.
+    out
+        A .csv or .parquet file with path, cluster, confidence and status of every input, and the name of the cluster
+        where the run has been edited; replaced if it exists.
+    device
+        auto takes a GPU when there is one.
+    data_root
+        Where named data sets are kept; else $TWINCLUSTER_DATA.
+    """
+    from twincluster import pipeline
+    from twincluster.images.sources import location_of, open_source
+    from twincluster.progress import Progress
+    from twincluster.results import Run, check_table
+
+    check_table(out)
+    opened, listing = Run.open(run), open_source(source, labels="none", root=data_root, at_least=1)
+    with Progress() as progress:
+        assignments = pipeline.predict(
+            opened, listing, device, progress.decoding, progress.encoding, location=location_of(source)
+        )
+    assignments.write(out)
+    unread = sum(status not in ("ok", "junk") for status in assignments.status)
+    print(f"{len(assignments.paths):,} rows in {out}" + (f", {unread:,} of them unreadable" if unread else ""))
+
+
+def update(
+    run: Path,
+    source: str | None = None,
+    /,
+    *,
+    undo: Annotated[bool, Parameter(negative=())] = False,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     data_root: Path | None = None,
     json: Annotated[bool, Parameter(negative=())] = False,
@@ -27,8 +73,11 @@ def update(
         A run folder made by `twincluster fit`. Its assignments.csv gets a row for every image it does not know yet, and
         a new one for files that have changed; all other rows stay. updates.jsonl keeps what was done.
     source
-        A folder, a .npy or .npz array, a list of paths (.txt, .csv, .parquet), or a named set. It may be the source of
-        the run itself, with more in it than before.
+        A folder, a .npy or .npz array, a list of paths (.txt, .csv, .parquet), shards (.tar), or a named set. It may
+        be the source of the run itself, with more in it than before. Left out only with --undo.
+    undo
+        Take the last update back instead: its rows go, and rows that it replaced become what they were. Repeated, it
+        takes back the one before.
     device
         auto takes a GPU when there is one.
     data_root
@@ -36,6 +85,11 @@ def update(
     json
         Print JSON instead of text.
     """
+    if undo:
+        _undo(run, source)
+        return
+    if source is None:
+        raise InputError("twincluster update needs SOURCE; see twincluster update --help")
     from twincluster.images.sources import location_of, open_source
 
     listing = open_source(source, labels="none", root=data_root, at_least=1)  # before torch: a mistake is told at once
@@ -51,6 +105,15 @@ def update(
             encoding=progress.encoding,
         )  # fmt: skip
     print(done.to_json() if json else done.to_text())
+
+
+def _undo(run: Path, source: str | None) -> None:
+    if source is not None:
+        raise InputError("--undo takes the last update back, whatever its source was: leave SOURCE out")
+    from twincluster.results import Run
+    from twincluster.update_undo import undo_update
+
+    print(undo_update(Run.open(run)))
 
 
 def evaluate(

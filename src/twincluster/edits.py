@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from twincluster.edit_features import embed_rows
 from twincluster.edit_lines import (
     a_cluster,
     a_name,
@@ -79,6 +80,10 @@ class Edits:
         """The edits in force, and those that `redo` would bring back, the next one last."""
         return in_force(self._log.read())
 
+    def features(self, rows: np.ndarray) -> np.ndarray:
+        """(m,D) what the network makes of rows of the run, computed from their images, which must still be there."""
+        return embed_rows(self._run, rows)
+
     def without_rows(self) -> list[Line]:
         """Lines that decide about other images as these edits do, and name none of the run's own: to go with a copy of
         the model. Junk is left out, and so is what was undone."""
@@ -112,16 +117,16 @@ class Edits:
         return self._append(build, expected)
 
     def split(
-        self, cluster: int, parts: int, features: Features, *, seed: int = 0, expected: int | None = None
+        self, cluster: int, parts: int, features: Features | None = None, *, seed: int = 0, expected: int | None = None
     ) -> State:
-        """Divide a cluster by k-means on the network's embedding; the parts are new clusters, the largest first."""
+        """Divide a cluster by k-means on the network's embedding, or on `features`; the largest part is first."""
         state = self.state
         cluster = a_cluster(state, cluster)
         visible, everyone = state.members(cluster), np.flatnonzero(state.home == cluster)
         most = max(2, min(len(visible), MOST_PARTS))
         if not 2 <= parts <= most or len(visible) < 2:
             raise InputError(f"cluster {cluster} has {len(visible):,} images: a split makes 2 to {most} parts of one")
-        found = by_k_means(everyone, unit(features(everyone)), visible, parts, seed)
+        found = by_k_means(everyone, unit((features or self.features)(everyone)), visible, parts, seed)
         if len(found) < 2:
             raise InputError(f"all images of cluster {cluster} look the same to the network: it cannot be split")
 
@@ -147,7 +152,8 @@ class Edits:
     ) -> State:
         """Divide a cluster by a selection, which becomes a new cluster; the others keep id and name.
 
-        Without features new images cannot be compared with the two parts, and stay with the others.
+        Without features (`Edits.features` gives them) new images cannot be compared with the two parts, and stay with
+        the others.
         """
         state, chosen = self.state, some_rows(rows)
         cluster = a_cluster(state, cluster)

@@ -31,8 +31,8 @@ from twincluster.images.sources import Listing, location_of, open_source
 from twincluster.images.store import Images
 from twincluster.known import read_stamps, stamps_of, write_stamps
 from twincluster.methods.base import DataShape, Network
-from twincluster.opening import later_side, open_for, refuse_other_weights, with_image_size
-from twincluster.options import configure, nested, network_settings, whole_number
+from twincluster.opening import later_side, open_for, refuse_other_weights, with_image_size, without_gpu
+from twincluster.options import clusters_of, configure, in_python, nested, network_settings, python_words, whole_number
 from twincluster.pipeline import describe
 from twincluster.progress import Watcher
 from twincluster.results import Assignments, Run
@@ -48,7 +48,7 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         between 2 and 50 when training ends (`config_.n_clusters`), or within `settings={"clusters_between": [5, 30]}`.
     recipe : str or path, default=None
         A recipe by name (`twincluster recipes` lists them) or a TOML file. None takes "rows" for rows, "pretrained"
-        with a pretrained backbone, and "default" for other images.
+        with a pretrained backbone, or for files of photographs without a GPU, and "default" for other images.
     backbone : str or nn.Module, default=None
         A network instead of the recipe's: one to be trained ("resnet18", "resnet34", "resnet50", "small"), or a
         pretrained one whose features are clustered: "pretrained", "torchvision:NAME", "timm:NAME", "hf:NAME",
@@ -131,9 +131,14 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
 
     def fit(self, X: Any, y: object = None) -> Self:
         """Train on `X`; `y` is ignored."""
-        with (watcher := Watcher(self.verbose)):
+        with python_words(), (watcher := Watcher(self.verbose)):
             listing = self._listing(X, reset=True)
-            config = with_image_size(self._configure(listing.is_rows), listing)
+            config, note = self._configure(listing.is_rows), None
+            if self.recipe is None and self.backbone is None:
+                config, note = without_gpu(config, listing, lambda: self._configure(False, "pretrained"))
+            if note:
+                warnings.warn(in_python(note), stacklevel=2)
+            config = with_image_size(config, listing)
             stamps, encoder = stamps_of(listing) if listing.files else (), self._encoder(config)
             images = open_for(config, listing, watcher.decoding, encoder=encoder, device=self.device,
                               encoding=watcher.encoding)  # fmt: skip
@@ -166,12 +171,12 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probability of each cluster, (n, n_clusters); nan where a file could not be read."""
         images = self._images(X)
-        return _spread(self._apply(inference.predict, images), images)
+        return inference.spread(self._apply(inference.predict, images), images)
 
     def transform(self, X: Any) -> np.ndarray:
         """The learned embedding, (n, n_features_out); nan where a file could not be read."""
         images = self._images(X)
-        return _spread(self._apply(inference.embed, images), images)
+        return inference.spread(self._apply(inference.embed, images), images)
 
     def save(self, folder: str | Path) -> None:
         """Write a run folder, which `load` and the command line read (`twincluster predict FOLDER ...`)."""
@@ -232,14 +237,14 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
                 self.n_features_in_ = listing.array.shape[1]
         return listing
 
-    def _configure(self, rows: bool) -> Config:
+    def _configure(self, rows: bool, recipe: str | Path | None = None) -> Config:
         """Recipe, then `settings`, then the other parameters that were given."""
         if self.epochs is not None and self.minutes is not None:
             raise InputError("epochs and minutes both say how long to train: give one of them")
         settings, network = nested(self.settings or {}), self.backbone
         name = wrap_module(network).name if isinstance(network, nn.Module) else network
         train: dict[str, Any] = {**network_settings(name, settings)}
-        recipe = self.recipe or ("pretrained" if "encoder" in train else "rows" if rows else "default")
+        recipe = self.recipe or recipe or ("pretrained" if "encoder" in train else "rows" if rows else "default")
         train |= {} if self.device == "auto" else {"device": self.device}
         if self.epochs is not None:
             train |= {"epochs": whole_number("epochs", self.epochs), "minutes": 0.0}
@@ -248,8 +253,7 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         seed = self.random_state  # a number means the same as `twincluster fit --seed`
         if not isinstance(seed, Integral):
             seed = check_random_state(seed).randint(2**31 - 1)
-        # differs for one cluster: the engine trains no fewer than two, `_apply` joins them
-        clusters = 0 if self.n_clusters == "auto" else max(2, whole_number("n_clusters", self.n_clusters))
+        clusters = clusters_of(self.n_clusters)  # differs for one, which `_apply` joins from two
         return configure(recipe, settings, {"n_clusters": clusters, "seed": int(seed), "train": train})
 
     def _keep(self, network: Network, config: Config, shape: DataShape, n_clusters: int) -> None:
@@ -291,10 +295,3 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         result = function(network, images.pixels, images.usable)
         joined = function is inference.predict and self._n_clusters == 1
         return result.sum(1, keepdim=True) if joined else result
-
-
-def _spread(result: Tensor, images: Images) -> np.ndarray:
-    """One row per input, nan where it could not be read."""
-    rows = result.new_full((len(images.status), result.shape[1]), torch.nan)
-    rows[images.usable] = result
-    return rows.numpy()

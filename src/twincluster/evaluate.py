@@ -30,6 +30,7 @@ STRAIN = 0.35  # nats by which a prior on sizes shifts clusters (sizes.py); imag
 # What can be set to make assignments more certain, and clusters more even; tcc and its ablations share their settings.
 SURER = {"anchored": "use milder augmentation", "tcc": "try --set tcc.assignment_temperature=0.1 or the default method"}
 EVENER = {"anchored": "--set anchored.balance=0.5", "tcc": "--set tcc.entropy=batch"}
+SURER["other"], EVENER["other"] = "use milder augmentation or the default method", "the default method"
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +156,8 @@ class Health:
 
     def warning(self, method: str) -> str | None:
         """One sentence on what is wrong and what to try with this method, or None."""
-        n_clusters, family = len(self.sizes), "anchored" if method == "anchored" else "tcc"
+        family = "tcc" if method.startswith("tcc") else method if method in SURER else "other"
+        n_clusters = len(self.sizes)
         if not math.isfinite(self.confidence):
             return "the assignments are not numbers: training diverged; lower the learning rate or train in float32"
         if self.confidence < _uniform_below(n_clusters):

@@ -14,9 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from cyclopts import CycloptsError, MissingArgumentError
+from cyclopts import CycloptsError, MissingArgumentError, UnknownCommandError, UnusedCliTokensError
 
 from twincluster import launch
+from twincluster.config import closest
 from twincluster.errors import InputError, ProcessEnded
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -113,9 +114,26 @@ def _usage(error: CycloptsError) -> str:
     """What is wrong with the words of a command, and where to look."""
     command = " ".join(("twincluster", *(error.command_chain or ())))
     said = str(error).strip().rstrip(".")
-    if isinstance(error, MissingArgumentError) and error.argument and error.argument.required:
+    if isinstance(error, UnknownCommandError) and error.unused_tokens and error.app:
+        said = _unknown(error.unused_tokens[0], list(error.app), command)
+    elif isinstance(error, UnusedCliTokensError) and error.unused_tokens:
+        said = f"{command} has no place for {error.unused_tokens[0]!r}"
+        if len(error.unused_tokens) > 1:
+            said += f" and {len(error.unused_tokens) - 1} more: name a folder instead of its files, and quote a pattern"
+    elif isinstance(error, MissingArgumentError) and error.argument and error.argument.required:
         said = f"{command} needs {error.argument.name}"
-    return f"{said}; see {command} --help"
+    return f"{said} See {command} --help" if said.endswith("?") else f"{said}; see {command} --help"
+
+
+def _unknown(word: str, known: list[str], command: str) -> str:
+    """A word that is no command: a slip, an option at the wrong place, or a source whose command was left out."""
+    if hint := closest(word, known):
+        return f"no command {word!r}{hint}"
+    if word.startswith("-"):
+        return f"no option {word!r} before a command: write {command} COMMAND {word}"
+    if os.path.exists(word) and "fit" in known:
+        return f"no command {word!r}: to cluster the images in it, {command} fit {shlex.quote(word)}"
+    return f"no command {word!r}: the commands are {', '.join(sorted(name for name in known if name[0] != '-'))}"
 
 
 def _fixable(error: Exception) -> str | None:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from twincluster.images.store import Images
 from twincluster.methods.base import Network
 
 CHUNK_PIXELS = {"cpu": 256 * 32 * 32, "cuda": 2048 * 32 * 32}  # go through a network at once; a CPU gains by less
@@ -22,6 +23,13 @@ def predict(network: Network, pixels: np.ndarray, rows: np.ndarray) -> Tensor:
 def embed(network: Network, pixels: np.ndarray, rows: np.ndarray) -> Tensor:
     """Features of the given rows of `pixels`, (n,D) float32 on the CPU."""
     return _apply(network, network.embed, pixels, rows)
+
+
+def spread(result: Tensor, images: Images) -> np.ndarray:
+    """One row per input of what was found for those that could be read; nan for the others."""
+    rows = result.new_full((len(images.status), result.shape[1]), torch.nan)
+    rows[images.usable] = result
+    return rows.numpy()
 
 
 @torch.no_grad()

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from typing import Any, TextIO, TypeVar
 
+from twincluster.errors import InputError
+
 NOTICE = 1.0  # seconds after which torchrun has noticed, and told the system, that a process ended
 GRACE = 5.0  # seconds after an interrupt in which a process should be gone by itself
 
@@ -38,6 +40,22 @@ def in_turn(device: str, work: Callable[[], T]) -> T:
     from twincluster.processes import join
 
     return join(device).in_turn(work)
+
+
+def decided(device: str, choose: Callable[[], str]) -> str:
+    """What the first process chooses, in all of them."""
+    if not several():
+        return choose()
+    from twincluster.processes import join
+
+    processes = join(device)
+    return str(processes.tell(choose() if processes.first else None))
+
+
+def refuse_several(command: str) -> None:
+    """For what every process would do once more, into the same files."""
+    if several():
+        raise InputError(f"twincluster {command} works in one process: start it without torchrun")
 
 
 @contextmanager

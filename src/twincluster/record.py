@@ -67,5 +67,5 @@ def health_of(row: dict[str, Any]) -> Health:
     entropy = -float((mean * np.log(np.clip(mean, 1e-12, None))).sum()) / float(np.log(len(mean)))
     return Health(
         sizes=row["histogram"], confidence=row["confidence"], marginal_entropy=entropy, agreement=row["agreement"],
-        strain=row.get("strain", 0.0),
+        strain=row.get("strain", 0.0) if row.get("progress", 1.0) >= 1 else 0.0,  # it wavers: one look, at the end
     )  # fmt: skip

@@ -26,10 +26,13 @@ from twincluster.config import Config, make_config
 from twincluster.disk import json_lines, strict_json, write_atomically
 from twincluster.errors import InputError
 from twincluster.images.store import Images
-from twincluster.methods import METHODS
+from twincluster.methods import find_method
 from twincluster.methods.base import DataShape, Network
 
 COLUMNS = ("path", "cluster", "confidence", "status")
+# has pandas read clusters as whole numbers, where some are missing, instead of making them floats
+WHOLE = {"name": "cluster", "field_name": "cluster", "pandas_type": "int32", "numpy_type": "Int32", "metadata": None}
+FOR_PANDAS = {"index_columns": [], "column_indexes": [], "columns": [WHOLE]}
 DATA_FACTS = {"source", "location", "files", "fingerprint", "inputs", "readable", "split"}  # in every config.json
 
 
@@ -102,7 +105,7 @@ class Assignments:
         }
         if self.names is not None:
             columns["name"] = pa.array([name or None for name in self.names], pa.string())
-        return pa.table(columns)
+        return pa.table(columns, metadata={"pandas": json.dumps(FOR_PANDAS)})
 
     @classmethod
     def read(cls, path: Path) -> Assignments:
@@ -218,8 +221,10 @@ class Run:
             raise InputError(f"{self.folder} has no model yet: continue the run with `twincluster fit ... --resume`")
         precision = config.train.precision if device == "cuda" else "float32"
         config = dataclasses.replace(config, train=dataclasses.replace(config.train, precision=precision))
+        if ":" in config.method:
+            find_method(config.method)  # code outside of twincluster may be refused, in words of its own
         try:
-            network = METHODS[config.method].network_type(config, shape)
+            network = find_method(config.method).network_type(config, shape)
             network.load_state_dict(load_file(self._model))
         except (SafetensorError, RuntimeError, ValueError, TypeError, KeyError) as error:
             raise InputError(
@@ -251,6 +256,14 @@ class Run:
         """Called without a record before assignments.csv grows: a kill in between must not look like damage."""
         rows = [*self.read_updates(), *records]
         write_atomically(self._updates, "".join(strict_json(row) + "\n" for row in rows))
+
+    def drop_update(self) -> None:
+        """Forget the last one; without any the run is as after its training."""
+        rows = self.read_updates()[:-1]
+        if rows:
+            write_atomically(self._updates, "".join(strict_json(row) + "\n" for row in rows))
+        else:
+            self._updates.unlink(missing_ok=True)
 
     def read_updates(self) -> list[dict[str, Any]]:
         return list(json_lines(self._updates))

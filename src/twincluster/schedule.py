@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable
 
 from twincluster.config import Optimiser
 
 Numbers = list[float]
+MARKS = 200  # moments of a run that are remembered, to tell how long the rest will take
 
 
 class Clock:
@@ -27,6 +29,8 @@ class Clock:
         self.seconds = 0.0  # at the last meeting, over all resumed parts of the run
         self._met_step = 0
         self._pace = 0.0  # seconds per step
+        self._begun = 0  # step that this part of the run began with
+        self._marks = deque([(0, 0.0)])  # steps and seconds at some of the meetings
         self._created = self._started = time.monotonic()
         self._agree = agree or (lambda numbers: numbers)
 
@@ -34,6 +38,7 @@ class Clock:
         self.step = self._met_step = step
         self.seconds = seconds
         self._started = time.monotonic() - seconds
+        self._begun, self._marks = step, deque([(step, seconds)])
 
     def begin(self) -> None:
         """The first step comes now. What went before, such as compiling, is taken off the time there is."""
@@ -52,6 +57,7 @@ class Clock:
             self._pace = pace if not self._pace else (self._pace + pace) / 2
         self._met_step = self.step
         self.seconds, self._pace = self._agree([seconds, self._pace])
+        self._mark()
 
     @property
     def elapsed(self) -> float:
@@ -74,7 +80,18 @@ class Clock:
         """Seconds to go, None before anything was measured."""
         if self.budget:
             return max(0.0, self.budget * (1 - self.progress))
-        return (self.total_steps - self.step) * self._pace if self._pace else None
+        step, seconds = self._marks[0]
+        if self._met_step == step:
+            return None
+        pace = (self.seconds - seconds) / (self._met_step - step)  # with what is done between epochs
+        return max(0.0, (self.total_steps - self._met_step) * pace - (self.elapsed - self.seconds))
+
+    def _mark(self) -> None:
+        """Keep all but the first quarter in mind: a busy moment weighs little there, and a slow start is forgotten."""
+        if self.step - self._marks[-1][0] >= max(1, self.total_steps // MARKS):
+            self._marks.append((self.step, self.seconds))
+        while len(self._marks) > 2 and self._marks[1][0] <= self._begun + (self.step - self._begun) / 4:
+            self._marks.popleft()
 
 
 def learning_rate(settings: Optimiser, progress: float) -> float:

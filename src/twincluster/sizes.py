@@ -14,9 +14,11 @@ from torch import Tensor
 
 from twincluster import assign
 from twincluster.assign import Clusters
+from twincluster.errors import InputError
 
 MARGIN = 3.0  # mean gap, in nats, between a sample's two best clusters; sizes are weighed on this scale
 PARTS = 3  # for each cluster, when clusters may be uneven: k-means cuts large kinds up, and joining mends that
+MOST_PARTS = 8_000  # that are joined: the distances of all pairs take 256 MB, and as much again while joining
 ROWS_PER_PART = 4
 SHARPNESS = 0.3  # temperature at which sizes are counted: near enough to counting each row once, and still smooth
 ROUNDS = 20  # of moving centres after sizes, and sizes after centres
@@ -62,6 +64,15 @@ def weigh_sizes(rows: Tensor, found: Clusters, balance: float) -> Sized:
     return best
 
 
+def check_parts(n_clusters: int, balance: float) -> None:
+    """Before anything is trained: whether so many clusters can be joined from parts."""
+    if balance < 0 and n_clusters > MOST_PARTS // 2:
+        raise InputError(
+            f"anchored.balance is {balance:g}, which joins parts of clusters and compares all of them: there may be "
+            f"{MOST_PARTS // 2:,} clusters then, not {n_clusters:,}; ask for fewer, or for --set anchored.balance=0"
+        )
+
+
 def gaps(logits: Tensor) -> Tensor:
     """(N,) by how much the best cluster of a row is ahead of the next."""
     best = logits.topk(2, dim=1).values
@@ -71,7 +82,7 @@ def gaps(logits: Tensor) -> Tensor:
 @torch.no_grad()
 def joined_parts(unit: Tensor, n_clusters: int, *, seed: int, n_init: int) -> Clusters:
     """Clusters of unit rows that may be of any size: more than are wanted, by k-means, and the closest ones joined."""
-    n_parts = min(PARTS * n_clusters, len(unit) // ROWS_PER_PART)
+    n_parts = min(PARTS * n_clusters, MOST_PARTS, len(unit) // ROWS_PER_PART)
     if n_parts <= n_clusters:
         return assign.spherical_kmeans(unit, n_clusters, seed=seed, n_init=n_init)
     parts = assign.spherical_kmeans(unit, n_parts, seed=seed, n_init=n_init)

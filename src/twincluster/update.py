@@ -24,6 +24,7 @@ from twincluster.known import read_stamps, row_names, stamps_of, write_stamps
 from twincluster.opening import open_with
 from twincluster.report.outdated import mark_outdated
 from twincluster.results import Assignments, Run
+from twincluster.update_undo import way_back
 
 LISTED = 5  # clusters whose shares are told
 NOTABLE = 3.0  # standard errors by which the share of a cluster differs
@@ -117,7 +118,10 @@ def update(
             drift=Drift.between(reference, features, probabilities[readable]) if reference else None,
             has_reference=reference is not None,
         )
-        _write(done, location, listing.files is not None, images.fingerprint)
+        begun = [task.place for task in tasks if task.is_new and task.place is not None]  # by one that was broken off
+        replaced = [task.place for task in tasks if task.place is not None and not task.is_new and fresh[task.row]]
+        back = way_back(before, stamps, begun, replaced)
+        _write(done, location, listing.files is not None, images.fingerprint, back)
         stamps |= {task.name: task.stamp for task in tasks if not _is_away(task, now, before)}
         write_stamps(run.folder, stamps)
     return done
@@ -187,7 +191,7 @@ def _merged(before: Assignments, now: Assignments, tasks: Sequence[_Task], fresh
     return Assignments(tuple(paths), clusters, confidence, tuple(status))
 
 
-def _write(done: Updated, location: str | None, are_files: bool, fingerprint: str) -> None:
+def _write(done: Updated, location: str | None, are_files: bool, fingerprint: str, back: dict[str, Any] | None) -> None:
     if not done.added + done.changed:
         return
     done.run.append_update()
@@ -202,6 +206,7 @@ def _write(done: Updated, location: str | None, are_files: bool, fingerprint: st
             "fingerprint": fingerprint,
             "version": twincluster.__version__,
             **done.to_dict(),
+            "undo": back,
         }
     )
 

@@ -1,33 +1,19 @@
 """The explorer in a real browser: browse, select, correct, undo, by mouse and by keyboard, in two windows at once."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-
-if os.environ.get("TWINCLUSTER_BROWSER") != "required":
-    pytest.importorskip("playwright")
-    pytest.importorskip("axe_playwright_python")
-
-from axe_playwright_python.sync_playwright import Axe
 from explorer_server import Served, cache_in, copied, serving
-from playwright.sync_api import Browser, Page, expect
+from explorer_window import Window, sideways
 
-from browsing import chromium  # isort: skip
+from browsing import PHONE, Browser, Page, expect, faults
+
 from report_runs import HOSTILE, hostile_folder, made_run  # isort: skip
+from twincluster.bench.explorer import SCROLL, SELECT
 from twincluster.edits import Edits
 from twincluster.results import Run
-
-PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -42,22 +28,6 @@ def served(original: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     monkeypatch.setenv("TWINCLUSTER_CACHE", str(original.folder.parent / "cache"))
     with serving(copied(original, tmp_path / "run")) as found:
         yield found
-
-
-class Window:
-    """A page that notes every message on its console; `requests` are the addresses it has asked for."""
-
-    def __init__(self, browser: Browser, served: Served, where: str = "", **options: Any) -> None:
-        options = {"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce"} | options
-        self.page = browser.new_page(**options)
-        self.page.set_default_timeout(20_000)
-        self.complaints: list[str] = []
-        self.requests: list[str] = []
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.goto(f"{served.url}/{where}")
-        expect(self.page.locator("#title")).to_be_visible()
 
 
 @pytest.fixture
@@ -270,8 +240,9 @@ def test_ten_thousand_images_ask_only_for_pictures_in_sight(browser: Browser, tm
         expect(page.locator("#tile-9999 img")).to_be_visible()
         asked = [url for url in window.requests if "/api/thumbnail/" in url]
         assert len(asked) < 400
-        page.keyboard.press("Control+a")
+        assert 0 < page.evaluate(SELECT) < 60_000  # what `twincluster bench explorer` measures
         expect(page.locator(".chosen .figure")).to_have_text("10,000 of 10,000 selected")
+        assert 0 < page.evaluate(SCROLL, 4) < 60_000
         assert page.locator(".tile").count() < 200
         page.close()
 
@@ -283,21 +254,16 @@ def test_no_accessibility_fault(browser: Browser, served: Served, where: str, th
     if where == "#cluster/0":
         page.wait_for_selector(".tile img")
         page.keyboard.press("Space")
-        faults(page)
+        assert faults(page) == []
         page.keyboard.press("m")
-        faults(page)
+        assert faults(page) == []
         page.keyboard.press("Escape")
         page.keyboard.press("Enter")
         page.wait_for_selector(".near .thumb")
     elif where == "#map":
         page.wait_for_selector("canvas")
-    faults(page)
+    assert faults(page) == []
     page.close()
-
-
-def faults(page: Page) -> None:
-    found: Any = Axe().run(page).response
-    assert [(fault["id"], fault["nodes"][0]["html"][:200]) for fault in found["violations"]] == []
 
 
 def test_nothing_is_sideways_on_a_phone(browser: Browser, served: Served) -> None:
@@ -306,12 +272,12 @@ def test_nothing_is_sideways_on_a_phone(browser: Browser, served: Served) -> Non
     for where in ("clusters", "cluster/0", "all", "junk", "unreadable", "map"):
         page.evaluate(f"location.hash = '{where}'")
         page.wait_for_timeout(300)
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390, where
+        assert sideways(page) == [], where
     page.evaluate("location.hash = 'cluster/1'")
     page.locator(".tile").first.tap()
     page.locator(".tile").nth(2).tap()
     assert selected(page) == 2
     page.get_by_role("button", name="Open", exact=True).tap()
     expect(page.locator(".near .thumb").first).to_be_visible()
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert sideways(page) == []
     page.close()

@@ -5,8 +5,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -75,7 +77,7 @@ def test_rows_come_in_the_order_and_with_the_paths_asked_for(served: Served) -> 
 def test_pictures_are_small_are_whole_and_are_kept_by_the_browser(served: Served) -> None:
     row = served.library.assignments.paths.index("oblong.png")
     answer = served.get(f"/api/thumbnail/{row}")
-    assert opened(answer).size == served.library.pictures.shape[1:3]  # type: ignore[union-attr]
+    assert opened(answer).size == (served.library.pictures.side,) * 2  # type: ignore[union-attr]
     assert "immutable" in answer.headers["cache-control"]
     again = served.get(f"/api/thumbnail/{row}", headers={"if-none-match": answer.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
@@ -318,20 +320,24 @@ def test_features_are_computed_once_and_kept(served: Served, monkeypatch: pytest
         np.testing.assert_array_equal(again.library.seen.features, served.library.seen.features)
 
 
-def test_edits_survive_a_kill(original: Run, tmp_path: Path) -> None:
+def test_a_kill_amid_edits_loses_at_most_the_one_that_was_not_answered(original: Run, tmp_path: Path) -> None:
     run = copied(original, tmp_path / "run")
     command = [sys.executable, "-m", "twincluster", "serve", str(run.folder), "--port", "0"]
+    answered = 0
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            line = next(line for line in process.stdout if line.startswith("open http://127.0.0.1:"))
-            with httpx.Client(base_url=line.split()[1].rstrip("/"), timeout=60) as client:
-                for number in range(20):
-                    body = {"kind": "rename", "expected": number, "cluster": 0, "name": f"name {number}"}
-                    answer = client.post("/api/edit", json=body)
-                    assert answer.status_code == 200, answer.text
-        finally:
-            os.kill(process.pid, signal.SIGKILL)
+        assert process.stdout is not None
+        line = next(line for line in process.stdout if line.startswith("open http://127.0.0.1:"))
+        kill = threading.Timer(0.5, os.kill, (process.pid, signal.SIGKILL))
+        with httpx.Client(base_url=line.split()[1].rstrip("/"), timeout=60) as client, suppress(httpx.TransportError):
+            while True:
+                body = {"kind": "rename", "expected": answered, "cluster": 0, "name": f"name {answered + 1}"}
+                answer = client.post("/api/edit", json=body)
+                assert answer.status_code == 200, answer.text
+                answered += 1
+                if answered == 1:
+                    kill.start()
+    assert answered > 0
     state = Edits(run).state
-    assert (state.names[0], state.number) == ("name 19", 20)
+    assert state.number in (answered, answered + 1)
+    assert state.names[0] == f"name {state.number}"
     assert Edits(run).rename(0, "after").names[0] == "after"

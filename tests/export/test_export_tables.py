@@ -8,11 +8,12 @@ import pandas
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from photo_runs import row_of
+from photo_runs import make_run, row_of
 from PIL import Image
 
 from command_line import command, worked
 from twincluster import inference
+from twincluster.corrected import with_edits
 from twincluster.edits import Edits
 from twincluster.findings import reopen
 from twincluster.results import Run
@@ -41,6 +42,23 @@ def test_csv_without_edits_is_the_models_table(run: Run, tmp_path: Path) -> None
     assert (tmp_path / "all.csv").read_bytes() == (run.folder / "assignments.csv").read_bytes()
 
 
+def test_nothing_in_a_csv_is_a_formula_to_a_spreadsheet(tmp_path: Path) -> None:
+    names = ("=1+1.png", "+1.png", "-1.png", "@sum.png", "plain.png")
+    (tmp_path / "photos").mkdir()
+    for name in names:
+        Image.new("RGB", (12, 12), "red").save(tmp_path / "photos" / name)
+    run = make_run(tmp_path / "run", tmp_path / "photos")
+    Edits(run).move([0], name='=HYPERLINK("http://127.0.0.1","x")')
+    done = worked("export", run.folder, tmp_path / "all.csv", "--to", "csv")
+    assert "5 that a spreadsheet would take for formulas are marked" in done.out
+    frame = pandas.read_csv(tmp_path / "all.csv", keep_default_na=False)
+    for column in ("path", "name"):
+        assert not frame[column].str.match(r"[=+\-@\t\r]").any()
+    assert sorted(str(Path(path)) for path in frame.path) == sorted(names)  # still the same paths
+    assert frame.name[0] == """'=HYPERLINK("http://127.0.0.1","x")"""
+    assert run.read_assignments().paths[0] in names  # the run's own table stays as it was
+
+
 @pytest.mark.parametrize("place, method", [("pca", "PCA"), ("tsne", "t-SNE"), ("auto", "t-SNE")])
 def test_parquet_opens_in_pandas(run: Run, tmp_path: Path, place: str, method: str) -> None:
     done = worked("export", run.folder, tmp_path / "all.parquet", "--to", "parquet", "--map", place)
@@ -51,6 +69,9 @@ def test_parquet_opens_in_pandas(run: Run, tmp_path: Path, place: str, method: s
     assert images is not None
     expected = inference.embed(run.load_network(), images.pixels, images.usable).numpy()
     assert np.allclose(np.stack(frame.embedding[images.usable]), expected, atol=1e-6)
+    assert str(frame.cluster.dtype) == "Int32"  # not floats, although some are missing
+    final = with_edits(run.read_assignments(), Edits(run).state).clusters
+    assert frame.cluster.fillna(-1).tolist() == final.tolist()
     unread = row_of(run, "a/empty.png")
     assert frame.loc[unread, ["embedding", "x", "y", "cluster"]].isna().all()
     assert frame.loc[images.usable, ["x", "y"]].notna().all().all()

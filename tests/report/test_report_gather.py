@@ -17,7 +17,7 @@ from twincluster.report.gather import gather
 from twincluster.report.material import open_material, spread_evenly
 from twincluster.report.page import page_of, write_report
 from twincluster.report.typical import centres, per_card, representatives
-from twincluster.results import Assignments, Run
+from twincluster.results import Run
 
 SHORT = {"train": {"epochs": 1, "backbone": "small", "image_size": 8}}
 
@@ -166,22 +166,6 @@ def test_rows_of_numbers_have_a_map_and_no_pictures(tmp_path: Path) -> None:
     assert "rows" in found["thumbnails"]["absent"]
 
 
-def test_rows_that_were_added_later_count_and_have_no_picture(run: Run) -> None:
-    before = run.read_assignments()
-    added = Assignments(
-        (*before.paths, "later"),
-        np.append(before.clusters, 1),
-        np.append(before.confidence, 0.01),
-        (*before.status, "ok"),
-    )
-    run.append_update()
-    run.write_assignments(added)
-    found = gather(open_material(run)).data
-    assert (found["run"]["inputs"], found["run"]["added"], found["clusters"][1]["size"]) == (41, 1, 11)
-    place = found["images"]["path"].index("later")
-    assert (found["images"]["large"][place], found["images"]["small"][place]) == (-1, -1)
-
-
 def test_labels_that_fit_nothing_are_refused(run: Run, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         open_material(run, str(tmp_path / "none.csv"))
@@ -192,7 +176,7 @@ def test_features_are_looked_at_evenly(run: Run, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("twincluster.report.material.CPU_FEATURES", 8)
     some = open_material(run, device="cpu")
     assert some.rows.tolist() == spread_evenly(np.arange(40), 8).tolist() == [0, 6, 11, 17, 22, 28, 33, 39]
-    assert gather(some).data["map"]["note"] == "8 of 40, evenly chosen"
+    assert gather(some).data["map"]["note"] == "8 of 40 images, evenly chosen"
 
 
 def test_curves_keep_both_ends_and_leave_out_what_was_not_recorded() -> None:
@@ -204,6 +188,17 @@ def test_curves_keep_both_ends_and_leave_out_what_was_not_recorded() -> None:
         assert sum(moment["shares"]) == pytest.approx(1, abs=1e-3)
         assert moment["shares"] == sorted(moment["shares"], reverse=True)
     assert curves_of([])["groups"] == []
+
+
+def test_an_epoch_without_a_loss_is_not_drawn_at_zero() -> None:
+    """With nothing in the queue to compare with, or before a term begins, metrics.jsonl says 0."""
+    rows = [metrics_row(epoch, 3) | ({"loss": 0.0, "cluster_loss": 0.0} if epoch < 2 else {}) for epoch in range(6)]
+    rows[4]["loss"] = float("nan")
+    rows[3]["relabelled"] = 0.0  # which is a value
+    found = {line["name"]: line["values"] for group in curves_of(rows)["groups"] for line in group["lines"]}
+    assert found["loss"] == [None, None, 5.0, 4.5, None, 3.5]
+    assert found["cluster track"][:3] == [None, None, 1.5]
+    assert found["changed cluster"] == [None, None, None, 0.0, None, None]
 
 
 def test_two_clusters(tmp_path: Path, source: Path) -> None:

@@ -1,31 +1,14 @@
 """The page in a real browser: nothing fetched, nothing broken, nothing sideways, and all it offers does its work."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-
-if os.environ.get("TWINCLUSTER_BROWSER") != "required":
-    pytest.importorskip("playwright")
-    pytest.importorskip("axe_playwright_python")
-
-from axe_playwright_python.sync_playwright import Axe
-from browsing import Watched, chromium, watch
-from playwright.sync_api import Browser, Page
 from report_runs import HOSTILE, hostile_folder, made_run
 
+from browsing import PHONE, Browser, Page, Watched, faults, watch
 from twincluster.report.page import write_report
-
-PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -192,8 +175,7 @@ def test_no_accessibility_fault_in_either_theme(
     page = watch(browser, request.getfixturevalue(which), color_scheme=theme).page
     for part in page.locator("details summary").all():
         part.click()
-    found: Any = Axe().run(page).response
-    assert [(fault["id"], fault["nodes"][0]["html"][:200]) for fault in found["violations"]] == []
+    assert faults(page) == []
     page.close()
 
 
@@ -237,6 +219,18 @@ def test_print_leaves_out_what_paper_cannot_do(browser: Browser, report: Path, t
     page.pdf(path=tmp_path / "report.pdf")
     assert (tmp_path / "report.pdf").stat().st_size > 10_000
     page.close()
+
+
+def test_curves_are_broken_where_an_epoch_has_no_value(watched: Watched) -> None:
+    lines = "[{name: 'loss', values: [null, 3, 2, null, 1]}]"
+    drawn = f"lineChart({{title: 'Losses', note: '', lines: {lines}}}, [1, 2, 3, 4, 5])"
+    points = (
+        f"[...{drawn}.querySelectorAll('svg[role=img] polyline')].map((line) => line.getAttribute('points').split(' '))"
+    )
+    ((start, end),) = watched.page.evaluate(points)  # and a dot for the last one
+    assert float(start.split(",")[0]) > 100 > float(start.split(",")[1])
+    assert float(end.split(",")[0]) < 200
+    assert watched.page.evaluate(f"{drawn}.querySelectorAll('circle').length") == 1
 
 
 def test_hundreds_of_clusters_come_a_few_at_a_time_and_can_be_found(browser: Browser, large_report: Path) -> None:

@@ -30,9 +30,10 @@ def thumbnail(library: Library, row: int) -> Encoded | None:
     if library.assignments.clusters[row] < 0:
         return None
     pictures = library.pictures
-    if pictures is not None and row < len(pictures):
-        side = int(pictures.shape[1])
-        return _png(pictures[row]) if side <= AS_PNG else as_jpeg(tile(pictures[row], min(side, THUMBNAIL)), 80)
+    if pictures is not None and row in pictures:
+        picture = pictures[row]
+        side = len(picture)
+        return _png(picture) if side <= AS_PNG else as_jpeg(tile(picture, min(side, THUMBNAIL)), 80)
     file = _file(library, row)
     pixels = decode(file, THUMBNAIL, library.config.train.frame)[0] if file is not None else None
     return as_jpeg(pixels, 80) if pixels is not None else None

@@ -19,12 +19,12 @@ import numpy as np
 from twincluster.edit_lines import unit
 from twincluster.edits import Edits
 from twincluster.errors import InputError
-from twincluster.export.inputs import Inputs
-from twincluster.findings import reopen
+from twincluster.export.inputs import IS_ROWS, Inputs, Pictures
 from twincluster.images.inputs import Member
 from twincluster.images.store import Images, cache_folder
+from twincluster.known import read_stamps
 from twincluster.report.layout import POINTS, Layout, lay_out
-from twincluster.report.material import IS_ROWS, pictures_of, spread_evenly
+from twincluster.report.material import spread_evenly
 from twincluster.results import Run
 
 CHUNK = 65_536  # rows compared at once
@@ -55,17 +55,20 @@ class Seen:
 class Library:
     def __init__(self, run: Run, root: Path | None = None, decoding: Callable[[int, int], None] | None = None) -> None:
         self.run, self.root = run, root
+        self.signature = self.read_signature()  # before anything is read
         self.config, self.shape, self.data = run.read_config()
-        self.inputs = Inputs(run, root)
+        own = str(self.data["fingerprint"])[:12]
+        # a browser may keep a picture for as long as this is the same
+        self.version = f"{own}-{self.signature[0][0]:x}" if run.is_updated and self.signature else own
+        self.inputs = Inputs(run, root, decoding=decoding)
         self.assignments = self.inputs.assignments
-        self.images: Images | None
-        self.images, absent = reopen(run, root, decoding)
-        self.pictures: np.ndarray | None = None  # (inputs of the training,s,s,3) uint8
-        self.no_pictures = str(absent or "")
-        if self.images is not None:
-            self.pictures, self.no_pictures = pictures_of(self.config, self.images)
-        self.is_rows = self.no_pictures == IS_ROWS or not (self.shape.side or self.config.train.frozen)
-        self.files: list[Path | Member] | None = self.inputs.files() if self.data["files"] else None
+        part = self.inputs.own
+        self.images: Images | None = part.images if part else None
+        self.is_rows = not (self.shape.side or self.config.train.frozen)
+        # those of the training for now: what came later is opened with the features, in the background
+        self.pictures = Pictures(len(self.assignments.paths), [part]) if part and not self.is_rows else None
+        self.no_pictures = "" if self.pictures else IS_ROWS if self.is_rows else self.inputs.absent
+        self.files: list[Path | Member] | None = self.inputs.files() if self.inputs.knows_files else None
         self.edits = Edits(run, self._features_later)
         self.edits.state  # noqa: B018  a file of edits that does not fit is told before the server starts
         self.seen: Seen | None = None
@@ -76,6 +79,12 @@ class Library:
         self.map_is_coming = False
         self._laying_out = Lock()
 
+    def read_signature(self) -> tuple[tuple[int, int], ...]:
+        """Of what `twincluster update` writes: it is another one when that has run."""
+        found = [(self.run.folder / name) for name in ("assignments.csv", "updates.jsonl", "stamps.csv")]
+        stats = [path.stat() for path in found if path.is_file()]
+        return tuple((stat.st_mtime_ns, stat.st_size) for stat in stats)
+
     def start(self) -> None:
         """Computes the features in the background."""
         Thread(target=self._see, daemon=True, name="features").start()
@@ -85,7 +94,9 @@ class Library:
         if self.seen is None:
             raise InputError(self.no_features)
         if len(rows) and rows.max() >= len(self.seen.places):
-            raise InputError("twincluster update has added images since the page was started: start it again")
+            raise InputError(
+                "twincluster update has just added images: the page shows them in a moment, try again then"
+            )
         places = self.seen.places[rows]
         if (places < 0).any():
             lost = self.assignments.paths[rows[np.flatnonzero(places < 0)[0]]]
@@ -127,6 +138,8 @@ class Library:
     def _see(self) -> None:
         try:
             rows, features = self._kept() or self._computed()
+            if not self.is_rows and (later := self.inputs.pictures()[0]) is not None:
+                self.pictures, self.no_pictures = later, ""
             places = np.full(len(self.assignments.paths), -1, np.int64)
             places[rows] = np.arange(len(rows))
             if len(rows):
@@ -165,5 +178,9 @@ class Library:
 
     def _place(self) -> Path:
         digest = hashlib.sha256((self.run.folder / "model.safetensors").read_bytes())
-        digest.update(f"{self.data['fingerprint']} {self.assignments.paths}".encode(errors="surrogatepass"))
+        digest.update(
+            f"{self.data['fingerprint']} {self.assignments.paths} {read_stamps(self.run.folder)}".encode(
+                errors="surrogatepass"
+            )
+        )
         return cache_folder() / "explorer" / f"{digest.hexdigest()[:32]}.npz"

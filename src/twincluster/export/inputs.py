@@ -1,34 +1,77 @@
 """The images behind the rows of a run, as far as they can be found again, and what the network makes of them.
 
-Shapes: n rows of the run, m some of them, D features.
+Those of the training come from the run's source or, where that has moved, from the store they were decoded into; what
+`twincluster update` has added or changed comes from its own files. Shapes: n rows of the run, m some of them, D.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from twincluster import inference
+from twincluster.config import Config
 from twincluster.corrected import with_edits
 from twincluster.derive import resolve_device
 from twincluster.edit_replay import State
 from twincluster.edits import Edits
+from twincluster.encoders import load_encoder
 from twincluster.errors import InputError
+from twincluster.export.stored import open_stored
 from twincluster.findings import reopen
 from twincluster.images.inputs import Member
 from twincluster.images.sources import Listing, open_source
+from twincluster.images.store import Images, open_images
+from twincluster.known import read_stamps, row_names, stamps_of
 from twincluster.opening import open_with
 from twincluster.results import Assignments, Run
+
+IS_ROWS = "the inputs are rows of numbers, which have no pictures"
 
 _ESCAPE = re.compile(r"\\(?:([\\nrt])|x([0-9a-f]{2})|u([0-9a-f]{4}))")
 _LETTERS = {"\\": "\\", "n": "\n", "r": "\r", "t": "\t"}
 Told = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Rows of a run that were opened together, each as it was when the model decided about it."""
+
+    rows: np.ndarray  # (m,) rising
+    places: np.ndarray  # (m,) of each in ...
+    images: Images  # ... what the network sees, pixels or features of an encoder, ...
+    pictures: np.ndarray | None  # ... and in the pixels to look at; None for rows of numbers
+
+    def among(self, wanted: np.ndarray) -> Part:
+        kept = np.isin(self.rows, wanted)
+        return Part(self.rows[kept], self.places[kept], self.images, self.pictures)
+
+
+class Pictures:
+    """Square pictures of rows, uint8 (s,s,3), from all parts of a run; `row in pictures` tells whether there is one."""
+
+    def __init__(self, count: int, parts: Sequence[Part]) -> None:
+        self._arrays = [part.pictures for part in parts if part.pictures is not None]
+        self._array, self._place = np.full(count, -1, np.int64), np.zeros(count, np.int64)
+        for number, part in enumerate(part for part in parts if part.pictures is not None):
+            self._array[part.rows], self._place[part.rows] = number, part.places
+
+    @property
+    def side(self) -> int:
+        """Pixels of the first of them: what came later may have another size."""
+        return int(self._arrays[0].shape[1]) if self._arrays else 0
+
+    def __contains__(self, row: int) -> bool:
+        return bool(row < len(self._array) and self._array[row] >= 0)
+
+    def __getitem__(self, row: int) -> np.ndarray:
+        return np.asarray(self._arrays[self._array[row]][self._place[row]])
 
 
 @dataclass(eq=False)
@@ -40,7 +83,8 @@ class Inputs:
     device: str = "auto"
     decoding: Told | None = None
     encoding: Told | None = None
-    absent: str = field(default="", init=False)  # why features are missing, where some are
+    absent: str = field(default="", init=False)  # why images are missing, where some are
+    source: Listing | None = field(default=None, init=False)  # what the run was trained on, if it is still there
 
     def __post_init__(self) -> None:
         self.config, self.shape, self.data = self.run.read_config()
@@ -74,49 +118,120 @@ class Inputs:
             for path in self.assignments.paths
         ]
 
+    @cached_property
+    def knows_files(self) -> bool:
+        """A model that was shared has neither a place nor stamps: what is called like its rows is something else."""
+        return bool(self.data["files"] and (self.data["location"] or read_stamps(self.run.folder)))
+
     def _base(self) -> str:
         location = str(self.data["location"] or os.path.join(os.getcwd(), "paths"))  # handed over in Python
         return location if os.path.isdir(location) else os.path.dirname(location)
 
-    def features(self) -> tuple[np.ndarray, np.ndarray]:
-        """The embedding of those rows that can be read again, (m,D) float32, and which these are, (m,), rising."""
-        rows = np.flatnonzero(self.assignments.clusters >= 0)
-        count = self.data["inputs"]
+    @cached_property
+    def own(self) -> Part | None:
+        """Rows of the training, without those that `update` has changed."""
         images, why = reopen(self.run, self.root, self.decoding)
-        if images is None:
-            self.absent = str(why)
-            return self._embedded_files(rows)
-        own = rows[(rows < count) & np.isin(rows, images.usable)]
-        features = inference.embed(self._network(), images.pixels, own).numpy()
-        later, found = self._embedded_files(rows[rows >= count])
-        return (np.concatenate([features, later]) if len(found) else features), np.concatenate([own, found])
+        if images is not None:
+            self.source = images.listing
+            usable = images.usable[self.assignments.clusters[images.usable] >= 0]
+            return Part(usable, usable, images, pictures_of(self.config, images))
+        self.absent = str(why)
+        stored = open_stored(self.config, self.data, resolve_device(self.device))
+        if stored is None:
+            return None
+        images, known = stored.images, read_stamps(self.run.folder)
+        said = [known.get(path, stamp) for path, stamp in zip(images.listing.paths, stored.stamps, strict=True)]
+        # an image in an archive has a longer stamp, and changes only with all of its archive
+        same = np.array([now == then or now.count("-") > 1 for now, then in zip(said, stored.stamps, strict=True)])
+        usable = images.usable[same[images.usable] & (self.assignments.clusters[images.usable] >= 0)]
+        return Part(usable, usable, images, stored.pixels)
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """All rows that can be seen as they were when the model decided about them."""
+        own = self.own
+        rest = np.flatnonzero(self.assignments.clusters >= 0)
+        rest = rest if own is None else np.setdiff1d(rest, own.rows)
+        found = (own, *self._from_arrays(rest), self._from_files(rest))
+        return tuple(part for part in found if part is not None and len(part.rows))
+
+    def pictures(self) -> tuple[Pictures | None, str]:
+        """To look at; else why there are none."""
+        if any(part.images.is_rows and part.pictures is None for part in self.parts):
+            return None, IS_ROWS
+        if not self.parts:
+            return None, self.absent
+        return Pictures(len(self.assignments.paths), self.parts), ""
+
+    def features(self, rows: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """The embedding of those rows that can be read again, (m,D) float32, and which these are, (m,), rising."""
+        return self._embedded([part if rows is None else part.among(rows) for part in self.parts])
 
     def _features_later(self, rows: np.ndarray) -> np.ndarray | None:
         """For rows that came after a split: all of them, or none where one is missing."""
-        features, found = self._embedded_files(rows)
+        features, found = self._embedded([*self._from_arrays(rows), self._from_files(rows)])
         return features if np.array_equal(found, rows) else None
 
-    def _embedded_files(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The same for some rows, by their files."""
-        none = np.empty((0, 0), np.float32), np.empty(0, np.int64)
-        if not self.data["files"] or not len(rows):
-            return none
-        files = self.files()
-        there = np.array([row for row in rows if is_there(files[row])], dtype=np.int64)
-        if not len(there):
-            return none
-        names = tuple(self.assignments.paths[row] for row in there)
-        listing = Listing(self.data["source"], names, files=tuple(files[row] for row in there))
+    def _embedded(self, parts: Sequence[Part | None]) -> tuple[np.ndarray, np.ndarray]:
+        some = [part for part in parts if part is not None and len(part.rows)]
+        if not some:
+            return np.empty((0, 0), np.float32), np.empty(0, np.int64)
+        network = self.run.load_network(resolve_device(self.device))
+        features = np.concatenate([inference.embed(network, part.images.pixels, part.places).numpy() for part in some])
+        rows = np.concatenate([part.rows for part in some])
+        order = np.argsort(rows, kind="stable")
+        return features[order], rows[order]
+
+    def _from_files(self, rows: np.ndarray) -> Part | None:
+        """Rows by their own files, as far as these are there and unchanged."""
+        files = self.files() if len(rows) else []
+        count, paths, stamps = self.data["inputs"], self.assignments.paths, read_stamps(self.run.folder)
+        there = [row for row in rows.tolist() if self.knows_files or (row >= count and os.path.isabs(paths[row]))]
+        there = [row for row in there if is_there(files[row])]
+        if not there:
+            return None
+        listing = Listing(
+            self.data["source"], tuple(paths[row] for row in there), files=tuple(files[row] for row in there)
+        )
+        said = stamps_of(listing)
+        same = [at for at, row in enumerate(there) if stamps.get(paths[row], said[at]) == said[at]]
+        return self._opened(listing.part(same), np.array(there)[same]) if same else None
+
+    def _from_arrays(self, rows: np.ndarray) -> Iterator[Part]:
+        """Rows that `update` took from arrays."""
+        known, stamps = {self.assignments.paths[row]: row for row in rows.tolist()}, read_stamps(self.run.folder)
+        places = {record["location"]: None for record in self.run.read_updates() if not record["files"]}
+        for location in places if known else ():
+            try:
+                listing = open_source(location, root=self.root, labels="none", at_least=1)
+            except InputError:
+                continue
+            names = row_names(listing, location, self.data, self.assignments.paths)
+            said = stamps_of(listing)
+            same = [at for at, name in enumerate(names) if name in known and stamps.get(name, said[at]) == said[at]]
+            found = np.array([known.pop(names[at]) for at in same], dtype=np.int64)
+            order = np.argsort(found, kind="stable")
+            part = self._opened(listing.part(np.array(same)[order].tolist()), found[order]) if same else None
+            if part is not None:
+                yield part
+
+    def _opened(self, listing: Listing, rows: np.ndarray) -> Part | None:
         try:
-            network, images = open_with(self.run, listing, self.device, self.decoding, self.encoding)
+            _, images = open_with(self.run, listing, self.device, self.decoding, self.encoding)
+            return Part(rows[images.usable], images.usable, images, pictures_of(self.config, images))
         except InputError as error:
             self.absent = str(error)
-            return none
-        features = inference.embed(network, images.pixels, images.usable).numpy()
-        return features, there[images.usable]
+            return None
 
-    def _network(self) -> Any:
-        return self.run.load_network(resolve_device(self.device))
+
+def pictures_of(config: Config, images: Images) -> np.ndarray | None:
+    """Pixels as the network saw them, or what an encoder saw before it made features of them."""
+    if images.listing.is_rows:
+        return None
+    if not config.train.frozen:
+        return images.pixels
+    side = load_encoder(config.train.frozen).side
+    return open_images(images.listing, side=side, frame=config.train.frame).pixels
 
 
 def is_there(file: Path | Member) -> bool:

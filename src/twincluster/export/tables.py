@@ -5,6 +5,8 @@ Shapes: n rows, m of them with features, D features.
 
 from __future__ import annotations
 
+import dataclasses
+import operator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +17,7 @@ from twincluster.export.inputs import Inputs
 from twincluster.images.inputs import Member
 from twincluster.results import check_table
 
+FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # what a cell begins with that a spreadsheet computes
 MOST_TSNE = 10_000  # images that t-SNE lays out within minutes on two cores
 Map = Literal["auto", "pca", "tsne"]
 
@@ -23,8 +26,14 @@ def write_csv(inputs: Inputs, out: Path) -> str:
     """path, cluster, confidence, status, and name where the run was edited."""
     _check(out, ".csv")
     assignments, state, _ = inputs.edited()
-    assignments.write(out)
-    return f"{len(assignments.paths):,} rows in {out}{guesses(state.guessed)}"
+    paths = tuple(_no_formula(path, "./") for path in assignments.paths)
+    names = assignments.names and tuple(_no_formula(name, "'") for name in assignments.names)
+    changed = sum(map(operator.ne, assignments.paths, paths)) + sum(
+        map(operator.ne, assignments.names or (), names or ())
+    )
+    dataclasses.replace(assignments, paths=paths, names=names).write(out)
+    marked = f"; {changed:,} that a spreadsheet would take for formulas are marked" if changed else ""
+    return f"{len(assignments.paths):,} rows in {out}{marked}{guesses(state.guessed)}"
 
 
 def write_parquet(inputs: Inputs, out: Path, place: Map = "auto") -> str:
@@ -56,6 +65,11 @@ def write_parquet(inputs: Inputs, out: Path, place: Map = "auto") -> str:
     unseen = int((missing & (inputs.assignments.clusters >= 0)).sum())
     gaps = f"; {unseen:,} have no embedding, because {inputs.absent or 'their images are gone'}" if unseen else ""
     return f"{count:,} rows in {out}, x and y by {laid.method}{gaps}{guesses(state.guessed)}"
+
+
+def _no_formula(text: str, mark: str) -> str:
+    """A spreadsheet computes what begins like this; ./ before a path leaves it the same path."""
+    return mark + text if text.startswith(FORMULAS) else text
 
 
 def guesses(guessed: np.ndarray) -> str:

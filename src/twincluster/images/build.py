@@ -53,7 +53,7 @@ class Store:
         if not self.pixels.exists() or self.pixels.stat().st_size != self.nbytes:
             return {}
         expected = dict(enumerate(self.entries))
-        return {row: kept for row, kept in _read_journal(self.journal).items() if kept.entry == expected.get(row)}
+        return {row: kept for row, kept in read_journal(self.journal).items() if kept.entry == expected.get(row)}
 
     def is_complete(self, rows: dict[int, Row]) -> bool:
         return len(rows) == len(self.entries) and not any(may_pass(kept.status) for kept in rows.values())
@@ -114,7 +114,7 @@ def _reserve(file: int, nbytes: int) -> None:
         os.truncate(file, nbytes)
 
 
-def _read_journal(path: Path) -> dict[int, Row]:
+def read_journal(path: Path) -> dict[int, Row]:
     rows: dict[int, Row] = {}
     for line in path.read_bytes().split(b"\n") if path.exists() else ():
         try:
@@ -142,7 +142,7 @@ def _earlier(store: Store) -> dict[Entry, tuple[np.ndarray, int, Row]]:
     for journal in sorted(set(store.folder.glob("*.jsonl")) - {store.journal}):
         with suppress(OSError, ValueError):  # its pixels are gone or cut short
             pixels = np.load(journal.with_suffix(".npy"), mmap_mode="r", allow_pickle=False)
-            for row, kept in _read_journal(journal).items():
+            for row, kept in read_journal(journal).items():
                 if not may_pass(kept.status) and row < len(pixels):
                     found[kept.entry] = pixels, row, kept
     return found

@@ -1,4 +1,4 @@
-"""Where named sets are kept, and the folders of arrays that any of them may be kept as."""
+"""Where named sets and decoded images are kept, and the folders of arrays that any set may be kept as."""
 
 import os
 from dataclasses import replace
@@ -12,6 +12,11 @@ from twincluster.images.listing import Listing, from_array, load_array
 def data_root(root: Path | None) -> Path:
     """The folder named sets are looked for in, and downloaded to."""
     return Path(root or os.environ.get("TWINCLUSTER_DATA") or "~/.cache/twincluster/data").expanduser()
+
+
+def cache_folder(cache: Path | None = None) -> Path:
+    """Where decoded images and features are kept, unless a folder is given."""
+    return Path(cache or os.environ.get("TWINCLUSTER_CACHE") or "~/.cache/twincluster/store").expanduser()
 
 
 def from_prepared(folder: Path) -> Listing:

@@ -24,7 +24,8 @@ from twincluster.images.inputs import Member
 from twincluster.images.labels import Labels, as_labels
 from twincluster.images.listing import Listing
 from twincluster.images.patterns import matching
-from twincluster.images.tar import Packed, read_index
+from twincluster.images.tar import Packed
+from twincluster.images.tar_index import index_of
 
 LONGEST_FILE = 1 << 20  # bytes of a .cls or .json
 LONGEST_LABEL = 256  # letters: what is longer is a text, no label
@@ -73,7 +74,7 @@ def labels_of_shards(listing: Listing, labels: str) -> Labels | None:
     found: dict[tuple[Path, int], str] = {}  # by where the image lies
     for shard in dict.fromkeys(file.archive for file in files if not file.problem):
         with suppress(OSError), open(shard, "rb") as opened:
-            for start, beside in _beside(read_index(shard)[0], kind):
+            for start, beside in _beside(index_of(shard)[0], kind):
                 opened.seek(beside.start)
                 found[shard, start] = _label(opened.read(min(beside.size, LONGEST_FILE)), field)
     texts = [found.get((file.archive, file.start), "") for file in files]
@@ -90,7 +91,7 @@ class _Found(NamedTuple):
 
 def _search(shard: Path, where: str) -> _Found:
     changed = _changed(shard)  # before it is read: what changes later is seen as changed
-    entries, problem = read_index(shard) if _is_regular(shard) else ([], "not a regular file")
+    entries, problem = index_of(shard) if _is_regular(shard) else ([], "not a regular file")
     images: list[tuple[str, Member]] = []
     times: Counter[str] = Counter()
     for entry in entries:

@@ -96,9 +96,18 @@ def _from_name(source: str | bytes | os.PathLike[Any], root: Path | None) -> Lis
         )
     if is_pattern(str(path)):
         return from_shards(path)
-    close = difflib.get_close_matches(shown, NAMED, n=1)
+    close = difflib.get_close_matches(shown, NAMED, n=1) or _close_files(path)
     hint = f"did you mean {close[0]}?" if close else f"check the path, or name a data set: {', '.join(NAMED)}"
     raise InputError(f"{shown}: no such file, folder or data set; {hint}")
+
+
+def _close_files(path: Path) -> list[str]:
+    """What lies where a path leads to and has nearly its name."""
+    try:
+        beside = os.listdir(path.parent)
+    except (OSError, ValueError):
+        return []
+    return [printable(str(path.with_name(name))) for name in difflib.get_close_matches(path.name, beside, n=1)]
 
 
 def _own_table(source: Any, labels: str) -> Path | None:

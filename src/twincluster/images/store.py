@@ -17,6 +17,7 @@ from twincluster.errors import InputError
 from twincluster.images.build import Entry, Row, Store, build, explained, short_hash
 from twincluster.images.decode import DEFAULT_SIDE, Frame, letterboxed
 from twincluster.images.inputs import Member
+from twincluster.images.kept import cache_folder as cache_folder  # as others know it
 from twincluster.images.sources import Listing
 
 VERSION = 2  # of the files and of what decode.py makes of an image: another number, another store
@@ -71,7 +72,7 @@ def open_images(
         raise InputError(f"images cannot be decoded at {side} pixels a side: choose 1 to 4096")
     files = listing.files or ()
     entries = [_entry(path, file) for path, file in zip(listing.paths, files, strict=True)]
-    store = Store(_place(listing, side, frame, cache), entries, side, frame)
+    store = Store(place_of(listing, side, frame, cache), entries, side, frame)
     with explained(store):
         rows = store.rows()
         if not store.is_complete(rows):
@@ -79,7 +80,7 @@ def open_images(
         pixels = np.load(store.pixels, mmap_mode="r", allow_pickle=False)
     status = tuple(rows[row].status for row in range(len(rows)))
     usable = np.flatnonzero([said == "ok" for said in status]).astype(np.int64)
-    return Images(listing, pixels, status, usable, _fingerprint(side, frame, rows))
+    return Images(listing, pixels, status, usable, fingerprint_of(side, frame, rows))
 
 
 def _squares(array: np.ndarray, frame: Frame) -> np.ndarray:
@@ -120,12 +121,7 @@ def _entry(path: str, file: Path | Member) -> Entry:
     return path, found.st_size, found.st_mtime_ns
 
 
-def cache_folder(cache: Path | None = None) -> Path:
-    """Where decoded images and features are kept, unless a folder is given."""
-    return Path(cache or os.environ.get("TWINCLUSTER_CACHE") or "~/.cache/twincluster/store").expanduser()
-
-
-def _place(listing: Listing, side: int, frame: Frame, cache: Path | None) -> Path:
+def place_of(listing: Listing, side: int, frame: Frame, cache: Path | None) -> Path:
     """A folder per source, side and frame; lists of paths lie in no folder of their own and are known by every name."""
     files = [os.path.realpath(listing.root)] if listing.root else [str(file) for file in listing.files or ()]
     return cache_folder(cache) / short_hash([VERSION, side, frame, bool(listing.root), *files])
@@ -135,7 +131,7 @@ def _cores() -> int:
     return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 61)
 
 
-def _fingerprint(side: int, frame: Frame, rows: dict[int, Row]) -> str:
+def fingerprint_of(side: int, frame: Frame, rows: dict[int, Row]) -> str:
     """Of names and decoded pixels: a copy of the folder elsewhere, or touched files, are the same data."""
     digest = hashlib.sha256(f"files {len(rows)} {side}{_FRAMED[frame]}\n".encode())
     for row in range(len(rows)):

@@ -50,6 +50,8 @@ def report(
     print(f"open {path} in a browser")
     if material.no_pictures:
         print(f"without pictures: {material.no_pictures}")
+    elif material.unseen:
+        print(f"{material.unseen:,} cannot be shown: their images are gone or changed since")
     if material.no_scores:
         print(f"without scores: {material.no_scores}")
     if figures:

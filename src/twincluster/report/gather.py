@@ -3,7 +3,8 @@
 Names of files and classes stand here as they are; whoever writes them into a page escapes them.
 
     head        {title, sentences: [text], next: [{text, command?}], facts: [{value, label}], warning?}
-    run         {source, kind, inputs, readable, added, clusters, folder, method, backbone, epochs, seed, version}
+    run         {source, kind, inputs, readable, added, unseen, clusters, folder, method, backbone, epochs, seed,
+                version}
     confidence  {mean, sure, bins: [20 counts of 0 to 1]}
     images      columns over the images that are shown anywhere, which the rest names by their place in here:
                 {path, cluster, confidence, label (-1 unknown), large, small}: the last two are tiles, -1 for none
@@ -25,7 +26,7 @@ import numpy as np
 import twincluster
 from twincluster.report import head, problems
 from twincluster.report.curves import curves_of
-from twincluster.report.layout import POINTS, lay_out
+from twincluster.report.layout import POINTS, how_many, lay_out
 from twincluster.report.material import Material, spread_evenly
 from twincluster.report.typical import centres, representatives
 
@@ -63,7 +64,7 @@ def gather(material: Material) -> Gathered:
     }
     data["images"] = shown.columns()
     data["thumbnails"] = {"absent": material.no_pictures} if material.pictures is None else {}
-    data["thumbnails"]["pixelated"] = material.pictures is not None and material.pictures.shape[1] <= PIXELATED
+    data["thumbnails"]["pixelated"] = material.pictures is not None and material.pictures.side <= PIXELATED
     return Gathered({"head": head.head_of(material, data), **data}, shown.large, shown.small)
 
 
@@ -80,7 +81,7 @@ class _Shown:
     def add(self, row: int, size: str) -> int:
         """The place of an input among the images, with a tile of this size if it has a picture."""
         rows, tiles = (self.large, self.tiles["large"]) if size == "large" else (self.small, self.tiles["small"])
-        has_picture = self.material.pictures is not None and row < len(self.material.pictures)
+        has_picture = self.material.pictures is not None and row in self.material.pictures
         if has_picture and row not in tiles and self.material.clusters[row] >= 0:
             tiles[row] = len(rows)
             rows.append(row)
@@ -102,10 +103,11 @@ def _run(material: Material) -> dict[str, Any]:
     config, data = material.config, material.data
     return {
         "source": data["source"],
-        "kind": "rows" if material.data.get("side") == 0 and not data["files"] and _is_rows(material) else "images",
+        "kind": _kind(material),
         "inputs": len(material.assignments.paths),
         "readable": int((material.clusters >= 0).sum()),
         "added": len(material.assignments.paths) - int(data["inputs"]),
+        "unseen": material.unseen,
         "clusters": config.n_clusters,
         "folder": str(material.run.folder),
         "method": config.method,
@@ -116,9 +118,9 @@ def _run(material: Material) -> dict[str, Any]:
     }
 
 
-def _is_rows(material: Material) -> bool:
+def _kind(material: Material) -> str:
     _, shape, _ = material.run.read_config()
-    return not shape.side and not material.config.train.frozen
+    return "images" if shape.side or material.config.train.frozen else "rows"
 
 
 def _confidence(material: Material) -> dict[str, Any]:
@@ -196,12 +198,10 @@ def _map(material: Material, shown: _Shown) -> dict[str, Any]:
         return {"absent": material.no_pictures or "there are too few inputs"}
     chosen = spread_evenly(np.arange(len(material.rows)), POINTS)
     layout = lay_out(material.features[chosen], seed=material.config.seed)
-    readable = int((material.clusters >= 0).sum())
-    whole = f"all {readable:,}" if len(chosen) == readable else f"{len(chosen):,} of {readable:,}, evenly chosen"
     return {
         "method": layout.method,
         "meaning": layout.meaning,
-        "note": whole,
+        "note": how_many(len(chosen), material.visible, int((material.clusters >= 0).sum()), _kind(material)),
         "image": [shown.add(int(row), "small") for row in material.rows[chosen]],
         "x": layout.places[:, 0].tolist(),
         "y": layout.places[:, 1].tolist(),

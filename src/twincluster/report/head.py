@@ -40,9 +40,13 @@ def _sentences(material: Material, data: dict[str, Any], what: str) -> list[str]
         said = material.choice.describe()
         found.append(said[0].upper() + said[1:] + ".")
     if data["run"]["added"]:
-        found.append(f"{data['run']['added']:,} {what} were added after the training and have no pictures here.")
+        were = "were" if data["run"]["added"] > 1 else "was"
+        found.append(f"{data['run']['added']:,} of them {were} added after the training.")
     if (material.run.folder / EDITS).is_file():
         found.append(f"These are the clusters as the model made them, without the corrections in {EDITS}.")
+    if material.unseen and material.pictures is not None:
+        gone = "its image is" if material.unseen == 1 else "their images are"
+        found.append(f"{material.unseen:,} of them cannot be shown: {gone} gone or changed since.")
     if material.pictures is None:
         found.append(f"Without pictures: {material.no_pictures}.")
     return found

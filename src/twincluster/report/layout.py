@@ -38,6 +38,17 @@ def lay_out(features: np.ndarray, *, seed: int = 0, method: str | None = None) -
     return Layout(_to_grid(components[:, :2]), *PCA)
 
 
+def how_many(shown: int, visible: int, all_: int, what: str = "images") -> str:
+    """Which part of all inputs a map shows, where `visible` of them can still be seen."""
+    if shown == all_:
+        return f"all {all_:,} {what}"
+    if visible == all_:
+        return f"{shown:,} of {all_:,} {what}, evenly chosen"
+    if shown == visible:
+        return f"{shown:,} of {all_:,} {what} (the others are gone)"
+    return f"{shown:,} of {all_:,} {what}, evenly chosen from the {visible:,} that are still there"
+
+
 def principal(features: np.ndarray, count: int) -> np.ndarray:
     """The `count` first principal components (m,count), padded with zeros where there are fewer."""
     centred = np.asarray(features, dtype=np.float64) - features.mean(0, dtype=np.float64) if len(features) else features

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from twincluster.disk import strict_json, write_atomically
+from twincluster.errors import InputError
 from twincluster.images.labels import Labels
 from twincluster.report.gather import Gathered, gather
 from twincluster.report.material import Material, open_material
@@ -43,8 +44,13 @@ def write_report(
 ) -> tuple[Path, Material, Gathered]:
     """Writes RUN/report.html; `labels`, `root` and `truth` as `open_material` takes them."""
     material = open_material(run, labels, root, truth=truth, decoding=decoding)
-    gathered = gather(material)
     path = run.folder / FILE
+    if material.pictures is None and _has_pictures(path):
+        raise InputError(
+            f"{material.no_pictures}: {path}, which has their pictures, is left as it is. Put the images back, or "
+            "delete that page to have one without pictures"
+        )
+    gathered = gather(material)
     write_atomically(path, page_of(material, gathered))
     return path, material, gathered
 
@@ -81,6 +87,10 @@ def sheets_of(material: Material, gathered: Gathered) -> dict[str, Sheets]:
         name: make_sheets(material.pictures, np.asarray(rows, dtype=np.int64), budget=budget, largest=side)
         for name, rows, budget, side in wanted
     }
+
+
+def _has_pictures(path: Path) -> bool:
+    return path.is_file() and b'id="sheets">{"large"' in path.read_bytes()
 
 
 def part(name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from PIL import Image, features
@@ -30,9 +31,15 @@ class Sheets:
         return {"count": self.count, "side": self.side, "columns": self.columns, "perSheet": self.per_sheet}
 
 
-def make_sheets(pictures: np.ndarray, rows: np.ndarray, *, budget: int, largest: int) -> Sheets:
-    """Tiles of the given rows of `pictures` (n,s,s,3), as large and as good as `budget` bytes allow."""
-    own = int(pictures.shape[1])
+class Squares(Protocol):
+    """Pictures by their row: an array (n,s,s,3), or what is made of several."""
+
+    def __getitem__(self, row: int, /) -> np.ndarray: ...
+
+
+def make_sheets(pictures: Squares, rows: np.ndarray, *, budget: int, largest: int) -> Sheets:
+    """Tiles of the given rows of `pictures`, as large and as good as `budget` bytes allow."""
+    own = len(pictures[int(rows[0])]) if len(rows) else SMALLEST
     sides = [side for side in SIDES if side <= min(largest, own)] or [own * -(-SMALLEST // own)]
     probe = rows[np.linspace(0, len(rows) - 1, min(PROBED, len(rows))).astype(np.int64)] if len(rows) else rows
     for side, quality in ((side, quality) for side in sides for quality in QUALITIES):
@@ -54,7 +61,7 @@ def tile(picture: np.ndarray, side: int) -> np.ndarray:
     return np.asarray(Image.fromarray(np.ascontiguousarray(picture)).resize((side, side), how))
 
 
-def _encoded(pictures: np.ndarray, rows: np.ndarray, side: int, quality: int) -> list[bytes]:
+def _encoded(pictures: Squares, rows: np.ndarray, side: int, quality: int) -> list[bytes]:
     columns, found = SHEET // side, []
     for start in range(0, len(rows), columns * columns):
         part = rows[start : start + columns * columns]
@@ -62,7 +69,7 @@ def _encoded(pictures: np.ndarray, rows: np.ndarray, side: int, quality: int) ->
         sheet = np.zeros((high * side, columns * side, 3), np.uint8)
         for position, row in enumerate(part):
             top, left = position // columns * side, position % columns * side
-            sheet[top : top + side, left : left + side] = tile(pictures[row], side)
+            sheet[top : top + side, left : left + side] = tile(pictures[int(row)], side)
         found.append(_encode(sheet, quality))
     return found
 

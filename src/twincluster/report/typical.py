@@ -30,7 +30,8 @@ def centres(material: Material) -> np.ndarray:
 def representatives(material: Material, middle: np.ndarray) -> list[tuple[list[int], list[int]]]:
     """For each cluster its typical inputs, best first, and its doubtful ones, most doubtful first.
 
-    `middle` are the centres (K,D). Without features the most certain inputs stand for the typical ones.
+    `middle` are the centres (K,D). Without features the most certain inputs stand for the typical ones. A card shows
+    no input without a picture beside those that have one.
     """
     n_typical, n_doubtful = per_card(material.config.n_clusters)
     near = (material.features * middle[material.clusters[material.rows]]).sum(1)  # (m,)
@@ -38,6 +39,7 @@ def representatives(material: Material, middle: np.ndarray) -> list[tuple[list[i
     everyone = _members(material.clusters, material.config.n_clusters)
     found = []
     for chosen, members in zip(with_features, everyone, strict=True):
+        members = _pictured(material, members)
         members = members[np.argsort(material.confidence[members], kind="stable")]  # most doubtful first
         room = min(n_typical, len(members) - len(members) // DOUBTFUL_SHARE)  # a small cluster is shared out, too
         typical = [int(row) for row in members[::-1][:room]]
@@ -45,10 +47,17 @@ def representatives(material: Material, middle: np.ndarray) -> list[tuple[list[i
             order = chosen[np.argsort(-near[chosen], kind="stable")]
             typical = [int(material.rows[row]) for row in _various(material.features, order, room)]
         shown = set(typical)
-        # what came after the training has no picture; a cluster of which nothing else is left shows nothing twice
         doubtful = [int(row) for row in members[: n_doubtful + n_typical] if int(row) not in shown]
         found.append((typical, doubtful[:n_doubtful]))
     return found
+
+
+def _pictured(material: Material, members: np.ndarray) -> np.ndarray:
+    """Those that have a picture, if any has."""
+    if material.pictures is None or not material.unseen:
+        return members
+    seen = np.array([row in material.pictures for row in members.tolist()], dtype=bool)
+    return members[seen] if seen.any() else members
 
 
 def _members(clusters: np.ndarray, n_clusters: int) -> list[np.ndarray]:

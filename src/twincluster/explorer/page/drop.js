@@ -45,8 +45,14 @@ class Drops {
   async one(file, dialog) {
     const { app } = this;
     if (file.size > MOST_MEGABYTES * 1e6) return [note(`${file.name}: larger than ${MOST_MEGABYTES} MB.`)];
+    let body;
     try {
-      const { cluster, confidence, neighbours, picture } = await app.talk.ask("/api/drop", { method: "POST", headers: { "content-type": "application/octet-stream" }, body: file });
+      body = await file.arrayBuffer();
+    } catch {
+      return [note(`${file.name}: cannot be read. Drop files, not folders.`)];
+    }
+    try {
+      const { cluster, confidence, neighbours, picture } = await app.talk.ask("/api/drop", { method: "POST", headers: { "content-type": "application/octet-stream" }, body });
       const name = make("a", { href: `#cluster/${cluster}`, text: app.talk.nameOf(cluster), onclick: () => dialog.close() });
       return [make("img", { class: "picture", src: picture, alt: file.name }),
         make("div", {}, make("h3", {}, swatch(cluster), name), note(`${file.name} · confidence ${decimal(confidence)}`),

@@ -98,7 +98,7 @@ class ImageGrid {
     const empty = [...this.tiles.values()].filter((tile) => !tile.firstChild);
     for (const tile of empty) {
       const row = this.rows[tile.dataset.at];
-      const picture = app.pictures.element(row);
+      const picture = this.tell.plain ? null : app.pictures.element(row);
       if (picture) picture.loading = "eager";
       tile.append(picture || make("span", { class: "tile-name", text: String(row) }));
       if (picture) picture.addEventListener("error", () => tile.replaceChildren(make("span", { class: "tile-name", text: this.known.get(row) ?? row })));

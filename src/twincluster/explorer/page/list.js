@@ -48,7 +48,7 @@ class SelectionBar {
 class ListView {
   constructor(app, of, cluster = -1) {
     Object.assign(this, { app, of, cluster, order: of === "all" ? "source" : "typical", path: "", asked: 0 });
-    this.grid = new ImageGrid(app, { open: (at) => app.viewer.open(this.grid.rows, at), changed: () => this.bar?.draw() });
+    this.grid = new ImageGrid(app, { open: (at) => app.viewer.open(this.grid.rows, at), changed: () => this.bar?.draw(), plain: of === "unreadable" });
     this.bar = new SelectionBar(app, this.grid, { of, cluster });
     this.heading = make("h2", { id: "title", class: "title" });
     this.empty = note("");

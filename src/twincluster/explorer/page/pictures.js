@@ -28,12 +28,13 @@ class Pictures {
   /** Draws a picture on the map; false while it is not there yet, and `again` is called when it is. */
   draw(context, row, x, y, side, again) {
     if (this.absent) return false;
-    let picture = this.drawn.get(row);
+    const address = this.address(row);
+    let picture = this.drawn.get(address);
     if (!picture) {
       picture = new Image();
-      picture.src = this.address(row);
+      picture.src = address;
       picture.decode().then(again, () => {});
-      this.drawn.set(row, picture);
+      this.drawn.set(address, picture);
     }
     if (!picture.complete || !picture.naturalWidth) return false;
     context.drawImage(picture, x, y, side, side);

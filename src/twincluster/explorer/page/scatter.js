@@ -28,7 +28,7 @@ class MapView {
       if (data.waiting) setTimeout(() => { if (this.body.isConnected) this.refresh(); }, AGAIN);
       return;
     }
-    const placed = `${data.note} images, placed by ${data.method}: ${data.meaning}.`;
+    const placed = `${data.note}, placed by ${data.method}: ${data.meaning}.`;
     this.said.textContent = `${placed[0].toUpperCase()}${placed.slice(1)} Choose Select and draw round some to correct them.`;
     const cluster = {};
     data.image.forEach((row, at) => { cluster[row] = data.cluster[at]; });

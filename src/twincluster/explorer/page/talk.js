@@ -54,13 +54,17 @@ class Talk {
     setInterval(async () => {
       if (document.hidden || !this.state) return;
       try {
-        const { number, ready } = await this.ask("/api/number");
+        const { number, ready, version } = await this.ask("/api/number");
         const edited = number !== this.state.number;
+        const updated = version !== this.state.pictures.version;
         const waits = ready && !this.state.features.ready && !this.told;
-        if (!edited && !waits) return;
+        if (!edited && !updated && !waits) return;
         this.told = ready;
+        const before = this.state.run.inputs;
         await this.load();
-        if (edited) tell(`Changed in another window${this.state.undo ? `: ${this.state.undo}` : ""}.`);
+        const more = this.state.run.inputs - before;
+        if (updated) tell(more > 0 ? `${plural(more, "new image")}, by twincluster update.` : "Some images have changed, by twincluster update.");
+        else if (edited) tell(`Changed in another window${this.state.undo ? `: ${this.state.undo}` : ""}.`);
         this.lost = false;
       } catch (error) {
         if (!this.lost) tell(error.message);

@@ -10,13 +10,12 @@ function lineChart(group, epochs) {
   const x = (at) => LEFT + (epochs.length > 1 ? (at / (epochs.length - 1)) * (WIDE - LEFT - 8) : (WIDE - LEFT) / 2);
   const y = (value) => 8 + (1 - (value - low) / (high - low || 1)) * (HIGH - BOTTOM - 12);
   const lines = group.lines.map(({ values }, at) => {
-    const place = (value, i) => (value === null ? null : `${x(i).toFixed(1)},${y(value).toFixed(1)}`);
-    const parts = values.map(place).filter(Boolean);
-    if (parts.length === 1) {
-      const [cx, cy] = parts[0].split(",");
-      return makeSvg("circle", { class: `hue-${at}`, cx, cy, r: 3 });
-    }
-    return makeSvg("polyline", { class: `line line-${at}`, points: parts.join(" ") });
+    return stretches(values).map((stretch) => {
+      const points = stretch.map(([i, value]) => [x(i).toFixed(1), y(value).toFixed(1)]);
+      const [[cx, cy]] = points;
+      return points.length === 1 ? makeSvg("circle", { class: `line line-${at}`, cx, cy, r: 2 })
+        : makeSvg("polyline", { class: `line line-${at}`, points: points.map((point) => point.join(",")).join(" ") });
+    });
   });
   const last = (values) => values.filter((value) => value !== null).at(-1);
   const first = (values) => values.find((value) => value !== null);
@@ -28,6 +27,16 @@ function lineChart(group, epochs) {
   const key = group.lines.map(({ name, values }, at) => make("li", {}, dash(at), make("span", { text: `${name} ${short(last(values))}` })));
   return make("figure", { class: "chart" }, make("h3", { text: group.title }), svg, make("ul", { class: "key" }, key),
     make("figcaption", { class: "note", text: group.note }));
+}
+
+/** Neighbouring values with their places, broken where an epoch has none. */
+function stretches(values) {
+  const found = [[]];
+  values.forEach((value, i) => {
+    if (value !== null) found.at(-1).push([i, value]);
+    else if (found.at(-1).length) found.push([]);
+  });
+  return found.filter((stretch) => stretch.length);
 }
 
 function dash(at) {

@@ -21,7 +21,7 @@ class MapPanel {
 
   said() {
     const { method, meaning, note: which } = this.data.map;
-    const placed = `${which} ${this.one}s, placed by ${method}: ${meaning}.`;
+    const placed = `${which}, placed by ${method}: ${meaning}.`;
     return `${placed[0].toUpperCase()}${placed.slice(1)} Point at one to see it; choose Select and draw round some to list them.`;
   }
 

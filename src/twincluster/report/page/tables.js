@@ -79,7 +79,8 @@ function duplicatesPart(data, viewer) {
   const { count: many, compared, cosine, difference, listed } = data.problems.duplicates;
   if (!many) return null;
   const pictures = difference ? `, and pictures that differ by less than ${percent(difference)} at 16 pixels a side` : "";
-  const among = `Looked for among ${count(compared)} of ${count(data.run.readable)} ${data.run.kind}, evenly chosen.`;
+  const left = compared < data.run.readable - data.run.unseen ? "evenly chosen" : "those that are still there";
+  const among = `Looked for among ${count(compared)} of ${count(data.run.readable)} ${data.run.kind}, ${left}.`;
   const why = `Cosine of the features ${decimal(cosine, cosine > 0.99 ? 6 : 2)} or more${pictures}. ${compared < data.run.readable ? among : ""}`;
   const groups = listed.map(({ count: all, images }) => make("div", { class: "group" }, gallery(images, viewer, "many"),
     all > images.length ? note(`and ${all - images.length} more`) : null));

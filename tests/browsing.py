@@ -1,4 +1,7 @@
-"""A page in a real Chromium, watched: every request, every message on the console, every error."""
+"""A page in a real Chromium, watched: every request, every message on the console, every error.
+
+Tests take what they need of playwright from here: where it is not installed, importing this file skips them.
+"""
 
 import os
 from collections.abc import Iterator
@@ -8,11 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Error, Page, sync_playwright
+
+if os.environ.get("TWINCLUSTER_BROWSER") != "required":
+    pytest.importorskip("playwright")
+    pytest.importorskip("axe_playwright_python")
+
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Error, Page, expect, sync_playwright
 
 from twincluster.bench.report import find_browser
 
+__all__ = ["PHONE", "Browser", "Page", "Watched", "chromium", "expect", "faults", "watch"]
+
 REQUIRED = os.environ.get("TWINCLUSTER_BROWSER") == "required"
+PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True}
 
 
 @contextmanager
@@ -59,3 +71,9 @@ def watch(browser: Browser, path: Path, **options: Any) -> Watched:
     page.on("pageerror", lambda error: watched.complaints.append(str(error)))
     page.goto(own)
     return watched
+
+
+def faults(page: Page) -> list[tuple[str, str]]:
+    """What axe has to say against it: the rule, and the beginning of the first element that breaks it."""
+    found: Any = Axe().run(page).response
+    return [(fault["id"], fault["nodes"][0]["html"][:200]) for fault in found["violations"]]

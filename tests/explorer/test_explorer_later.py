@@ -1,0 +1,99 @@
+"""The explorer of runs that go on while it is open, whose images have moved, or whose encoder is a pretrained one."""
+
+import io
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from explorer_server import Served, serving
+from PIL import Image
+
+from command_line import worked
+from twincluster.images.sources import open_source
+from twincluster.known import stamps_of, write_stamps
+from twincluster.results import Run
+
+from report_runs import made_run  # isort: skip
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for number in range(20, 32):
+        Image.new("RGB", (12, 12), (number,) * 3).save(folder / f"{number:03d}.png")
+    return folder
+
+
+@pytest.fixture
+def served(tmp_path: Path, photos: Path) -> Iterator[Served]:
+    run = made_run(tmp_path / "run", photos, 2)
+    listing = open_source(photos)
+    write_stamps(run.folder, dict(zip(listing.paths, stamps_of(listing), strict=True)))
+    with serving(run) as found:
+        yield found
+
+
+def until(served: Served, true: Callable[[], bool]) -> None:
+    """Asks as a page does, every moment, until something holds."""
+    end = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < end
+        served.get("/api/number")
+        time.sleep(0.05)
+
+
+def test_an_update_is_seen_without_a_restart(served: Served, photos: Path) -> None:
+    before = served.state
+    assert served.edit("rename", cluster=0, name="kept").status_code == 200
+    Image.new("RGB", (12, 12), (250,) * 3).save(photos / "later.png")
+    Image.new("RGB", (12, 12), (200,) * 3).save(photos / "022.png")  # another picture under the same name
+    worked("update", served.run.folder, photos)
+    until(served, lambda: served.state["run"]["inputs"] == 13)
+    after = served.state
+    assert after["pictures"]["version"] != before["pictures"]["version"] == str(served.library.data["fingerprint"])[:12]
+    assert "kept" in [cluster["name"] for cluster in after["clusters"]]
+    assert after["features"]["ready"]
+    rows = {Path(one["path"]).name: one["row"] for one in served.get("/api/details?rows=2,12").json()}
+    for name, grey in (("later.png", 250), ("022.png", 200)):
+        assert served.get(f"/api/neighbours/{rows[name]}").json()["neighbours"]
+        with Image.open(io.BytesIO(served.get(f"/api/thumbnail/{rows[name]}").content)) as picture:
+            assert abs(int(np.asarray(picture.convert("RGB"))[0, 0, 0]) - grey) <= 2
+    assert served.edit("split", cluster=after["clusters"][0]["id"], parts=2).status_code == 200
+
+
+def test_a_run_whose_images_were_moved_is_shown_from_the_store(served: Served, tmp_path: Path) -> None:
+    picture = served.get("/api/thumbnail/3").content
+    near = served.get("/api/neighbours/3").json()
+    worked("export", served.run.folder, "--to", "folders", tmp_path / "sorted", "--mode", "move")
+    with serving(served.run) as again:
+        assert again.state["pictures"]["absent"] == ""
+        assert again.get("/api/thumbnail/3").content == picture
+        assert again.get("/api/image/3").status_code == 200
+        assert again.get("/api/neighbours/3").json() == near
+
+
+def test_a_run_on_pretrained_features_is_shown_and_shared(photo_folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("efficientnet_lite_pytorch")
+    worked(
+        "fit", photo_folder, "--clusters", 3, "--backbone", "pretrained@64", "--epochs", 1, "--device", "cpu", "--out",
+        tmp_path / "run",
+    )  # fmt: skip
+    with serving(Run.open(tmp_path / "run")) as served:
+        state = served.state
+        assert (state["run"]["kind"], state["unreadable"], state["pictures"]["absent"]) == ("images", 2, "")
+        assert served.get("/api/thumbnail/0").headers["content-type"] == "image/jpeg"
+        assert len(served.get("/api/neighbours/0").json()["neighbours"]) == 24
+        content = Path(str(served.library.files[7])).read_bytes()  # type: ignore[index]
+        found = served.client.post("/api/drop", content=content).json()
+        assert found["neighbours"][0]["row"] == 7
+        assert found["cluster"] == served.library.assignments.clusters[7]
+        served.edit("rename", cluster=0, name="first")
+    worked("export", tmp_path / "run", "--to", "huggingface", tmp_path / "shared")
+    card = (tmp_path / "shared" / "README.md").read_text(encoding="utf-8")
+    assert "pip install 'twincluster[pretrained]'" in card
+    for model in ("run", "shared"):
+        worked("predict", tmp_path / model, photo_folder, "--out", tmp_path / f"{model}.csv")
+    assert (tmp_path / "run.csv").read_text() == (tmp_path / "shared.csv").read_text()

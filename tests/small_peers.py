@@ -1,0 +1,60 @@
+"""The peers with sizes so small that a run takes a moment, and which tests they share."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from small_runs import make
+from twincluster import draws
+from twincluster.methods import METHODS
+from twincluster.methods.base import Method, Outcome
+
+OWN_FILES = [name for name in METHODS if name != "anchored" and not name.startswith("tcc")]
+SMALL_OWN = {  # what matters to a test; the width of heads and queues is what costs
+    "moco": ("own.queue_size=16", "own.n_features=8", "own.hidden=16"),
+    "cc": ("own.n_features=8", "own.hidden=16"),
+    "swav": ("own.queue_size=16", "own.n_features=8", "own.hidden=16", "own.queue_start=0.5", "own.frozen=0.3"),
+    "deepcluster_v2": ("own.n_features=8", "own.hidden=16", "own.n_clusterings=2", "own.n_prototypes=4"),
+    "mice": ("own.queue_size=16", "own.n_features=16", "own.ema=0.9"),
+    "propos": ("own.n_features=8", "own.hidden=16", "own.start=0.3"),
+    "idfd": ("own.n_features=8",),
+    "scan": ("own.n_features=8", "own.hidden=16", "own.neighbours=3", "own.cluster_start=0.2", "own.threshold=0.4"),
+}
+
+
+def small(name: str) -> tuple[str, ...]:
+    return (f"method={name}", *SMALL_OWN.get(name, ()))
+
+
+N = 8
+SAMPLES = torch.arange(N) * 3
+KEYS = draws.sample_keys(0, torch.tensor(0), SAMPLES)
+
+
+def method_of(name: str, *changes: str, kind: str = "rows") -> Any:
+    """A method midway: weights of the momentum copy lag behind, and clusters, where they come from k-means, are set."""
+    method = make(kind, *small(name), *changes).method.double()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for part, weight in method.named_parameters():
+            if part.startswith("momentum."):
+                weight += 0.1 * torch.randn(weight.shape, generator=generator, dtype=weight.dtype)
+    method.schedule(1, 1.0)
+    return method
+
+
+def views_of(method: Method, count: int = 2) -> tuple[Tensor, ...]:
+    shape = (N, 3, 8, 8) if method.online.side else (N, 5)
+    generator = torch.Generator().manual_seed(2)
+    return tuple(torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(count))
+
+
+def step(method: Method, views: tuple[Tensor, ...] | None = None) -> Outcome:
+    return method.losses(views or views_of(method), SAMPLES, KEYS)
+
+
+def directions(*shape: int, seed: int = 3) -> Tensor:
+    """Random rows of unit norm."""
+    rows = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.nn.functional.normalize(rows, dim=-1)
