@@ -22,7 +22,7 @@ from twincluster.export.command import export
 from twincluster.launch import decided, in_turn, refuse_several
 from twincluster.options import cluster_settings, configure, network_settings
 from twincluster.recipe import load_recipe, recipe_names
-from twincluster.report.command import report, report_after_fit
+from twincluster.report.command import labels_of, report, report_after_fit
 
 TOGETHER = ("fit", "demo")  # what several processes, started by torchrun, do together
 
@@ -181,7 +181,9 @@ def fit(
             reporter=progress, decoding=progress.decoding, encoding=progress.encoding,
         )  # fmt: skip
     print(fitted.summary(), flush=True)
-    report_after_fit(fitted.run, data_root, listing, progress)
+    truth = labels_of(listing)
+    del listing  # the report opens the source itself, and an array counts in memory as often as it is open
+    report_after_fit(fitted.run, data_root, truth, progress)
 
 
 @app.command(group=START)

@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from twincluster import pipeline
+from twincluster.classic import TITLES, cluster_by
 from twincluster.config import Config
 from twincluster.evaluate import Scores, score
 from twincluster.images.sources import open_source
 from twincluster.progress import Progress, duration
-from twincluster.report.command import report_after_fit
+from twincluster.report.command import labels_of, report_after_fit
 from twincluster.results import Run
 
 
@@ -44,17 +45,13 @@ def run_demo(out: Path, config: Config) -> None:
     width = max(len(evaluate), len(mine))
     print(f"next: {evaluate:{width}}   the confusion matrix")
     print(f"      {mine:{width}}   your own images", flush=True)
-    report_after_fit(fitted.run, None, listing, progress)
+    report_after_fit(fitted.run, None, labels_of(listing), progress)
 
 
 def classic_scores(images: np.ndarray, labels: np.ndarray, seed: int) -> dict[str, Scores]:
     """What scikit-learn's classics make of the raw pixels."""
-    from sklearn.cluster import AgglomerativeClustering, KMeans, SpectralClustering
-
     pixels = images.reshape(len(images), -1) / 255.0
-    classics = {
-        "k-means on pixels": KMeans(10, n_init=10, random_state=seed),
-        "Ward on pixels": AgglomerativeClustering(10, linkage="ward"),
-        "spectral on pixels": SpectralClustering(10, affinity="nearest_neighbors", random_state=seed),
+    return {
+        f"{TITLES[name]} on pixels": score(labels, cluster_by(name, pixels, 10, seed))
+        for name in ("k-means", "ward", "spectral")
     }
-    return {name: score(labels, model.fit_predict(pixels)) for name, model in classics.items()}

@@ -22,9 +22,9 @@ from twincluster.choose import choose_clusters
 from twincluster.config import Config
 from twincluster.memory import Queue, ema_update, momentum_copy
 from twincluster.methods.base import Batch, DataShape, Method, Network, Outcome
+from twincluster.methods.heads import FINAL_STARTS, FINAL_STARTS_MANY, mlp
 
-STARTS, FINAL_STARTS = 3, 10  # of k-means after an epoch, and of the one that decides the result; ...
-STARTS_MANY, FINAL_STARTS_MANY = 1, 3  # ... above assign.FEW_CLUSTERS, where each takes long
+STARTS, STARTS_MANY = 3, 1  # of k-means after an epoch; the second above assign.FEW_CLUSTERS, where each takes long
 
 
 class AnchoredNetwork(Network):
@@ -34,7 +34,9 @@ class AnchoredNetwork(Network):
         super().__init__(config, shape)
         settings, n_features = config.anchored, self.backbone.n_features
         self.n_projected = settings.n_features if settings.hidden else n_features
-        self.projector = mlp(n_features, settings.hidden, settings.n_features) if settings.hidden else nn.Identity()
+        self.projector = (
+            mlp(n_features, settings.hidden, settings.n_features, batch_norm=True) if settings.hidden else nn.Identity()
+        )
         self.head = nn.Linear(n_features, config.n_clusters).requires_grad_(False)  # k-means sets it
 
     def embed(self, images: Tensor) -> Tensor:
@@ -77,7 +79,7 @@ class Anchored(Method):
         self.momentum = momentum_copy(self.online)
         n_features = self.settings.n_features
         byol = self.settings.instance == "byol"
-        self.predictor = mlp(n_features, self.settings.hidden, n_features) if byol else nn.Identity()
+        self.predictor = mlp(n_features, self.settings.hidden, n_features, batch_norm=True) if byol else nn.Identity()
         self.queue = Queue(self.settings.instance_queue, self.online.n_projected)  # Q
         self.register_buffer("bank", torch.zeros(shape.n_samples, self.online.backbone.n_features))
         self.register_buffer("labels", torch.zeros(shape.n_samples, dtype=torch.int64))
@@ -219,9 +221,3 @@ class Anchored(Method):
             self.labels.zero_()
         n_init = FINAL_STARTS if self.n_clusters <= assign.FEW_CLUSTERS else FINAL_STARTS_MANY
         self.anchor(features, seed=self.seed, warm=not self.between, n_init=n_init)
-
-
-def mlp(n_inputs: int, hidden: int, n_outputs: int) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Linear(n_inputs, hidden, bias=False), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Linear(hidden, n_outputs)
-    )

@@ -20,7 +20,7 @@ from twincluster.methods.heads import mlp
 
 @dataclass(frozen=True)
 class CcSettings:
-    """Section 4.2 of the paper."""
+    """Those of the paper."""
 
     temperature: Positive = 0.5  # tau_I, of samples
     cluster_temperature: Positive = 1.0  # tau_C, of clusters
@@ -64,7 +64,7 @@ class Cc(Method):
         log_one, log_two = F.log_softmax(self.online.head(features), 1).chunk(2)  # (N,K) each
         instance = peer_losses.nt_xent(one, two, self.settings.temperature)
         cluster = peer_losses.cluster_contrast(log_one.exp(), log_two.exp(), self.settings.cluster_temperature)
-        entropy = losses.batch_entropy(log_one) + losses.batch_entropy(log_two)  # H(Y), Sec. 3.3
+        entropy = losses.batch_entropy(log_one) + losses.batch_entropy(log_two)  # H(Y)
         return Outcome(
             loss=instance + cluster - self.settings.entropy_weight * entropy,
             assignment=log_one.detach().exp(),

@@ -21,7 +21,7 @@ from twincluster.methods.heads import Centres
 
 @dataclass(frozen=True)
 class IdfdSettings:
-    """Section 4 of the paper, and its code."""
+    """Those of the paper and its code."""
 
     temperature: Positive = 1.0  # tau, of instances
     feature_temperature: Positive = 2.0  # tau_2, of features

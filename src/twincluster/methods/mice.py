@@ -27,7 +27,7 @@ KEPT = 256  # rows of the queue that the model keeps for prediction
 
 @dataclass(frozen=True)
 class MiceSettings:
-    """Section 5.1 of the paper, and its code."""
+    """Those of the paper and its code."""
 
     temperature: Positive = 1.0  # tau of the experts
     gate_temperature: Positive = 1.0  # kappa
@@ -52,7 +52,7 @@ class MiceNetwork(Network):
         self.gate = nn.Linear(self.backbone.n_features, n_features)
         if n_features < self.n_clusters - 1:
             raise InputError(f"own.n_features is {n_features}: {self.n_clusters} experts need {self.n_clusters - 1}")
-        # mu; the paper is silent: they begin as random directions, and besides Eq. 13 gradients move them
+        # mu; the paper is silent: they begin as random directions, and gradients move them besides `after_epoch`
         self.prototypes = nn.Parameter(F.normalize(torch.randn(self.n_clusters, n_features), dim=1))
         self.register_buffer("gates", simplex(self.n_clusters, n_features))
         self.register_buffer("negatives", torch.zeros(KEPT, self.n_clusters, n_features))
@@ -138,7 +138,7 @@ class Mice(Method):
     def after_epoch(
         self, epoch: int, batches: Callable[[], Iterator[Batch]], optimiser: torch.optim.Optimizer
     ) -> dict[str, float]:
-        """Eq. 13: each centre is the mean direction of the teacher's embeddings that its expert has taken."""
+        """Each centre is the mean direction of the teacher's embeddings that its expert has taken."""
         empty = ~self.sums.any(1, keepdim=True)  # the paper is silent: an expert without images keeps its centre
         new = torch.where(empty, self.online.prototypes, F.normalize(self.sums, dim=1))
         self.online.prototypes.copy_(new)

@@ -25,7 +25,7 @@ NOISE = 13  # stream of random numbers, and the next one
 
 @dataclass(frozen=True)
 class ProposSettings:
-    """Section 4.1 of the paper, and its code."""
+    """Those of the paper and its code."""
 
     cluster_weight: float = 0.1  # lambda_psl
     temperature: Positive = 0.5  # tau, between prototypes

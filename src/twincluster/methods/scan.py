@@ -24,7 +24,7 @@ PRETEXT, NEIGHBOURS, SELF_LABELS = range(3)  # stages
 
 @dataclass(frozen=True)
 class ScanSettings:
-    """Section 3.1 of the paper, and its code, but for the shares of a run: here one falling rate serves all stages."""
+    """Those of the paper and its code, but for the shares of a run: here one falling rate serves all stages."""
 
     temperature: Positive = 0.1  # of SimCLR, the first stage
     n_features: Count = 128  # D

@@ -23,7 +23,7 @@ from twincluster.methods.heads import Centres, mlp
 
 @dataclass(frozen=True)
 class SwavSettings:
-    """Section 4 and Appendix A of the paper, with the sizes that solo-learn has for CIFAR-10."""
+    """Those of the paper, with the sizes that solo-learn has for CIFAR-10."""
 
     n_prototypes: int = 0  # M; 0: as many as clusters (the paper: 3,000)
     temperature: Positive = 0.1  # tau

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 if TYPE_CHECKING:
+    from twincluster.images.labels import Labels
     from twincluster.images.sources import Listing
     from twincluster.progress import Progress
     from twincluster.results import Run
@@ -61,9 +62,12 @@ def report(
         print(f"figures in {folder}")
 
 
-def report_after_fit(run: Run, root: Path | None, listing: Listing, progress: Progress) -> None:
+def labels_of(listing: Listing) -> Labels | None:
+    return (listing.labels, listing.class_names) if listing.labels is not None else None
+
+
+def report_after_fit(run: Run, root: Path | None, truth: Labels | None, progress: Progress) -> None:
     """The report of a run that was just made. What goes wrong here is told in a line: the run itself is safe."""
-    truth = (listing.labels, listing.class_names) if listing.labels is not None else None
     try:
         from twincluster.report.page import write_report
 
