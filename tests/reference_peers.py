@@ -107,3 +107,86 @@ def self_labels(assignment: Array, target: Array, threshold: float) -> float:
 
 def marginal_entropy(assignment: Array) -> float:
     return entropy([float(np.mean([row[k] for row in assignment])) for k in range(len(assignment[0]))])
+
+
+def paired_information(one: Array, two: Array, entropy_weight: float) -> float:
+    """With the joint distribution of all pairs, each counted both ways."""
+    n, k = np.shape(one)
+    joint = [[0.0] * k for _ in range(k)]
+    for p, q in [*zip(one, two, strict=True), *zip(two, one, strict=True)]:
+        for a in range(k):
+            for b in range(k):
+                joint[a][b] += float(p[a]) * float(q[b]) / (2 * n)
+    share = [math.fsum(row) for row in joint]
+    terms = []
+    for a in range(k):
+        for b in range(k):
+            apart = entropy_weight * (math.log(share[a]) + math.log(share[b]))
+            terms.append(joint[a][b] * (math.log(joint[a][b]) - apart))
+    return math.fsum(terms)
+
+
+def partition_uncertainty(one: Array, two: Array) -> float:
+    first, second = columns(one), columns(two)
+    terms = [-math.log(softmax([dot(column, other) for other in second])[k]) for k, column in enumerate(first)]
+    return math.fsum(terms) / len(terms)
+
+
+def student(embedding: Array, centres: Array) -> list[list[float]]:
+    result = []
+    for z in embedding:
+        gaps = [[float(a) - float(b) for a, b in zip(z, mu, strict=True)] for mu in centres]
+        similarities = [1 / (1 + dot(gap, gap)) for gap in gaps]
+        result.append([value / math.fsum(similarities) for value in similarities])
+    return result
+
+
+def sharpened(assignment: Array) -> list[list[float]]:
+    frequency = [math.fsum(float(row[k]) for row in assignment) for k in range(len(assignment[0]))]
+    result = []
+    for row in assignment:
+        squares = [float(q) ** 2 / f for q, f in zip(row, frequency, strict=True)]
+        result.append([value / math.fsum(squares) for value in squares])
+    return result
+
+
+def divergence(target: Array, assignment: Array) -> float:
+    terms = []
+    for wanted, said in zip(target, assignment, strict=True):
+        pairs = zip(wanted, said, strict=True)
+        terms.append(math.fsum(float(p) * math.log(float(p) / float(q)) for p, q in pairs if p > 0))
+    return math.fsum(terms) / len(terms)
+
+
+def cosines(assignment: Array) -> list[list[float]]:
+    rows = [unit(row) for row in assignment]
+    return [[dot(row, other) for other in rows] for row in rows]
+
+
+def pairs_by_threshold(learned: Array, known: Array, upper: float, lower: float) -> float:
+    """Of two assignments (N,K): what one knows of a pair, the other learns; pairs in between teach nothing."""
+    similarity, labels, terms = cosines(learned), cosines(known), []
+    for i in range(len(learned)):
+        for j in range(len(learned)):
+            if i != j and labels[i][j] >= upper:
+                terms.append(-math.log(similarity[i][j]))
+            elif i == j:
+                terms.append(0.0)
+            elif labels[i][j] < lower:
+                terms.append(-math.log(1 - similarity[i][j]))
+    return math.fsum(terms) / len(terms)
+
+
+def sure_labels(assignment: Array, target: Array, threshold: float) -> float:
+    terms = [
+        -math.log(float(p[int(np.argmax(wanted))]))
+        for p, wanted in zip(assignment, target, strict=True)
+        if max(wanted) > threshold
+    ]
+    return math.fsum(terms) / max(1, len(terms))
+
+
+def discrimination(true: Array, false: Array, valid: list[bool]) -> float:
+    joint = [math.log(1 + math.exp(-float(score))) for score in true]
+    apart = [math.log(1 + math.exp(float(score))) for score, yes in zip(false, valid, strict=True) if yes]
+    return math.fsum(joint) / len(joint) + math.fsum(apart) / max(1, len(apart))

@@ -20,6 +20,16 @@ SMALL_OWN = {  # what matters to a test; the width of heads and queues is what c
     "propos": ("own.n_features=8", "own.hidden=16", "own.start=0.3"),
     "idfd": ("own.n_features=8",),
     "scan": ("own.n_features=8", "own.hidden=16", "own.neighbours=3", "own.cluster_start=0.2", "own.threshold=0.4"),
+    "iic": ("own.n_heads=2", "own.repeats=2", "own.over_clusters=5", "own.cluster_epochs=1"),
+    "pica": ("own.repeats=2", "own.over_clusters=5"),
+    "dec": ("own.n_features=4", "own.hidden=16", "own.cluster_start=0.2"),
+    "dac": (),
+    "dccm": ("own.hidden=16", "own.graph_threshold=0.8", "own.label_threshold=0.4"),
+    "ae": ("own.n_features=8", "own.width=4"),
+    "dae": ("own.n_features=8", "own.width=4"),
+    "vae": ("own.n_features=8", "own.width=4"),
+    "decnn": ("own.width=4",),
+    "dcgan": ("own.n_noise=6", "own.width=4"),
 }
 
 

@@ -10,6 +10,7 @@ from twincluster.bench import floor, kernels, peers, synthetic, train
 from twincluster.cli import main
 from twincluster.derive import data_shape
 from twincluster.engine import Trainer
+from twincluster.errors import InputError
 
 MEGABYTE = 10**6
 TINY = ["train.image_size=8", "train.backbone=small", "train.batch_size=16", "anchored.hidden=16"]
@@ -176,6 +177,11 @@ def test_peers_take_turns_with_the_same_step(capsys: pytest.CaptureFixture[str])
     assert title.endswith("1 workers, median of 2 rounds")
     assert [row[:28].strip() for row in rows] == [peers.OURS, peers.EAGER, peers.PLAIN]
     assert [row.split()[-1] for row in rows[1:]] == ["2x", "5x"]
+
+
+def test_peers_of_methods_that_take_other_views_are_refused() -> None:
+    with pytest.raises(InputError, match="scan takes other views than two"):
+        peers.plain(train.configure("cifar10", "scan", "cpu", TINY), synthetic.noise_images(32, 8), workers=1)
 
 
 def test_a_peer_learns_what_we_learn() -> None:

@@ -115,6 +115,75 @@ def test_neighbours_and_self_labels(threshold: float, dtype: torch.dtype) -> Non
     close(found, slow.self_labels(one, two, threshold), dtype)
 
 
+@both_dtypes
+@pytest.mark.parametrize("weight", [1.0, 1.5])
+@pytest.mark.parametrize("n,k", [(1, 2), (6, 3), (3, 5)])
+def test_information_of_pairs(n: int, k: int, weight: float, dtype: torch.dtype) -> None:
+    heads = [(assignments(n, k, seed=head), assignments(n, k, seed=head + 10)) for head in range(2)]
+    one, two = (tensor(np.stack(side), dtype) for side in zip(*heads, strict=True))
+    wanted = [slow.paired_information(*pair, weight) for pair in heads]
+    close(peer_losses.paired_information(one, two, weight), wanted, dtype)
+
+
+def test_information_of_assignments_that_are_sure() -> None:
+    """Two clusters of equal size share a bit; one cluster for all says nothing. Shares of 0 give no NaN."""
+    even, one = torch.eye(2).repeat(3, 1).requires_grad_(), torch.tensor([[1.0, 0.0]]).repeat(6, 1)
+    found = peer_losses.paired_information(even, even, 1.0)
+    assert found.item() == pytest.approx(np.log(2), abs=1e-6)
+    found.backward()
+    assert even.grad.isfinite().all()
+    assert peer_losses.paired_information(one, one, 1.0).item() == pytest.approx(0, abs=1e-6)
+
+
+@both_dtypes
+@pytest.mark.parametrize("n,k", [(3, 2), (6, 4), (2, 5)])
+def test_uncertainty_of_a_partition(n: int, k: int, dtype: torch.dtype) -> None:
+    one, two = assignments(n, k, seed=1), assignments(n, k, seed=2)
+    found = peer_losses.partition_uncertainty(tensor(one, dtype), tensor(two, dtype))
+    close(found, slow.partition_uncertainty(one, two), dtype)
+
+
+@both_dtypes
+@pytest.mark.parametrize("n,k,d", [(1, 2, 3), (7, 3, 2)])
+def test_student_assignments_and_their_target(n: int, k: int, d: int, dtype: torch.dtype) -> None:
+    embedding, centres = arrays((n, d), (k, d), seed=n)
+    log_q = peer_losses.student_assignment(tensor(embedding, dtype), tensor(centres, dtype))
+    q = np.array(slow.student(embedding, centres))
+    close(log_q.exp(), q, dtype)
+    close(peer_losses.sharpened_target(log_q), slow.sharpened(q), dtype)
+    target = assignments(n, k, seed=3)
+    target[0] = np.eye(k)[0]  # sharp enough to underflow
+    close(peer_losses.target_divergence(log_q, tensor(target, dtype)), slow.divergence(target, q), dtype)
+
+
+@both_dtypes
+@pytest.mark.parametrize("upper,lower", [(0.95, 0.45), (0.6, 0.6), (0.99, 0.0)])
+def test_pairs_by_two_thresholds(upper: float, lower: float, dtype: torch.dtype) -> None:
+    learned, known = assignments(6, 3, seed=1), assignments(6, 3, seed=2)
+    cosine, label = (tensor(slow.cosines(rows), dtype) for rows in (learned, known))
+    chosen = (label >= upper) | (label < lower) | torch.eye(6, dtype=torch.bool)
+    alike = ((label >= upper) | torch.eye(6, dtype=torch.bool)).to(dtype)
+    found = peer_losses.pair_loss(cosine, alike, chosen)
+    wanted = slow.pairs_by_threshold(learned, known, upper, lower)
+    torch.testing.assert_close(found, torch.tensor(wanted, dtype=dtype), rtol=0, atol=2e-6)  # the diagonal is 1 - 1e-6
+
+
+@both_dtypes
+@pytest.mark.parametrize("threshold", [0.0, 0.6, 1.0])
+def test_sure_labels_weigh_alike(threshold: float, dtype: torch.dtype) -> None:
+    one, two = assignments(9, 3, seed=5), assignments(9, 3, seed=6)
+    found = peer_losses.sure_label_loss(tensor(np.log(one), dtype), tensor(two, dtype), threshold)
+    close(found, slow.sure_labels(one, two, threshold), dtype)
+
+
+@both_dtypes
+@pytest.mark.parametrize("valid", [[True, True, True], [True, False, True], [False] * 3])
+def test_true_and_false_pairs(valid: list[bool], dtype: torch.dtype) -> None:
+    true, false = arrays((3,), (3,))
+    found = peer_losses.discrimination_loss(tensor(true, dtype), tensor(false, dtype), torch.tensor(valid))
+    close(found, slow.discrimination(true, false, valid), dtype)
+
+
 # -- gradients -------------------------------------------------------------------------------------------------------
 
 VALID = torch.tensor([True, False, True])
@@ -133,6 +202,16 @@ DIFFERENTIABLE: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ..
     "decorrelation": (lambda f: peer_losses.decorrelation(f, 2.0), ((4, 3),)),
     "neighbour_loss": (peer_losses.neighbour_loss, ((3, 2), (3, 2))),
     "self_label_loss": (lambda p: peer_losses.self_label_loss(p, LABEL, 0.6), ((3, 2),)),
+    "paired_information": (
+        lambda a, b: peer_losses.paired_information(a.softmax(1), b.softmax(1), 1.5),
+        ((3, 2), (3, 2)),
+    ),
+    "partition_uncertainty": (peer_losses.partition_uncertainty, ((3, 2), (3, 2))),
+    "student_assignment": (peer_losses.student_assignment, ((3, 2), (2, 2))),
+    "target_divergence": (lambda q: peer_losses.target_divergence(q, LABEL), ((3, 2),)),
+    "pair_loss": (lambda s: peer_losses.pair_loss(s.sigmoid(), LABEL, LABEL > 0.15), ((3, 2),)),
+    "sure_label_loss": (lambda p: peer_losses.sure_label_loss(p, LABEL, 0.6), ((3, 2),)),
+    "discrimination_loss": (lambda t, f: peer_losses.discrimination_loss(t, f, VALID), ((3,), (3,))),
 }
 
 

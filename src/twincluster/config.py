@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from twincluster.errors import InputError
 
 Own = TypeVar("Own")
+BOUNDS = {"above 0": lambda value: value > 0, "from 0 to 1": lambda value: 0 <= value <= 1}
 Positive = Annotated[float, "above 0"]  # types of settings in which a method declares what it takes
 Count = Annotated[int, "above 0"]
 Share = Annotated[float, "from 0 to 1"]
@@ -242,9 +243,9 @@ def _coerce(value: Any, wanted: Any, name: str) -> Any:
             raise InputError(f"{name} is {value!r}: expected one of {', '.join(map(repr, typing.get_args(wanted)))}")
         return value
     if origin is Annotated:
-        kind, bound = typing.get_args(wanted)
+        kind, bound, *_ = typing.get_args(wanted)
         value = _coerce(value, kind, name)
-        if not (value > 0 if bound == "above 0" else 0 <= value <= 1):
+        if bound in BOUNDS and not BOUNDS[bound](value):
             raise InputError(f"{name} is {value}: expected a number {bound}")
         return value
     if origin is tuple:
@@ -296,5 +297,5 @@ def _check(config: Config) -> None:
             raise InputError(f"{name} is [{low}, {high}]: write the smaller number first")
     if config.anchored.instance == "byol" and not config.anchored.hidden:
         raise InputError("anchored.hidden is 0, but byol needs a predictor: give a width, or anchored.instance=infonce")
-    if config.augment.hue > 0.5:
-        raise InputError(f"augment.hue is {config.augment.hue}: the colour circle allows at most 0.5")
+    if (hue := config.augment.hue) > 0.5:
+        raise InputError(f"augment.hue is {hue}: the colour circle allows at most 0.5")

@@ -28,9 +28,12 @@ DOMINANT_SHARE = 0.9  # one cluster with more than this share of the images
 AGREEMENT_SHARE = 0.25  # views agree less than a quarter of the way from chance to always
 STRAIN = 0.35  # nats by which a prior on sizes shifts clusters (sizes.py); images prefer theirs by 3 on average
 # What can be set to make assignments more certain, and clusters more even; tcc and its ablations share their settings.
-SURER = {"anchored": "use milder augmentation", "tcc": "try --set tcc.assignment_temperature=0.1 or the default method"}
-EVENER = {"anchored": "--set anchored.balance=0.5", "tcc": "--set tcc.entropy=batch"}
-SURER["other"], EVENER["other"] = "use milder augmentation or the default method", "the default method"
+SURER = {
+    "anchored": "use milder augmentation",
+    "tcc": "try --set tcc.assignment_temperature=0.1 or the default method",
+    "other": "use milder augmentation or the default method",
+}
+EVENER = {"anchored": "--set anchored.balance=0.5", "tcc": "--set tcc.entropy=batch", "other": "the default method"}
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,8 @@ from torch import Tensor
 from twincluster.encoders import Encoder
 from twincluster.errors import InputError
 from twincluster.images.augment import plain_images
-from twincluster.images.store import Images, cache_folder
+from twincluster.images.kept import cache_folder
+from twincluster.images.store import Images
 
 VERSION = 1  # of how an image becomes an encoder's input: another number, other features
 CHUNK = 64  # images whose features reach the disk at once; a GPU encodes them together

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+TINY = 1e-12  # what a logarithm may see in place of 0
+
 
 def nt_xent(one: Tensor, two: Tensor, temperature: float) -> Tensor:
     """SimCLR's loss of N pairs of unit rows, a number: each of 2N rows finds its partner among all other rows.
@@ -110,3 +112,64 @@ def self_label_loss(log_assignment: Tensor, target: Tensor, threshold: float) ->
     weight = torch.where(sure, 1 / counts[label].clamp(min=1), 0.0)
     loss = -log_assignment.gather(1, label[:, None]).squeeze(1)
     return (weight * loss).sum() / weight.sum().clamp(min=1e-6)
+
+
+def paired_information(one: Tensor, two: Tensor, entropy_weight: float) -> Tensor:
+    """IIC (Ji et al. 2019, Eqs. 1 to 3): mutual information of two assignments (...,N,K) of paired samples, (...).
+
+    The joint distribution counts each pair both ways. The weight of both entropies is lambda of the authors' code.
+    """
+    joint = one.transpose(-1, -2) @ two / one.shape[-2]  # (...,K,K), P
+    joint = (joint + joint.transpose(-1, -2)) / 2
+    log_marginal = joint.sum(-1).clamp(min=TINY).log()  # the same for rows and columns
+    independent = log_marginal[..., :, None] + log_marginal[..., None, :]
+    return (joint * (joint.clamp(min=TINY).log() - entropy_weight * independent)).sum((-2, -1))
+
+
+def partition_uncertainty(one: Tensor, two: Tensor) -> Tensor:
+    """PICA (Huang et al. 2020, Sec. 3), a number: each cluster, a column of (N,K), is most like itself.
+
+    Columns of the assignments of two views are compared by their cosine, which is a logit as it stands.
+    """
+    cosine = F.normalize(one.T, dim=1) @ F.normalize(two.T, dim=1).T  # (K,K)
+    return F.cross_entropy(cosine, torch.arange(len(cosine), device=cosine.device))
+
+
+def student_assignment(embedding: Tensor, centres: Tensor) -> Tensor:
+    """DEC (Xie et al. 2016, Eq. 1): log q of rows (N,D) by a Student-t similarity to centres (K,D), (N,K)."""
+    distance = (embedding[:, None] - centres).square().sum(2)  # (N,K)
+    return F.log_softmax(-torch.log1p(distance), 1)  # one degree of freedom
+
+
+def sharpened_target(log_assignment: Tensor) -> Tensor:
+    """DEC, Eq. 3: p, the squares of assignments (N,K) against the size of each cluster."""
+    return F.softmax(2 * log_assignment - torch.logsumexp(log_assignment, 0), 1)
+
+
+def target_divergence(log_assignment: Tensor, target: Tensor) -> Tensor:
+    """DEC, Eq. 2: KL(p || q), the mean over samples."""
+    return (torch.xlogy(target, target) - target * log_assignment).sum(1).mean()
+
+
+def pair_loss(similarity: Tensor, alike: Tensor, chosen: Tensor) -> Tensor:
+    """DAC (Chang et al. 2017, Sec. 3), a number: binary cross-entropy of similarities (N,N) of chosen pairs."""
+    similarity = similarity.clamp(TINY, 1 - 1e-6)  # in float32 a cosine may exceed 1
+    loss = -alike * similarity.log() - (1 - alike) * torch.log1p(-similarity)
+    return torch.where(chosen, loss, 0.0).sum() / chosen.sum().clamp(min=1)
+
+
+def sure_label_loss(log_assignment: Tensor, target: Tensor, threshold: float) -> Tensor:
+    """DCCM (Wu et al. 2019, Sec. 3), a number: where the target (N,K) is sure enough, its cluster is the label."""
+    confidence, label = target.max(1)
+    sure = confidence > threshold
+    loss = -log_assignment.gather(1, label[:, None]).squeeze(1)
+    return torch.where(sure, loss, 0.0).sum() / sure.sum().clamp(min=1)
+
+
+def discrimination_loss(true: Tensor, false: Tensor, valid: Tensor) -> Tensor:
+    """DCCM, Sec. 3: the Jensen-Shannon bound of mutual information, from scores (N,) of true and of false pairs.
+
+    Where a sample has no false pair, its score of one is not `valid`.
+    """
+    apart = torch.where(valid, F.softplus(false), 0.0).sum() / valid.sum().clamp(min=1)
+    return F.softplus(-true).mean() + apart

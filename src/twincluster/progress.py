@@ -95,12 +95,16 @@ class Progress(Reporter):
             self._print(f"warning: {message}")
 
     def _look_back(self) -> None:
-        """Whether what was warned of is still so when training ends."""
+        """Whether what was warned of is still so when training ends.
+
+        An epoch is warned of one thing at a time, so that a warning is withdrawn only where the last one had none.
+        """
+        end = max((said.last for said in self._said.values()), default=-1)
         for first, last, message in self._said.values():
-            if last < self._row["epoch"]:
+            if end < self._row["epoch"]:
                 what = re.split(r" ?[(:;,]", message)[0]
                 self._print(f"warning withdrawn, it held up to epoch {last + 1} of {self._row['epoch'] + 1}: {what}")
-            elif first < last:
+            elif first < last == end:
                 self._print(f"warning still holds at the end: {message}")
 
     def _figures(self) -> str:

@@ -120,7 +120,7 @@ def test_every_method_has_a_recipe_with_published_numbers(name: str) -> None:
     config = resolve(make_config(recipe.settings), images_of(pictures(400, 32)[0]))
     assert config.method == name
     assert set(recipe.settings["own"]) <= set(config.own)  # the method knows them all
-    assert recipe.published["acc"] > 0.5
+    assert recipe.published["acc"] > 0.2  # chance is .1
     assert "table" in recipe.published
 
 
@@ -131,11 +131,24 @@ def test_every_method_says_what_it_is_in_a_line() -> None:
 
 # -- longer: make stress ---------------------------------------------------------------------------------------------
 
+ADAM = ("optimiser.name=adam", "optimiser.learning_rate=0.001", "optimiser.weight_decay=0.0")
 FEW_STEPS = {  # settings for 280 steps
     "moco": ("own.ema=0.99",),
     "mice": ("optimiser.learning_rate=1.0", "own.ema=0.99"),
     "propos": ("own.ema=0.99", "own.hidden=512"),
     "scan": ("own.cluster_start=0.4", "own.threshold=0.9"),
+    "iic": (
+        *ADAM,
+        "optimiser.learning_rate=0.002",
+        "optimiser.schedule=constant",
+        "train.batch_size=32",
+        "own.repeats=2",
+    ),
+    "pica": ADAM,
+    "dec": ADAM,
+    "dac": ADAM,
+    "dccm": ADAM,
+    "dcgan": ("optimiser.name=adam", "optimiser.learning_rate=0.0002"),
 }
 
 

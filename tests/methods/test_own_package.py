@@ -44,7 +44,7 @@ def test_fit_resume_predict_and_evaluate(simclr: Path, monkeypatch: pytest.Monke
     refused = command("predict", run, data, "--out", simclr / "new.csv").complaint
     assert refused.endswith("set TWINCLUSTER_METHODS=simclr in the environment, or import simclr first")
     assert "simclr" not in sys.modules
-    monkeypatch.setenv("TWINCLUSTER_METHODS", "another,simclr")
+    monkeypatch.setenv("TWINCLUSTER_METHODS", "another, simclr")
     worked("predict", run, data, "--out", simclr / "new.csv")
     rows = (simclr / "new.csv").read_text().splitlines()
     assert [row.split(",")[1] for row in rows] == [

@@ -58,3 +58,17 @@ def test_labels_do_not_teach_the_images_they_come_from() -> None:
     views = tuple(view.requires_grad_() for view in views)
     step(method, views).loss.backward()
     assert [bool(view.grad is not None and view.grad.any()) for view in views] == [True, False, False]
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_a_head_that_has_learned_nothing_gives_way_to_kmeans(learned: bool) -> None:
+    method = method_of("scan")
+    features, head = directions(28, method.bank.shape[1]), method.online.head.weight.clone()
+    method.stage.fill_(1)
+    if learned:
+        method.taught.fill_(1)
+    method.finish(lambda network: features)
+    assert torch.equal(method.online.head.weight, head) is learned
+    if not learned:
+        by_centres = method.centres(features).argmax(1)
+        assert torch.equal(method.online.head(5 * features).argmax(1), by_centres)

@@ -108,6 +108,55 @@ def bench_peers(
     print(measure(configure(recipe, method, device, settings or []), rounds, steps, workers).to_text())
 
 
+@commands.command(name="methods")
+def bench_methods(
+    *,
+    data: str,
+    minutes: Annotated[float, Parameter(validator=Number(gt=0))] = 1.0,
+    seeds: Count = 1,
+    methods: str | None = None,
+    backbone: str | None = None,
+    out: Annotated[Path | None, Parameter(name=("--out", "-o"))] = None,
+    features: Path | None = None,
+    labels: str | None = None,
+    device: Device = None,
+    settings: Settings = None,
+    data_root: Path | None = None,
+) -> None:
+    """Clustering methods beside each other, each trained for the same time with the same network.
+
+    Example: twincluster bench methods --data digits --methods anchored,tcc,moco,k-means
+
+    Parameters
+    ----------
+    data
+        What `fit` takes as SOURCE, with labels: a named set, or see --labels. They are scored against, nothing else.
+    minutes
+        Of training for each method and seed.
+    seeds
+        How often each runs, with the seeds 0, 1, 2 and so on.
+    methods
+        Names with commas between them: those that `twincluster methods` lists, package.module:Class, and the classic
+        k-means, ward, spectral and nmf. Left out: all but the ablations of tcc.
+    backbone
+        One network for all: small, resnet18, resnet34 or resnet50. Left out, it follows from the data.
+    out
+        A folder for methods.md, methods.csv, methods.png and the runs; runs/methods-NAME when left out. What is there
+        already is not run again.
+    features
+        A run whose features the classic systems cluster too, besides pixels.
+    labels
+        As for `fit`: `folders`, or a file (.csv or .parquet with path,label, or .npy).
+    data_root
+        Where named data sets are kept; else $TWINCLUSTER_DATA.
+    """
+    from twincluster.bench.methods import Asked, measure
+
+    names = [name.strip() for name in methods.split(",") if name.strip()] if methods else []
+    asked = Asked(data, minutes, seeds, names, backbone, out, features, labels, device, settings or (), data_root)
+    print("\n" + measure(asked, say=lambda line: print(line, flush=True)).to_markdown())
+
+
 @commands.command(name="growth")
 def bench_growth(
     *,

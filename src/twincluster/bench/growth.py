@@ -31,7 +31,11 @@ CLUSTERS = {"cpu": (10, 40, 160), "cuda": (10, 40, 160, 640)}  # K, each a divis
 GROWING = {"cpu": (10, 40, 160), "cuda": (10, 40, 100, 160, 250, 400, 640)}  # K with L = 100·K
 IMAGES = {"cpu": (5000, 10_000, 20_000, 40_000), "cuda": (15_000, 60_000, 240_000, 960_000)}
 SPREAD = 0.5  # of made-up features around their clusters, which k-means then finds in a few rounds
-SMALL = ["train.backbone=small", "train.batch_size=64", "train.image_size=16"]  # on a CPU, for a result this year
+SMALL = [
+    "train.backbone=small",
+    "train.batch_size=64",
+    "train.image_size=16",
+]  # on a CPU
 STEPS = {"cpu": 2, "cuda": 50}
 
 
@@ -82,7 +86,7 @@ class Growth:
 
 
 def measure(recipe: str, device: str | None, settings: Sequence[str]) -> Growth:
-    """Five lines: J, L, K at a fixed L, K at L = 100·K, and N."""
+    """A line each for J, L, K at a fixed L, K at L = 100·K, and two for N."""
     base = configure(recipe, "tcc", device, settings)
     kind = base.train.device
     if kind == "cpu":
@@ -163,7 +167,7 @@ def _between_epochs(base: Config, sizes: Sequence[int]) -> list[Line]:
 
 
 def relabel(features: torch.Tensor, base: Config) -> float:
-    """Seconds of what the default method does after an epoch, once it has begun to move clusters on."""
+    """Seconds of what the default method does after an epoch: k-means from scratch and from the clusters there are."""
     config = replace(base, method="anchored")
     shape = replace(data_shape(config, blank_images(1, config.train.image_size)), n_samples=len(features))
     method = Anchored(config, shape).to(config.train.device)

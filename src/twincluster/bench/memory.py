@@ -75,7 +75,7 @@ def watch(command: Sequence[str]) -> Peak:
     """Run a command to its end and note the most that it and its descendants held."""
     start = time.monotonic()
     most, own, high_water = 0, 0, 0
-    with _terminable(), subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+    with terminable(), subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         try:
             while process.poll() is None:
                 held = [_status(pid) for pid in _family(process.pid)]
@@ -93,7 +93,7 @@ def watch(command: Sequence[str]) -> Peak:
 
 
 @contextmanager
-def _terminable() -> Iterator[None]:
+def terminable() -> Iterator[None]:
     """Lets SIGTERM unwind the stack as an interrupt does, so that neither child nor temporary files stay behind."""
     before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:

@@ -23,7 +23,9 @@ from twincluster.bench.synthetic import noise_images
 from twincluster.bench.train import title_of
 from twincluster.config import Config
 from twincluster.engine import Trainer
+from twincluster.errors import InputError
 from twincluster.images.store import Images
+from twincluster.methods.base import Method
 from twincluster.rehearsal import Step, captured
 
 OURS, EAGER, PLAIN = "twincluster", "the same, eager", "plain loop, torchvision v2"
@@ -104,6 +106,8 @@ def _turns(trainer: Trainer, step: Step) -> Turn:
 def plain(config: Config, images: Images, workers: int) -> Turn:
     trainer = Trainer(config, images)  # for its method and optimiser alone
     method, optimiser, device = trainer.method, trainer.optimiser, trainer.device
+    if type(method).views is not Method.views:
+        raise InputError(f"{config.method} takes other views than two: bench peers compares methods that take two")
     batches = DataLoader(
         Numbered(images, pillow=False, settings=config.augment), config.train.batch_size, shuffle=True, drop_last=True,
         num_workers=workers, persistent_workers=True, pin_memory=device.type == "cuda",

@@ -111,7 +111,7 @@ def measure(config: Config, steps: int | None = None) -> TrainSpeed:
     watch = Stopwatch(steps, lambda: now(device))
     trainer = Trainer(config, images, reporter=watch)
     trainer.run()
-    resident, on_gpu = _high_water(), torch.cuda.max_memory_reserved() if device == "cuda" else None
+    resident, on_gpu = high_water(), torch.cuda.max_memory_reserved() if device == "cuda" else None
     began = _process_began()
     online, momentum = passes(config, data_shape(config, images))
     backbone = trainer.method.online.backbone
@@ -215,7 +215,7 @@ def _process_began() -> float | None:
     return time.monotonic() - age
 
 
-def _high_water() -> int | None:
+def high_water() -> int | None:
     """The most memory this process ever held, in bytes; None where /proc cannot tell."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()

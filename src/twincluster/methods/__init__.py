@@ -7,12 +7,20 @@ import sys
 from twincluster.config import closest
 from twincluster.errors import InputError
 from twincluster.methods.anchored import Anchored
+from twincluster.methods.autoencoders import Ae, Dae, Vae
 from twincluster.methods.base import Method
 from twincluster.methods.cc import Cc
+from twincluster.methods.dac import Dac
+from twincluster.methods.dccm import Dccm
+from twincluster.methods.dcgan import Dcgan
+from twincluster.methods.dec import Dec
+from twincluster.methods.decnn import Decnn
 from twincluster.methods.deepcluster_v2 import DeepClusterV2
 from twincluster.methods.idfd import Idfd
+from twincluster.methods.iic import Iic
 from twincluster.methods.mice import Mice
 from twincluster.methods.moco import Moco
+from twincluster.methods.pica import Pica
 from twincluster.methods.propos import Propos
 from twincluster.methods.scan import Scan
 from twincluster.methods.swav import Swav
@@ -31,6 +39,16 @@ METHODS: dict[str, type[Method]] = {
     "propos": Propos,
     "idfd": Idfd,
     "scan": Scan,
+    "iic": Iic,
+    "pica": Pica,
+    "dec": Dec,
+    "dac": Dac,
+    "dccm": Dccm,
+    "ae": Ae,
+    "dae": Dae,
+    "vae": Vae,
+    "decnn": Decnn,
+    "dcgan": Dcgan,
 }
 TRUSTED = "TWINCLUSTER_METHODS"  # an environment variable: modules that a run may name, with commas between them
 
@@ -46,12 +64,16 @@ def find_method(name: str) -> type[Method]:
             hint = closest(name, METHODS) or f": choose one of {', '.join(METHODS)}, or give package.module:Class"
             raise InputError(f"there is no method {name!r}{hint}")
         return METHODS[name]
-    if module not in sys.modules and module not in os.environ.get(TRUSTED, "").split(","):
+    if module not in sys.modules and module not in _trusted():
         raise InputError(
             f"the method {name} is code of its own, which nobody here has asked to run: if you trust it, set "
             f"{TRUSTED}={module} in the environment, or import {module} first"
         )
     return import_method(name)
+
+
+def _trusted() -> list[str]:
+    return [name.strip() for name in os.environ.get(TRUSTED, "").split(",")]
 
 
 def import_method(name: str) -> type[Method]:

@@ -144,8 +144,8 @@ class Anchored(Method):
         )
 
     def commit_loss(self, query: Tensor, samples: Tensor) -> Tensor:
-        """Cross-entropy of the surest images to the prototypes. It acts where the instance track does, on z: through
-        the head, which undoes the whitening, it would amplify directions that carry little."""
+        """Cross-entropy of the surest images to the prototypes. It acts where the instance track does, on its queries:
+        through the head, which undoes the whitening, it would amplify directions that carry little."""
         sure = self.sure[samples].repeat(2)
         logits = query @ self.prototypes.T / self.settings.commit_temperature  # (2N,K)
         surprise = F.cross_entropy(logits, self.labels[samples].repeat(2), reduction="none")
@@ -166,7 +166,7 @@ class Anchored(Method):
     ) -> dict[str, float]:
         """New clusters from the features; once images have committed to clusters, k-means only moves these on."""
         old = self.labels.clone()
-        self.prototypes.copy_(F.normalize(self.sums, dim=1))  # clusters keep their order when k-means moves them
+        self.prototypes.copy_(F.normalize(self.sums, dim=1))  # clusters keep their numbers when found anew
         self.sums.zero_()
         n_init = 0 if self.commit_weight > 0 else STARTS if self.n_clusters <= assign.FEW_CLUSTERS else STARTS_MANY
         strain = self.anchor(self.bank, seed=self.seed + epoch, warm=epoch > 0, n_init=n_init)

@@ -9,8 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from twincluster import assign, sizes
+from twincluster import assign, draws, sizes
+from twincluster.batch_norm import in_shuffled_halves
+from twincluster.methods.base import Network
 
+KEY_ORDER = 12  # stream of random numbers
 FINAL_STARTS, FINAL_STARTS_MANY = 10, 3  # of the k-means that decides the result; above assign.FEW_CLUSTERS
 
 
@@ -20,6 +23,14 @@ def mlp(n_inputs: int, hidden: int, n_outputs: int, *, batch_norm: bool) -> nn.S
     if batch_norm:
         layers.insert(1, nn.BatchNorm1d(hidden))
     return nn.Sequential(*layers)
+
+
+def key_features(momentum: Network, images: Tensor, keys: Tensor, *, shuffled: bool) -> Tensor:
+    """(N,F) of the momentum network; `shuffled`: by halves of a random order, so that batch-norm tells no query."""
+    if not shuffled:
+        return momentum.backbone_features(images)
+    draw = draws.uniform(keys, KEY_ORDER, 1).squeeze(1)
+    return in_shuffled_halves(momentum.backbone_features, images, draw)
 
 
 class Centres(nn.Module):

@@ -13,15 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from twincluster import draws, peer_losses
-from twincluster.batch_norm import in_shuffled_halves
+from twincluster import peer_losses
 from twincluster.config import Config, Count, Positive, Share, own_settings
 from twincluster.errors import InputError
 from twincluster.memory import Queue, ema_update, momentum_copy, queue_size
 from twincluster.methods.base import Batch, DataShape, Method, Network, Outcome
+from twincluster.methods.heads import key_features
 from twincluster.methods.tcc import simplex
 
-KEY_ORDER = 12  # stream of random numbers
 KEPT = 256  # rows of the queue that the model keeps for prediction
 
 
@@ -109,7 +108,8 @@ class Mice(Method):
     def losses(self, views: tuple[Tensor, ...], samples: Tensor, keys: Tensor) -> Outcome:
         features = self.online.backbone_features(views[0])
         with torch.no_grad():
-            key = self.momentum.by_experts(self.key_features(views[1], keys))  # v, (N,K,D)
+            seen = key_features(self.momentum, views[1], keys, shuffled=self.settings.shuffle_keys)
+            key = self.momentum.by_experts(seen)  # v, (N,K,D)
         log_prior = self.online.log_prior(self.online.backbone_features(views[2]))
         likelihood = self.online.likelihood(self.online.by_experts(features), key, self.queue)
         posterior = F.softmax((log_prior + likelihood).detach(), 1)  # p(z|x,y)
@@ -120,12 +120,6 @@ class Mice(Method):
             memory={"key": key, "posterior": posterior},
             metrics={"expert_loss": -(posterior * likelihood.detach()).sum(1).mean()},
         )
-
-    def key_features(self, images: Tensor, keys: Tensor) -> Tensor:
-        if not self.settings.shuffle_keys:
-            return self.momentum.backbone_features(images)
-        draw = draws.uniform(keys, KEY_ORDER, 1).squeeze(1)
-        return in_shuffled_halves(self.momentum.backbone_features, images, draw)
 
     def remember(self, memory: dict[str, Tensor]) -> None:
         key = memory["key"]

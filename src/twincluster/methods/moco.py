@@ -13,14 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from twincluster import draws, losses
-from twincluster.batch_norm import in_shuffled_halves
+from twincluster import losses
 from twincluster.config import Config, Count, Positive, Share, own_settings
 from twincluster.memory import Queue, ema_update, momentum_copy, queue_size
 from twincluster.methods.base import Batch, DataShape, Method, Network, Outcome
-from twincluster.methods.heads import Centres, mlp
+from twincluster.methods.heads import Centres, key_features, mlp
 
-KEY_ORDER = 12  # stream of random numbers
 RECENT = 4096  # features from which clusters are recorded while training
 
 
@@ -74,11 +72,11 @@ class Moco(Method):
     def losses(self, views: tuple[Tensor, ...], samples: Tensor, keys: Tensor) -> Outcome:
         features = self.online.backbone_features(views[0])
         with torch.no_grad():
-            key_features = self.key_features(views[1], keys)
-            key = self.momentum.project(key_features)  # (N,D)
+            seen = key_features(self.momentum, views[1], keys, shuffled=self.settings.shuffle_keys)
+            key = self.momentum.project(seen)  # (N,D)
         rows, valid = self.queue.rows, self.queue.valid()
         likelihood = losses.info_nce(self.online.project(features), key, rows, valid, self.settings.temperature)
-        unit, key_unit = F.normalize(features.detach(), dim=1), F.normalize(key_features, dim=1)
+        unit, key_unit = F.normalize(features.detach(), dim=1), F.normalize(seen, dim=1)
         return Outcome(
             loss=-likelihood.mean(),
             assignment=self.online.centres(unit).exp(),
@@ -86,12 +84,6 @@ class Moco(Method):
             memory={"key": key, "features": key_unit},
             metrics={},
         )
-
-    def key_features(self, images: Tensor, keys: Tensor) -> Tensor:
-        if not self.settings.shuffle_keys:
-            return self.momentum.backbone_features(images)
-        draw = draws.uniform(keys, KEY_ORDER, 1).squeeze(1)
-        return in_shuffled_halves(self.momentum.backbone_features, images, draw)
 
     def remember(self, memory: dict[str, Tensor]) -> None:
         self.queue.push(memory["key"])

@@ -61,6 +61,7 @@ class Scan(Method):
     bank: Tensor  # (n,F) features of the newest first view
     nearest: Tensor  # (n,k) positions of neighbours
     stage: Tensor  # () int64
+    taught: Tensor  # () int64, the stage of the last epoch that was trained
     progress: Tensor  # ()
 
     def __init__(self, config: Config, shape: DataShape) -> None:
@@ -71,7 +72,8 @@ class Scan(Method):
         self.centres = Centres(config.n_clusters, n_features)  # for the record, while the head has learned nothing
         self.register_buffer("bank", torch.zeros(shape.n_samples, n_features))
         self.register_buffer("nearest", torch.zeros(shape.n_samples, count, dtype=torch.int64))
-        self.register_buffer("stage", torch.zeros((), dtype=torch.int64))
+        for name in ("stage", "taught"):
+            self.register_buffer(name, torch.zeros((), dtype=torch.int64))
         self.register_buffer("progress", torch.zeros(()))
 
     def schedule(self, epoch: int, progress: float) -> None:
@@ -120,9 +122,18 @@ class Scan(Method):
     ) -> dict[str, float]:
         """The next stage, once its share of the run has come."""
         self.centres.fit(self.bank, seed=self.seed + epoch)
+        self.taught.copy_(self.stage)
         if self.stage == PRETEXT and self.progress >= self.settings.cluster_start:
             self.nearest.copy_(neighbours.nearest_rows(self.bank, self.nearest.shape[1]))
             self.stage.fill_(NEIGHBOURS)
         elif self.stage == NEIGHBOURS and self.progress >= self.settings.self_label_start:
             self.stage.fill_(SELF_LABELS)
         return {"stage": float(self.stage)}
+
+    @torch.no_grad()
+    def finish(self, embed: Callable[[Network], Tensor]) -> None:
+        """A run too short for the head to have learned a thing ends with clusters by k-means."""
+        if self.taught == PRETEXT:
+            self.centres.settle(embed(self.online), seed=self.seed)
+            self.online.head.weight.copy_(self.centres.scale * self.centres.directions)
+            self.online.head.bias.zero_()
