@@ -86,7 +86,7 @@ def update(
         Print JSON instead of text.
     """
     if undo:
-        _undo(run, source)
+        _undo(run, source, json)
         return
     if source is None:
         raise InputError("twincluster update needs SOURCE; see twincluster update --help")
@@ -107,13 +107,14 @@ def update(
     print(done.to_json() if json else done.to_text())
 
 
-def _undo(run: Path, source: str | None) -> None:
+def _undo(run: Path, source: str | None, json: bool) -> None:
     if source is not None:
         raise InputError("--undo takes the last update back, whatever its source was: leave SOURCE out")
     from twincluster.results import Run
     from twincluster.update_undo import undo_update
 
-    print(undo_update(Run.open(run)))
+    done = undo_update(Run.open(run))
+    print(done.to_json() if json else done.to_text())
 
 
 def evaluate(

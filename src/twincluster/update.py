@@ -1,7 +1,8 @@
 """New images for a finished run: each gets a row, without training, and is compared with those of the training.
 
 assignments.csv is replaced in one move. What comes after it, updates.jsonl and then stamps.csv, only ever lags behind:
-after a kill at any moment the same command finishes what it began.
+after a kill at any moment the same command finishes what it began. What the rows were before lies in updating.json
+meanwhile, so that the way back never leads to what a killed attempt has left.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from twincluster.known import read_stamps, row_names, stamps_of, write_stamps
 from twincluster.opening import open_with
 from twincluster.report.outdated import mark_outdated
 from twincluster.results import Assignments, Run
-from twincluster.update_undo import way_back
+from twincluster.update_undo import begin, end, recover, way_back
 
 LISTED = 5  # clusters whose shares are told
 NOTABLE = 3.0  # standard errors by which the share of a cluster differs
@@ -96,6 +97,7 @@ def update(
     config, _, data = run.read_config()
     reference = Reference.read(run.folder, config.n_clusters)
     with only_one(run.folder / "config.json"):
+        recover(run)
         before, stamps = run.read_assignments(), read_stamps(run.folder)
         training = before.first(data["inputs"]).sizes(config.n_clusters)
         nothing = Updated(run, listing.name, len(listing.paths), before, (training, [0] * config.n_clusters))
@@ -118,12 +120,9 @@ def update(
             drift=Drift.between(reference, features, probabilities[readable]) if reference else None,
             has_reference=reference is not None,
         )
-        begun = [task.place for task in tasks if task.is_new and task.place is not None]  # by one that was broken off
-        replaced = [task.place for task in tasks if task.place is not None and not task.is_new and fresh[task.row]]
-        back = way_back(before, stamps, begun, replaced)
-        _write(done, location, listing.files is not None, images.fingerprint, back)
-        stamps |= {task.name: task.stamp for task in tasks if not _is_away(task, now, before)}
-        write_stamps(run.folder, stamps)
+        found = {task.name: task.stamp for task in tasks if not _is_away(task, now, before)}
+        source = {"location": location, "files": listing.files is not None, "fingerprint": images.fingerprint}
+        _write(done, source, before, stamps, found, tasks, fresh)
     return done
 
 
@@ -156,9 +155,11 @@ def _tasks(
 
 
 def _part(listing: Listing, tasks: Sequence[_Task]) -> Listing:
-    """The inputs that tasks are about, under the names of their rows."""
+    """The inputs that tasks are about, under the names of their rows. Files never share a store with their folder: the
+    one that is there may be all that is left of the images of a training. An array that is all new is not copied."""
     names, chosen = tuple(task.name for task in tasks), [task.input for task in tasks]
-    part = listing if len(chosen) == len(listing.paths) else listing.part(chosen)
+    is_whole = listing.files is None and len(chosen) == len(listing.paths)
+    part = listing if is_whole else listing.part(chosen)
     return dataclasses.replace(part, paths=names, labels=None, class_names=None, split=None)
 
 
@@ -191,24 +192,35 @@ def _merged(before: Assignments, now: Assignments, tasks: Sequence[_Task], fresh
     return Assignments(tuple(paths), clusters, confidence, tuple(status))
 
 
-def _write(done: Updated, location: str | None, are_files: bool, fingerprint: str, back: dict[str, Any] | None) -> None:
-    if not done.added + done.changed:
-        return
-    done.run.append_update()
-    # before the table: after a kill in between it is only told too early
-    mark_outdated(done.run.folder, f"{done.added:,} images added, {done.changed:,} changed")
-    done.run.write_assignments(done.assignments)
-    done.run.append_update(
-        {
-            "time": datetime.now(UTC).isoformat(timespec="seconds"),
-            "location": location,
-            "files": are_files,
-            "fingerprint": fingerprint,
-            "version": twincluster.__version__,
-            **done.to_dict(),
-            "undo": back,
-        }
-    )
+def _write(
+    done: Updated,
+    source: dict[str, Any],
+    before: Assignments,
+    stamps: dict[str, str],
+    found: dict[str, str],
+    tasks: Sequence[_Task],
+    fresh: np.ndarray,
+) -> None:
+    """The rows, where there are any, then the line of the update, then the stamps that were found."""
+    if done.added + done.changed:
+        begun = [task.place for task in tasks if task.is_new and task.place is not None]  # by one that was broken off
+        replaced = [task.place for task in tasks if task.place is not None and not task.is_new and fresh[task.row]]
+        begin(done.run, before, stamps, replaced, found)
+        done.run.append_update()
+        # before the table: after a kill in between it is only told too early
+        mark_outdated(done.run.folder, f"{done.added:,} images added, {done.changed:,} changed")
+        done.run.write_assignments(done.assignments)
+        done.run.append_update(
+            {
+                "time": datetime.now(UTC).isoformat(timespec="seconds"),
+                **source,
+                "version": twincluster.__version__,
+                **done.to_dict(),
+                "undo": way_back(before, stamps, begun, replaced),
+            }
+        )
+    write_stamps(done.run.folder, stamps | found)
+    end(done.run)
 
 
 def _mix(then: list[int], now: list[int]) -> str:

@@ -11,6 +11,7 @@ from explorer_server import Served, serving
 from PIL import Image
 
 from command_line import worked
+from twincluster.explorer import newest
 from twincluster.images.sources import open_source
 from twincluster.known import stamps_of, write_stamps
 from twincluster.results import Run
@@ -62,6 +63,37 @@ def test_an_update_is_seen_without_a_restart(served: Served, photos: Path) -> No
         with Image.open(io.BytesIO(served.get(f"/api/thumbnail/{rows[name]}").content)) as picture:
             assert abs(int(np.asarray(picture.convert("RGB"))[0, 0, 0]) - grey) <= 2
     assert served.edit("split", cluster=after["clusters"][0]["id"], parts=2).status_code == 200
+
+
+def test_a_run_that_cannot_be_opened_again_is_told_once_and_opened_when_it_can(
+    served: Served, photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened: list[object] = []
+    real = newest.Library
+    monkeypatch.setattr(newest, "Library", lambda *given: opened.append(given) or real(*given))  # type: ignore[func-returns-value]
+    settings = served.run.folder / "config.json"
+    whole = settings.read_text()
+    Image.new("RGB", (12, 12), (250,) * 3).save(photos / "later.png")
+    worked("update", served.run.folder, photos)
+    settings.write_text("damaged")
+    until(served, lambda: bool(opened))
+    for _ in range(10):
+        assert served.get("/api/number").status_code < 500
+        time.sleep(0.05)
+    assert len(opened) == 1
+    said = capsys.readouterr().err
+    assert said.count("the run has changed but cannot be opened again: ") == said.count("\n") == 1
+    assert "config.json cannot be read as a run's settings" in said
+    settings.write_text(whole)
+    until(served, lambda: served.state["run"]["inputs"] == 13)
+
+
+def test_an_undo_while_the_run_is_looked_at(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that goes between two questions about it."""
+    before = served.library.read_signature()
+    monkeypatch.setattr(Path, "is_file", lambda self: True)
+    assert not (served.run.folder / "updates.jsonl").exists()
+    assert served.library.read_signature() == before
 
 
 def test_a_run_whose_images_were_moved_is_shown_from_the_store(served: Served, tmp_path: Path) -> None:

@@ -130,8 +130,27 @@ def test_a_changed_folder_decodes_what_changed(tmp_path: Path, own_cache: Path) 
         assert np.array_equal(after.pixels[now], before.pixels[then])
         assert after.status[now] == before.status[then]
     assert after.fingerprint != before.fingerprint
-    assert len(list(own_cache.glob("*/*.npy"))) == 1  # the old one is gone
-    assert np.array_equal(before.pixels[0], after.pixels[0])  # and who had it open still reads it
+
+
+def test_the_last_finished_stores_of_a_folder_stay_and_no_others(tmp_path: Path, own_cache: Path) -> None:
+    folder = photos(tmp_path / "a")
+    states = [opened(folder)]
+    stores = [set(own_cache.glob("*/*.*"))]
+    for number in range(3):
+        Image.new("RGB", (9, 9), (number,) * 3).save(folder / "new.png")
+
+        def stop(done: int, total: int) -> None:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            opened(folder, progress=stop)  # one that is never finished
+        Image.new("RGB", (9, 9), (number,) * 3).save(folder / f"later-{number}.png")
+        states.append(opened(folder))
+        stores.append(set(own_cache.glob("*/*.*")))
+    assert [len(found) for found in stores] == [2, 4, 6, 6]
+    assert stores[0] < stores[1] < stores[2]
+    assert stores[3].isdisjoint(stores[0])  # the oldest is gone
+    assert np.array_equal(states[0].pixels[0], states[3].pixels[0])  # and who had it open still reads it
 
 
 def test_the_fingerprint_is_of_the_data_not_of_its_place(tmp_path: Path) -> None:

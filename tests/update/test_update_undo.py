@@ -1,12 +1,13 @@
 """Taking an update back: the run is what it was, byte for byte, and what cannot be taken back is refused."""
 
+import json
 import os
 import shutil
 from pathlib import Path
 
 import pytest
 from PIL import Image
-from update_runs import counts, pictures, updated
+from update_runs import counts, pictures, rows_of, updated
 
 from command_line import command, worked
 from twincluster.edits import Edits
@@ -29,6 +30,21 @@ def broken_off(run: Path) -> None:
     (run / "updates.jsonl").write_text("")
     stamps = (run / "stamps.csv").read_text().splitlines(keepends=True)
     (run / "stamps.csv").write_text("".join(line for line in stamps if "/more/" not in line))
+
+
+def killed(patch: pytest.MonkeyPatch, run: Path, source: Path, step: str, nth: int = 1) -> None:
+    """An update that ends when it comes to a step of `Run` for the nth time."""
+    real, calls = getattr(Run, step), []
+
+    def stop(self: Run, *arguments: object) -> None:
+        calls.append(step)
+        if len(calls) == nth:
+            raise KeyboardInterrupt
+        real(self, *arguments)
+
+    with patch.context() as here:
+        here.setattr(Run, step, stop)
+        assert command("update", run, source).status == 130
 
 
 def test_two_updates_are_taken_back_one_after_the_other(place: Path) -> None:
@@ -67,6 +83,52 @@ def test_an_undo_that_was_broken_off_is_finished_by_the_same_command(
         assert state(place / step) == first
 
 
+def test_an_update_that_was_broken_off_is_not_mistaken_for_the_one_before(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, photos = place / "run", place / "photos"
+    updated(run, pictures(place / "more", n=12, seed=1))
+    shutil.copytree(run, place / "replaced")
+    second = state(run)
+    killed(monkeypatch, run, pictures(place / "other", n=3, seed=2), "append_update", nth=2)
+    change(photos / "red" / "00.png")
+    killed(monkeypatch, place / "replaced", photos, "append_update", nth=2)
+    for one, source in ((run, place / "other"), (place / "replaced", photos)):
+        assert "one was broken off; start it again, then undo it" in command("update", one, "--undo").complaint
+        updated(one, source)
+        worked("update", one, "--undo")
+        assert state(one) == second
+
+
+def test_an_update_that_never_reached_the_table_is_no_hindrance(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, first = place / "run", state(place / "run")
+    updated(run, pictures(place / "more", n=12, seed=1))
+    change(place / "photos" / "red" / "00.png")
+    killed(monkeypatch, run, place / "photos", "write_assignments")
+    assert (run / "updating.json").exists()
+    worked("update", run, "--undo")
+    assert state(run) == first
+    assert not (run / "updating.json").exists()
+
+
+@pytest.mark.parametrize("between", [False, True])
+def test_the_way_back_of_an_update_that_was_started_again(
+    place: Path, monkeypatch: pytest.MonkeyPatch, between: bool
+) -> None:
+    run, photos = place / "run", place / "photos"
+    shutil.copy(photos / "blue" / "02.png", photos / "red" / "00.png")
+    first, known = state(run), rows_of(run)["red/00.png"]
+    killed(monkeypatch, run, photos, "append_update", nth=2)
+    assert (run / "assignments.csv").read_bytes() != first["assignments.csv"]
+    if between:
+        updated(run, pictures(place / "more", n=3, seed=1))
+        first = state(run)
+    assert counts(updated(run, photos)) == (0, 1, 44, 0)
+    assert "0 rows removed, 1 put back" in worked("update", run, "--undo").out
+    assert state(run) == first
+    assert rows_of(run)["red/00.png"] == known
+
+
 def test_corrections_of_its_images_keep_an_update(place: Path) -> None:
     run = place / "run"
     Edits(Run.open(run)).rename(0, "sea")
@@ -77,6 +139,24 @@ def test_corrections_of_its_images_keep_an_update(place: Path) -> None:
     Edits(Run.open(run)).mark_junk([50])
     assert "corrections by hand that name images of that update: move" in command("update", run, "--undo").complaint
     assert state(run) == before
+
+
+def test_corrections_that_were_begun_after_an_update_keep_it(place: Path) -> None:
+    run = place / "run"
+    updated(run, pictures(place / "more", n=12, seed=1))
+    Edits(Run.open(run)).rename(0, "sea")
+    said = command("update", run, "--undo").complaint
+    assert said.startswith(f"the corrections by hand of {run} were begun after that update: move {run}/edits.jsonl")
+    (run / "edits.jsonl").rename(place / "edits.jsonl")
+    assert "12 rows removed" in worked("update", run, "--undo").out
+
+
+def test_an_undo_as_json(place: Path) -> None:
+    run = place / "run"
+    updated(run, pictures(place / "more", n=12, seed=1))
+    assert json.loads(worked("update", run, "--undo", "--json").out) == {
+        "undone": True, "table": f"{run}/assignments.csv", "source": "more/", "removed": 12, "put_back": 0, "rows": 45,
+    }  # fmt: skip
 
 
 def test_what_has_no_way_back_is_refused(place: Path) -> None:

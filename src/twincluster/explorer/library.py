@@ -28,6 +28,8 @@ from twincluster.report.material import spread_evenly
 from twincluster.results import Run
 
 CHUNK = 65_536  # rows compared at once
+TABLES = ("assignments.csv", "updates.jsonl", "stamps.csv")  # what `twincluster update` writes
+Signature = tuple[tuple[int, int], ...]
 NOT_YET = "the features are still being computed: try again in a moment"
 
 
@@ -79,10 +81,12 @@ class Library:
         self.map_is_coming = False
         self._laying_out = Lock()
 
-    def read_signature(self) -> tuple[tuple[int, int], ...]:
-        """Of what `twincluster update` writes: it is another one when that has run."""
-        found = [(self.run.folder / name) for name in ("assignments.csv", "updates.jsonl", "stamps.csv")]
-        stats = [path.stat() for path in found if path.is_file()]
+    def read_signature(self, *names: str) -> Signature:
+        """Of files of the run, else of what `twincluster update` writes: it is another one when that has run."""
+        stats = []
+        for name in names or TABLES:
+            with suppress(FileNotFoundError):  # which `update --undo` may remove at any moment
+                stats.append((self.run.folder / name).stat())
         return tuple((stat.st_mtime_ns, stat.st_size) for stat in stats)
 
     def start(self) -> None:

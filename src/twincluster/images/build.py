@@ -3,7 +3,7 @@
 They are <tag>.npy, the pixels, beside <tag>.jsonl, the journal: a line for each row that has been written. A store is
 complete when no line is missing, so a killed build cannot claim to be; the next goes on where that one stopped. The
 tag stands for every name, size and time of change: after a change a new store copies the rows that stayed as they
-were, decodes the others and replaces the old one.
+were and decodes the others. The last few old ones stay: a run whose files have moved is shown from the one it used.
 """
 
 import errno
@@ -24,6 +24,7 @@ from twincluster.images.decode_many import decode_many
 from twincluster.images.inputs import Input
 
 _LINES_HELD = 64  # rows decoded again, at most, after a build was killed
+_KEPT = 2  # finished stores of earlier states of a source, beside the newest
 
 Entry = tuple[str, int, int]  # path as written, size, time of change in ns; -1 where there is no file
 
@@ -97,10 +98,7 @@ def build(store: Store, files: Sequence[Input], workers: int, progress: Callable
                     writer.add(row, pixels, status)
                     done += 1
                     progress(done, len(files))
-        for path in store.folder.iterdir():
-            if path.suffix in (".npy", ".jsonl") and path.stem != store.tag:
-                with suppress(OSError):  # still open elsewhere, on a system that minds
-                    path.unlink()
+        _prune(store)
         return store.rows()
 
 
@@ -146,6 +144,26 @@ def _earlier(store: Store) -> dict[Entry, tuple[np.ndarray, int, Row]]:
                 if not may_pass(kept.status) and row < len(pixels):
                     found[kept.entry] = pixels, row, kept
     return found
+
+
+def _prune(store: Store) -> None:
+    """Of other states of the same source only the newest finished ones stay, so that they do not fill the disk."""
+    others = [path for path in store.folder.glob("*.jsonl") if path != store.journal and _is_finished(path)]
+    kept = sorted(others, key=lambda path: (path.stat().st_mtime_ns, path.name))[-_KEPT:]
+    tags = {store.tag, *(path.stem for path in kept)}
+    for path in store.folder.iterdir():
+        if path.suffix in (".npy", ".jsonl") and path.stem not in tags:
+            with suppress(OSError):  # still open elsewhere, on a system that minds
+                path.unlink()
+
+
+def _is_finished(journal: Path) -> bool:
+    """Whether every row has been written, those of files that were missing included: a run may have seen just that."""
+    try:
+        count = len(np.load(journal.with_suffix(".npy"), mmap_mode="r", allow_pickle=False))
+    except (OSError, ValueError):
+        return False
+    return read_journal(journal).keys() == set(range(count))
 
 
 class _Writer:
