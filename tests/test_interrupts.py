@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,14 @@ from twincluster.interrupts import noted
 from twincluster.results import Run
 
 RARELY = "train.checkpoint_minutes=100"
+
+
+@pytest.fixture(autouse=True)
+def heard() -> Iterator[None]:
+    """A shell that starts the tests in the background has them ignore Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def interrupt() -> None:

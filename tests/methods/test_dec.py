@@ -5,7 +5,8 @@ import torch
 
 import reference_peers as slow
 from small_peers import SAMPLES, N, method_of, step, views_of
-from small_runs import make
+from small_runs import images_of, make, rows, train
+from twincluster.errors import InputError
 from twincluster.methods.base import Batch
 
 
@@ -67,3 +68,8 @@ def test_centres_are_of_k_means_until_clusters_begin_and_learned_after() -> None
 def test_images_are_reconstructed_pixel_by_pixel() -> None:
     method = make("images", "method=dec", "own.hidden=4").method
     assert method.decoder(torch.zeros(N, 10)).shape == (N, 3 * 8 * 8)
+
+
+def test_a_rate_that_is_too_high_is_told() -> None:
+    with pytest.raises(InputError, match="has diverged: lower the rate"):
+        train(images_of(rows()), "method=dec", "train.epochs=2", "optimiser.learning_rate=100.0")

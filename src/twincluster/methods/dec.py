@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from twincluster import peer_losses
 from twincluster.config import Config, Count, Share, own_settings
+from twincluster.errors import InputError
 from twincluster.methods.base import Batch, DataShape, Method, Network, Outcome
 from twincluster.methods.heads import mlp
 
@@ -100,6 +101,10 @@ class Dec(Method):
         found = [(batch.samples, self.online.embed(batch.plain())) for batch in batches()]
         self.online.train()
         samples, embedding = torch.cat([pair[0] for pair in found]), torch.cat([pair[1] for pair in found])
+        if not embedding.isfinite().all():
+            raise InputError(
+                "the reconstruction of dec has diverged: lower the rate, --set optimiser.learning_rate=..."
+            )
         if not self.clustering:
             begins = bool(self.progress >= self.settings.cluster_start)
             self.online.prototypes.copy_(self.centres(embedding, STARTS if begins else 1, self.seed + epoch))
