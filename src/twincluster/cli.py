@@ -188,7 +188,7 @@ def fit(
 
 @app.command(group=START)
 def demo(*, out: Path | None = None, seed: int = 0, epochs: int | None = None) -> None:
-    """Cluster 1,797 embedded images of digits in about a minute, beside k-means, Ward and spectral clustering.
+    """Cluster 1,797 embedded images of digits in a minute or two, beside k-means, Ward and spectral clustering.
 
     Example: twincluster demo
 
