@@ -264,7 +264,6 @@ def _coerce(value: Any, wanted: Any, name: str) -> Any:
 
 
 _ARTICLES = {int: "a whole number", float: "a number", str: "a word", bool: "true or false"}
-
 _PROBABILITIES = ("augment.crop_area", "augment.grey", "augment.jitter", "augment.flip", "augment.blur",
                   "augment.solarise", "augment.hole", "augment.dropout", "tcc.alpha", "tcc.ema", "optimiser.warmup",
                   "optimiser.momentum", "anchored.ema", "anchored.cluster_start", "anchored.commit_start",

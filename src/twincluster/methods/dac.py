@@ -21,7 +21,7 @@ RISE = 0.1  # how much the lower threshold rises while the upper one falls by 1
 
 @dataclass(frozen=True)
 class DacSettings:
-    """Section 4.3 of the paper: u = .95 - lambda and l = .455 + .1 lambda, until they meet."""
+    """Thresholds u = .95 - lambda and l = .455 + .1 lambda, until they meet."""
 
     upper: Share = 0.95  # u, above which a pair is alike, when training begins
     lower: Share = 0.455  # l, below which it is not

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from twincluster import draws, peer_losses
 from twincluster.config import Config, Count, Share, own_settings
-from twincluster.methods.base import Batch, DataShape, Method, Network, Outcome
+from twincluster.methods.base import Batch, DataShape, Method, Outcome
+from twincluster.methods.dac import DacNetwork
 from twincluster.methods.heads import mlp
 
 PARTNER = 15  # stream of random numbers
@@ -23,7 +24,7 @@ PARTNER = 15  # stream of random numbers
 
 @dataclass(frozen=True)
 class DccmSettings:
-    """Section 4.2 of the paper, and its code for CIFAR-10."""
+    """For CIFAR-10."""
 
     graph_threshold: Share = 0.95  # cosine of two assignments that are one edge of the graph
     label_threshold: Share = 0.9  # of an assignment that is learned as a label
@@ -32,35 +33,19 @@ class DccmSettings:
     hidden: Count = 512  # width of the discriminator
 
 
-class DccmNetwork(Network):
-    """Backbone, and a layer whose batch-norm keeps assignments from being all alike at the start."""
-
-    def __init__(self, config: Config, shape: DataShape) -> None:
-        super().__init__(config, shape)
-        self.head = nn.Sequential(
-            nn.Linear(self.backbone.n_features, config.n_clusters, bias=False), nn.BatchNorm1d(config.n_clusters)
-        )
-
-    def embed(self, images: Tensor) -> Tensor:
-        return F.normalize(self.backbone_features(images), dim=1)
-
-    def log_assign(self, images: Tensor) -> Tensor:
-        return F.log_softmax(self.head(self.backbone_features(images)), 1)
-
-
 class Dccm(Method):
     """DCCM: pseudo-graph, pseudo-labels and mutual information of features."""
 
     # differs from the paper: Adam or SGD in place of RMSprop
 
-    network_type = DccmNetwork
+    network_type = DacNetwork
     settings_type = DccmSettings
-    online: DccmNetwork
+    online: DacNetwork
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__()
         self.settings = own_settings(config, DccmSettings)
-        self.online = DccmNetwork(config, shape)
+        self.online = DacNetwork(config, shape)
         self.discriminator = mlp(
             self.online.backbone.n_features + config.n_clusters, self.settings.hidden, 1, batch_norm=False
         )
