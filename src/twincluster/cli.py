@@ -99,8 +99,8 @@ def fit(
     out
         The run folder to write; runs/NAME when left out.
     recipe
-        A recipe by name (`twincluster recipes` lists them) or a TOML file. Left out, it is `default`, or `rows` for
-        an array of rows, or `pretrained` with a pretrained backbone.
+        A recipe by name (`twincluster recipes` lists them) or a TOML file. Left out, it is `default`, or `gpu` where
+        there is one, or `rows` for an array of rows, or `pretrained` with a pretrained backbone.
     method
         A method by name (`twincluster methods` lists them) instead of the recipe's, or package.module:Class, one of
         your own. --set own.FIELD=VALUE changes what only that method knows.
@@ -167,11 +167,11 @@ def fit(
     if ":" in str(named := changes.get("method", "")):
         import_method(named)  # who names code here wants it to run; a recipe or a run that does is not enough
     note = None
-    if recipe is None and backbone is None and "encoder" not in train:
+    if recipe is None and "encoder" not in train:
         if listing.is_rows:
             config = configure("rows", changes, options)
         else:
-            config, note = opening.without_gpu(config, listing, lambda: configure("pretrained", changes, options))
+            config, note = opening.by_device(config, listing, lambda name: configure(name, changes, options))
     if note:
         print(note, flush=True)
     board = out / "tensorboard" if tensorboard else None

