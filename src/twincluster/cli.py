@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 
@@ -23,6 +24,9 @@ from twincluster.launch import decided, in_turn, refuse_several
 from twincluster.options import cluster_settings, configure, network_settings
 from twincluster.recipe import load_recipe, recipe_names
 from twincluster.report.command import labels_of, report, report_after_fit
+
+if TYPE_CHECKING:
+    from twincluster.images.listing import Listing
 
 TOGETHER = ("fit", "demo")  # what several processes, started by torchrun, do together
 
@@ -156,24 +160,16 @@ def fit(
 
     # before torch: a wrong name is told at once
     listing = in_turn(config.train.device, lambda: open_source(source, labels=labels, root=data_root))
-    others = f" ({listing.skipped:,} other file{'s' * (listing.skipped != 1)} left alone)" if listing.skipped else ""
-    wanted = str(config.n_clusters or "{} to {}".format(*config.clusters_between))
-    print(f"{len(listing.paths):,} inputs in {listing.name}{others}, {wanted} clusters", flush=True)
+    _announce(listing, config)
 
-    from twincluster import opening, pipeline
+    from twincluster import pipeline
     from twincluster.methods import import_method
     from twincluster.progress import Progress
 
     if ":" in str(named := changes.get("method", "")):
         import_method(named)  # who names code here wants it to run; a recipe or a run that does is not enough
-    note = None
     if recipe is None and "encoder" not in train:
-        if listing.is_rows:
-            config = configure("rows", changes, options)
-        else:
-            config, note = opening.by_device(config, listing, lambda name: configure(name, changes, options))
-    if note:
-        print(note, flush=True)
+        config = _suited(config, listing, lambda name: configure(name, changes, options))
     board = out / "tensorboard" if tensorboard else None
     with resumable(out, "the same command with"), Progress(tensorboard=board) as progress:
         fitted = pipeline.fit(
@@ -240,6 +236,24 @@ def methods() -> None:
 
     for name, method in METHODS.items():
         print(f"{name:32} {(method.__doc__ or '').strip().splitlines()[0]}")
+
+
+def _announce(listing: Listing, config: Config) -> None:
+    others = f" ({listing.skipped:,} other file{'s' * (listing.skipped != 1)} left alone)" if listing.skipped else ""
+    wanted = str(config.n_clusters or "{} to {}".format(*config.clusters_between))
+    print(f"{len(listing.paths):,} inputs in {listing.name}{others}, {wanted} clusters", flush=True)
+
+
+def _suited(config: Config, listing: Listing, recipe: Callable[[str], Config]) -> Config:
+    """The settings of the recipe that suits data and device, where nobody named one; `recipe` makes settings of it."""
+    from twincluster.opening import by_device
+
+    if listing.is_rows:
+        return recipe("rows")
+    config, note = by_device(config, listing, recipe)
+    if note:
+        print(note, flush=True)
+    return config
 
 
 def _above_zero(**options: float | None) -> None:

@@ -17,6 +17,7 @@ from twincluster.images.store import Images
 from twincluster.memory import queue_size
 from twincluster.methods import find_method
 from twincluster.methods.base import DataShape
+from twincluster.methods.tcc import Tcc
 from twincluster.sizes import check_parts
 
 STATISTICS_SAMPLE = 10_000  # samples that mean and standard deviation are computed from
@@ -155,13 +156,13 @@ def _backbone(wanted: str, method: str, side: int, device: str) -> str:
         return "mlp"
     if side <= 28 or (device == "cpu" and side <= 32):
         return "small"
-    return "resnet34" if method.startswith("tcc") else "resnet18"
+    return "resnet34" if issubclass(find_method(method), Tcc) else "resnet18"
 
 
 def _batch_size(config: Config, n_samples: int, device: str) -> int:
     # Sec. 4.2: enough samples of every cluster in a step
     wanted = config.train.batch_size or min(32 * config.n_clusters, LARGEST_BATCH)
-    if not config.train.batch_size and not config.method.startswith("tcc"):
+    if not config.train.batch_size and not issubclass(find_method(config.method), Tcc):
         wanted = 512 if device == "cuda" and n_samples >= 20_000 else 128  # a CPU gains nothing but memory use
     return max(2, min(wanted, n_samples))
 

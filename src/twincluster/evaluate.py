@@ -159,7 +159,8 @@ class Health:
 
     def warning(self, method: str) -> str | None:
         """One sentence on what is wrong and what to try with this method, or None."""
-        family = "tcc" if method.startswith("tcc") else method if method in SURER else "other"
+        own = ":" in method  # code of the user's
+        family = "tcc" if method.startswith("tcc") and not own else method if method in SURER else "other"
         n_clusters = len(self.sizes)
         if not math.isfinite(self.confidence):
             return "the assignments are not numbers: training diverged; lower the learning rate or train in float32"

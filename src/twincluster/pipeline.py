@@ -25,7 +25,7 @@ from twincluster.evaluate import Scores, score
 from twincluster.images.sources import Listing
 from twincluster.images.store import Images
 from twincluster.known import stamps_of, write_stamps
-from twincluster.methods.base import Method
+from twincluster.methods.base import Method, Network
 from twincluster.opening import open_for, open_with, refuse_other_weights, with_image_size
 from twincluster.processes import join
 from twincluster.results import Assignments, Run
@@ -94,11 +94,7 @@ def fit(
         raise SystemExit(0)  # the first process writes the result
     config = _keep_model(run, method, config, data, training)
     write_stamps(run.folder, dict(zip(listing.paths, stamps, strict=True)))
-    found = inference.predict(method.online, images.pixels, images.usable)
-    trained = found[np.searchsorted(images.usable, training.usable)]  # those of one split may be some of them
-    Reference.measured(method.online, training.pixels, training.usable, trained).write(run.folder)
-    assignments = Assignments.of(images, images.usable, found)
-    run.write_assignments(assignments)
+    assignments = _keep_rows(run, method.online, images, training)
     scores = None
     if listing.labels is not None and (scored & (listing.labels >= 0) & (assignments.clusters >= 0)).any():
         scores = score(listing.labels[scored], assignments.clusters[scored])
@@ -120,6 +116,16 @@ def _keep_model(run: Run, method: Method, config: Config, data: dict[str, Any], 
         run.write_config(config, data_shape(config, training), data)
     run.save_model(method.online)
     return config
+
+
+def _keep_rows(run: Run, network: Network, images: Images, training: Images) -> Assignments:
+    """Write one row per input, and what images that come later are compared with."""
+    found = inference.predict(network, images.pixels, images.usable)
+    trained = found[np.searchsorted(images.usable, training.usable)]  # those of one split may be some of them
+    Reference.measured(network, training.pixels, training.usable, trained).write(run.folder)
+    assignments = Assignments.of(images, images.usable, found)
+    run.write_assignments(assignments)
+    return assignments
 
 
 def describe(
