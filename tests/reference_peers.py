@@ -190,3 +190,36 @@ def discrimination(true: Array, false: Array, valid: list[bool]) -> float:
     joint = [math.log(1 + math.exp(-float(score))) for score in true]
     apart = [math.log(1 + math.exp(float(score))) for score, yes in zip(false, valid, strict=True) if yes]
     return math.fsum(joint) / len(joint) + math.fsum(apart) / max(1, len(apart))
+
+
+def surest(assignment: Array) -> list[bool]:
+    """CDC: of each cluster's N / K likeliest samples a share that is their mean confidence."""
+    n_samples, n_clusters = len(assignment), len(assignment[0])
+    count, chosen = max(1, n_samples // n_clusters), [False] * n_samples
+    for k in range(n_clusters):
+        likeliest = sorted(range(n_samples), key=lambda i: -float(assignment[i][k]))[:count]
+        confidence = math.fsum(max(map(float, assignment[i])) for i in likeliest) / count
+        for i in likeliest[: int(confidence * count)]:
+            chosen[i] = True
+    return chosen
+
+
+def mini_clusters(features: Array, assignment: Array, starts: list[int], rounds: int) -> list[list[float]]:
+    """CDC: each assignment becomes the mean over its cluster of k-means on the features."""
+    centres = [list(map(float, features[start])) for start in starts]
+    for last in [False] * rounds + [True]:
+        groups: list[list[int]] = [[] for _ in centres]
+        for i, row in enumerate(features):
+            gaps = [math.fsum((float(a) - b) ** 2 for a, b in zip(row, centre, strict=True)) for centre in centres]
+            groups[gaps.index(min(gaps))].append(i)
+        if not last:
+            centres = [mean_row(features[group]) if group else old for group, old in zip(groups, centres, strict=True)]
+    result: list[list[float]] = [[] for _ in features]
+    for group in groups:
+        for i in group:
+            result[i] = mean_row(assignment[group])
+    return result
+
+
+def mean_row(rows: Array) -> list[float]:
+    return [math.fsum(map(float, column)) / len(rows) for column in zip(*rows, strict=True)]

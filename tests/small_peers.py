@@ -20,6 +20,10 @@ SMALL_OWN = {  # what matters to a test; the width of heads and queues is what c
     "propos": ("own.n_features=8", "own.hidden=16", "own.start=0.3"),
     "idfd": ("own.n_features=8",),
     "scan": ("own.n_features=8", "own.hidden=16", "own.neighbours=3", "own.cluster_start=0.2", "own.threshold=0.4"),
+    "cdc": (
+        *("own.queue_size=16", "own.n_features=8", "own.hidden=16"),
+        *("own.head_hidden=12", "own.spread_steps=10", "own.cluster_start=0.2"),
+    ),
     "iic": ("own.n_heads=2", "own.repeats=2", "own.over_clusters=5", "own.cluster_epochs=1"),
     "pica": ("own.repeats=2", "own.over_clusters=5"),
     "dec": ("own.n_features=4", "own.hidden=16", "own.cluster_start=0.2"),

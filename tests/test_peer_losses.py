@@ -184,6 +184,27 @@ def test_true_and_false_pairs(valid: list[bool], dtype: torch.dtype) -> None:
     close(found, slow.discrimination(true, false, valid), dtype)
 
 
+@pytest.mark.parametrize("n,k", [(12, 3), (10, 4), (2, 3)])
+def test_the_surest_of_each_cluster(n: int, k: int) -> None:
+    q = assignments(n, k, seed=n)
+    assert peer_losses.surest_of_clusters(tensor(q, torch.float64)).tolist() == slow.surest(q)
+
+
+@both_dtypes
+@pytest.mark.parametrize("starts", [[0], [5, 1, 3], list(range(7))])
+@pytest.mark.parametrize("rounds", [0, 3])
+def test_neighbours_share_what_they_are_to_believe(starts: list[int], rounds: int, dtype: torch.dtype) -> None:
+    rows, q = arrays((7, 2), seed=4)[0], assignments(7, 3, seed=1)
+    found = peer_losses.mini_cluster_means(tensor(rows, dtype), tensor(q, dtype), torch.tensor(starts), rounds)
+    close(found, slow.mini_clusters(rows, q, starts, rounds), dtype)
+
+
+def test_a_mini_cluster_that_loses_its_rows_stays_where_it_is() -> None:
+    rows = torch.tensor([[0.0], [0.0], [4.0]], dtype=torch.float64)  # the first two starts are one place
+    found = peer_losses.mini_cluster_means(rows, rows + 1, torch.tensor([0, 1, 2]), 5)
+    assert found.tolist() == [[1.0], [1.0], [5.0]]
+
+
 # -- gradients -------------------------------------------------------------------------------------------------------
 
 VALID = torch.tensor([True, False, True])
@@ -211,6 +232,7 @@ DIFFERENTIABLE: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ..
     "target_divergence": (lambda q: peer_losses.target_divergence(q, LABEL), ((3, 2),)),
     "pair_loss": (lambda s: peer_losses.pair_loss(s.sigmoid(), LABEL, LABEL > 0.15), ((3, 2),)),
     "sure_label_loss": (lambda p: peer_losses.sure_label_loss(p, LABEL, 0.6), ((3, 2),)),
+    "label_loss": (lambda p: peer_losses.label_loss(p, torch.tensor([1, 0, 1]), VALID), ((3, 2),)),
     "discrimination_loss": (lambda t, f: peer_losses.discrimination_loss(t, f, VALID), ((3,), (3,))),
 }
 

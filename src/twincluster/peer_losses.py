@@ -161,9 +161,13 @@ def pair_loss(similarity: Tensor, alike: Tensor, chosen: Tensor) -> Tensor:
 def sure_label_loss(log_assignment: Tensor, target: Tensor, threshold: float) -> Tensor:
     """DCCM (Wu et al. 2019, Sec. 3), a number: where the target (N,K) is sure enough, its cluster is the label."""
     confidence, label = target.max(1)
-    sure = confidence > threshold
+    return label_loss(log_assignment, label, confidence > threshold)
+
+
+def label_loss(log_assignment: Tensor, label: Tensor, chosen: Tensor) -> Tensor:
+    """Cross-entropy of assignments (N,K) and labels (N,), a number: the mean over those that are `chosen` (N,)."""
     loss = -log_assignment.gather(1, label[:, None]).squeeze(1)
-    return torch.where(sure, loss, 0.0).sum() / sure.sum().clamp(min=1)
+    return torch.where(chosen, loss, 0.0).sum() / chosen.sum().clamp(min=1)
 
 
 def discrimination_loss(true: Tensor, false: Tensor, valid: Tensor) -> Tensor:
@@ -173,3 +177,34 @@ def discrimination_loss(true: Tensor, false: Tensor, valid: Tensor) -> Tensor:
     """
     apart = torch.where(valid, F.softplus(false), 0.0).sum() / valid.sum().clamp(min=1)
     return F.softplus(-true).mean() + apart
+
+
+def surest_of_clusters(assignment: Tensor) -> Tensor:
+    """CDC (Jia et al. 2025), (N,) bool: of each cluster's N / K likeliest samples as many as they are sure of.
+
+    Their mean confidence is the share that is taken, the likeliest first.
+    """
+    count = max(1, len(assignment) // assignment.shape[1])
+    likeliest = assignment.topk(count, dim=0).indices  # (count,K)
+    taken = (assignment.amax(1)[likeliest].mean(0) * count).floor()  # (K,)
+    rank = torch.arange(count, device=assignment.device)[:, None]
+    return torch.zeros_like(assignment, dtype=torch.bool).scatter(0, likeliest, rank < taken).any(1)
+
+
+def mini_cluster_means(features: Tensor, assignment: Tensor, starts: Tensor, n_iter: int) -> Tensor:
+    """CDC, what a calibrated assignment is to be, (N,K): the mean over samples that are close to each other.
+
+    K-means on the features (N,D), from the rows `starts` (M,) on and for as many rounds as are given, tells which are.
+    """
+    centres = features[starts]  # (M,D)
+    for _ in range(n_iter):
+        member, size = _nearest(features, centres)
+        centres = torch.where(size > 0, member.T @ features / size.clamp(min=1), centres)
+    member, size = _nearest(features, centres)
+    return member @ (member.T @ assignment / size.clamp(min=1))
+
+
+def _nearest(features: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
+    """Which centre is the nearest of each row, as 0 and 1 (N,M), and how many rows each centre has (M,1)."""
+    member = F.one_hot(torch.cdist(features, centres).argmin(1), len(centres)).to(features.dtype)
+    return member, member.sum(0)[:, None]

@@ -137,6 +137,7 @@ FEW_STEPS = {  # settings for 280 steps
     "mice": ("optimiser.learning_rate=1.0", "own.ema=0.99"),
     "propos": ("own.ema=0.99", "own.hidden=512"),
     "scan": ("own.cluster_start=0.4", "own.threshold=0.9"),
+    "cdc": ("own.hidden=512", "own.cluster_start=0.8"),
     "iic": (
         *ADAM,
         "optimiser.learning_rate=0.002",

@@ -10,6 +10,7 @@ from twincluster.methods.anchored import Anchored
 from twincluster.methods.autoencoders import Ae, Dae, Vae
 from twincluster.methods.base import Method
 from twincluster.methods.cc import Cc
+from twincluster.methods.cdc import Cdc
 from twincluster.methods.dac import Dac
 from twincluster.methods.dccm import Dccm
 from twincluster.methods.dcgan import Dcgan
@@ -39,6 +40,7 @@ METHODS: dict[str, type[Method]] = {
     "propos": Propos,
     "idfd": Idfd,
     "scan": Scan,
+    "cdc": Cdc,
     "iic": Iic,
     "pica": Pica,
     "dec": Dec,

@@ -6,22 +6,19 @@ Autoencoders"; Kingma and Welling 2014, "Auto-Encoding Variational Bayes". Shape
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from twincluster import draws, generative_losses
 from twincluster.config import Config, Count, Positive, Share, own_settings
-from twincluster.memory import Queue, queue_size
-from twincluster.methods.base import Batch, DataShape, Method, Network, Outcome
+from twincluster.methods.base import Batch, DataShape, Outcome
 from twincluster.methods.decoder import Decoder
 from twincluster.methods.heads import Centres
+from twincluster.methods.kmeans_at_end import CentresNetwork, KmeansAtEnd
 
 MASK, CODE_NOISE = 15, 16  # streams of random numbers
-RECENT = 4096  # codes from which clusters are recorded while training
 
 
 @dataclass(frozen=True)
@@ -46,7 +43,7 @@ class VaeSettings(AeSettings):
     noise: Positive = 0.5  # standard deviation of a standardised pixel about what the decoder says
 
 
-class AeNetwork(Network):
+class AeNetwork(CentresNetwork):
     """Backbone, a linear layer to the code, and the centres of k-means on it."""
 
     settings_type: type[AeSettings] = AeSettings
@@ -67,10 +64,6 @@ class AeNetwork(Network):
 
     def embed(self, images: Tensor) -> Tensor:
         return F.normalize(self.code(images), dim=1)
-
-    def log_assign(self, images: Tensor) -> Tensor:
-        log_assignment: Tensor = self.centres(self.embed(images))
-        return log_assignment
 
 
 class DaeNetwork(AeNetwork):
@@ -96,7 +89,7 @@ class VaeNetwork(AeNetwork):
         return self.posterior(images)[0]
 
 
-class Ae(Method):
+class Ae(KmeansAtEnd):
     """An autoencoder, and k-means on its codes at the end."""
 
     network_type: type[AeNetwork] = AeNetwork
@@ -105,11 +98,9 @@ class Ae(Method):
 
     # differs from the paper: all layers learn together, none is trained before the next
     def __init__(self, config: Config, shape: DataShape) -> None:
-        super().__init__()
-        settings, self.seed = own_settings(config, self.settings_type), config.seed
-        self.online = self.network_type(config, shape)
+        super().__init__(config, shape)
+        settings = own_settings(config, self.settings_type)
         self.decoder = Decoder(settings.n_features, self.online, settings.width)
-        self.recent = Queue(queue_size(RECENT, shape.n_samples, config.train.batch_size), settings.n_features)
 
     def views(self, batch: Batch) -> tuple[Tensor, ...]:
         return (batch.plain(),)  # what is to be rebuilt is the image itself
@@ -123,19 +114,6 @@ class Ae(Method):
         q = self.online.centres(unit).exp()
         # there is no other view that could disagree
         return Outcome(loss, assignment=q, key_assignment=q, memory={"features": unit}, metrics=metrics)
-
-    def remember(self, memory: dict[str, Tensor]) -> None:
-        self.recent.push(memory["features"])
-
-    def after_epoch(
-        self, epoch: int, batches: Callable[[], Iterator[Batch]], optimiser: torch.optim.Optimizer
-    ) -> dict[str, float]:
-        """Clusters for the record alone: nothing is learned from them."""
-        self.online.centres.fit(self.recent.filled(), seed=self.seed + epoch)
-        return {}
-
-    def finish(self, embed: Callable[[Network], Tensor]) -> None:
-        self.online.centres.settle(embed(self.online), seed=self.seed)
 
 
 class Dae(Ae):

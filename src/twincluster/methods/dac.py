@@ -47,6 +47,7 @@ class Dac(Method):
     """DAC: pairs become labels by two thresholds that meet when the run ends."""
 
     # differs from the paper: Adam or SGD in place of RMSprop
+    # differs from the authors' code: other thresholds, and no second loss that holds assignments to what they were
 
     network_type = DacNetwork
     settings_type = DacSettings

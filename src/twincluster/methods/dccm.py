@@ -24,12 +24,12 @@ PARTNER = 15  # stream of random numbers
 
 @dataclass(frozen=True)
 class DccmSettings:
-    """For CIFAR-10."""
+    """For CIFAR-10, those of the authors' code but for beta."""
 
     graph_threshold: Share = 0.95  # cosine of two assignments that are one edge of the graph
     label_threshold: Share = 0.9  # of an assignment that is learned as a label
     label_weight: float = 5.0  # alpha
-    information_weight: float = 0.1  # beta
+    information_weight: float = 0.1  # beta, .05 in the authors' code
     hidden: Count = 512  # width of the discriminator
 
 
@@ -37,6 +37,8 @@ class Dccm(Method):
     """DCCM: pseudo-graph, pseudo-labels and mutual information of features."""
 
     # differs from the paper: Adam or SGD in place of RMSprop
+    # differs from the authors' code: labels are learned by the cross-entropy of those that are sure, not by a binary
+    # one over all clusters; similarities are not divided by the largest of the batch
 
     network_type = DacNetwork
     settings_type = DccmSettings

@@ -6,7 +6,6 @@ the game is that of Goodfellow et al. 2014. Shapes: N batch, K clusters, Z noise
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -16,13 +15,12 @@ from torch.func import functional_call
 
 from twincluster import draws, generative_losses
 from twincluster.config import Config, Count, own_settings
-from twincluster.memory import Queue, queue_size
-from twincluster.methods.base import Batch, DataShape, Method, Network, Outcome
+from twincluster.methods.base import Batch, DataShape, Outcome
 from twincluster.methods.decoder import Decoder
 from twincluster.methods.heads import Centres
+from twincluster.methods.kmeans_at_end import CentresNetwork, KmeansAtEnd
 
 NOISE = 17  # stream of random numbers
-RECENT = 4096  # features from which clusters are recorded while training
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,7 @@ class DcganSettings:
     width: Count = 64  # maps before the generator's last layer; twice as many before the one before it, and so on
 
 
-class DcganNetwork(Network):
+class DcganNetwork(CentresNetwork):
     """The discriminator's backbone, and the centres of k-means on its features."""
 
     # differs from the paper: any backbone, and the mean over its last maps; the paper has four strided convolutions
@@ -44,10 +42,6 @@ class DcganNetwork(Network):
 
     def embed(self, images: Tensor) -> Tensor:
         return F.normalize(self.backbone_features(images), dim=1)
-
-    def log_assign(self, images: Tensor) -> Tensor:
-        log_assignment: Tensor = self.centres(self.embed(images))
-        return log_assignment
 
     def features_of_made(self, images: Tensor, *, frozen: bool) -> Tensor:
         """Of images that a gradient reaches, which a batch in parts does not give; `frozen` weights get none.
@@ -61,7 +55,7 @@ class DcganNetwork(Network):
         return self.processes.gather(own.float() if self.bf16 else own, len(images))
 
 
-class Dcgan(Method):
+class Dcgan(KmeansAtEnd):
     """DCGAN, and k-means on its discriminator's features at the end."""
 
     network_type = DcganNetwork
@@ -69,13 +63,10 @@ class Dcgan(Method):
     online: DcganNetwork
 
     def __init__(self, config: Config, shape: DataShape) -> None:
-        super().__init__()
-        self.settings, self.seed = own_settings(config, DcganSettings), config.seed
-        self.online = DcganNetwork(config, shape)
+        super().__init__(config, shape)
+        self.settings = own_settings(config, DcganSettings)
         self.is_real = nn.Linear(self.online.backbone.n_features, 1)
         self.generator = Decoder(self.settings.n_noise, self.online, self.settings.width)
-        rows = queue_size(RECENT, shape.n_samples, config.train.batch_size)
-        self.recent = Queue(rows, self.online.backbone.n_features)
 
     def views(self, batch: Batch) -> tuple[Tensor, ...]:
         return (batch.plain(),)  # augmented images would be what the generator learns to make
@@ -110,16 +101,3 @@ class Dcgan(Method):
             return decoded
         mean, std = self.online.mean.view(-1, 1, 1), self.online.std.view(-1, 1, 1)
         return (decoded.sigmoid() - mean) / std  # from black to white, as pixels are
-
-    def remember(self, memory: dict[str, Tensor]) -> None:
-        self.recent.push(memory["features"])
-
-    def after_epoch(
-        self, epoch: int, batches: Callable[[], Iterator[Batch]], optimiser: torch.optim.Optimizer
-    ) -> dict[str, float]:
-        """Clusters for the record alone: nothing is learned from them."""
-        self.online.centres.fit(self.recent.filled(), seed=self.seed + epoch)
-        return {}
-
-    def finish(self, embed: Callable[[Network], Tensor]) -> None:
-        self.online.centres.settle(embed(self.online), seed=self.seed)

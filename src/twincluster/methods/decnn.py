@@ -5,7 +5,6 @@ Zeiler et al. 2010, "Deconvolutional Networks". Shapes: N batch, K clusters, M m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -14,12 +13,10 @@ from torch import Tensor, nn
 
 from twincluster import generative_losses
 from twincluster.config import Config, Count, Positive, own_settings
-from twincluster.memory import Queue, queue_size
-from twincluster.methods.base import Batch, DataShape, Method, Network, Outcome
+from twincluster.methods.base import Batch, DataShape, Outcome
 from twincluster.methods.decoder import Enlarge, map_shape
 from twincluster.methods.heads import Centres
-
-RECENT = 4096  # maps from which clusters are recorded while training
+from twincluster.methods.kmeans_at_end import CentresNetwork, KmeansAtEnd
 
 
 @dataclass(frozen=True)
@@ -30,7 +27,7 @@ class DecnnSettings:
     sparsity: Positive = 0.2  # weight of the magnitude of maps, the inverse of the paper's lambda
 
 
-class DecnnNetwork(Network):
+class DecnnNetwork(CentresNetwork):
     """Backbone, a linear layer to sparse maps, and the centres of k-means on them."""
 
     def __init__(self, config: Config, shape: DataShape) -> None:
@@ -50,12 +47,8 @@ class DecnnNetwork(Network):
     def embed(self, images: Tensor) -> Tensor:
         return F.normalize(self.maps(images), dim=1)
 
-    def log_assign(self, images: Tensor) -> Tensor:
-        log_assignment: Tensor = self.centres(self.embed(images))
-        return log_assignment
 
-
-class Decnn(Method):
+class Decnn(KmeansAtEnd):
     """A deconvolutional network with sparse maps, and k-means on them at the end."""
 
     network_type = DecnnNetwork
@@ -63,14 +56,11 @@ class Decnn(Method):
     online: DecnnNetwork
 
     def __init__(self, config: Config, shape: DataShape) -> None:
-        super().__init__()
-        self.settings, self.seed = own_settings(config, DecnnSettings), config.seed
-        self.online = DecnnNetwork(config, shape)
+        super().__init__(config, shape)
+        self.settings = own_settings(config, DecnnSettings)
         # differs from the paper: all layers learn together, and only the topmost maps are sparse
         self.filters = Enlarge(self.online, self.settings.width, linear=True)
         self.unit_filters()
-        n_values = self.online.centres.directions.shape[1]
-        self.recent = Queue(queue_size(RECENT, shape.n_samples, config.train.batch_size), n_values)
 
     def views(self, batch: Batch) -> tuple[Tensor, ...]:
         return (batch.plain(),)  # what is to be rebuilt is the image itself
@@ -89,7 +79,7 @@ class Decnn(Method):
         )
 
     def remember(self, memory: dict[str, Tensor]) -> None:
-        self.recent.push(memory["features"])
+        super().remember(memory)
         self.unit_filters()
 
     @torch.no_grad()
@@ -97,13 +87,3 @@ class Decnn(Method):
         """Each map's filters have unit norm: long filters would make small maps of any image."""
         for filters in self.filters.parameters():  # (maps in, maps out, height, width)
             filters.div_(filters.flatten(1).norm(dim=1).clamp(min=1e-12).view(-1, 1, 1, 1))
-
-    def after_epoch(
-        self, epoch: int, batches: Callable[[], Iterator[Batch]], optimiser: torch.optim.Optimizer
-    ) -> dict[str, float]:
-        """Clusters for the record alone: nothing is learned from them."""
-        self.online.centres.fit(self.recent.filled(), seed=self.seed + epoch)
-        return {}
-
-    def finish(self, embed: Callable[[Network], Tensor]) -> None:
-        self.online.centres.settle(embed(self.online), seed=self.seed)

@@ -18,6 +18,7 @@ from twincluster import assign
 from twincluster.config import Config, Count, Positive, own_settings
 from twincluster.methods.base import Batch, DataShape, Method, Network, Outcome
 from twincluster.methods.heads import Centres, mlp
+from twincluster.methods.kmeans_at_end import CentresNetwork
 
 ROUNDS = 10  # of k-means between epochs
 
@@ -33,7 +34,7 @@ class DeepClusterV2Settings:
     hidden: Count = 2048
 
 
-class DeepClusterV2Network(Network):
+class DeepClusterV2Network(CentresNetwork):
     """Backbone, projection of unit norm, and the centres of k-means on it."""
 
     def __init__(self, config: Config, shape: DataShape) -> None:
@@ -44,10 +45,6 @@ class DeepClusterV2Network(Network):
 
     def embed(self, images: Tensor) -> Tensor:  # z, (N,D)
         return F.normalize(self.projector(self.backbone_features(images)), dim=1)
-
-    def log_assign(self, images: Tensor) -> Tensor:
-        log_assignment: Tensor = self.centres(self.embed(images))
-        return log_assignment
 
 
 class DeepClusterV2(Method):

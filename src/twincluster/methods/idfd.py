@@ -17,6 +17,7 @@ from twincluster import peer_losses
 from twincluster.config import Config, Count, Positive, Share, own_settings
 from twincluster.methods.base import Batch, DataShape, Method, Network, Outcome
 from twincluster.methods.heads import Centres
+from twincluster.methods.kmeans_at_end import CentresNetwork
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class IdfdSettings:
     keep: Share = 0.5  # weight of a sample's old row in the bank
 
 
-class IdfdNetwork(Network):
+class IdfdNetwork(CentresNetwork):
     """Backbone, one linear layer to features of unit norm, and the centres of k-means on them."""
 
     def __init__(self, config: Config, shape: DataShape) -> None:
@@ -41,10 +42,6 @@ class IdfdNetwork(Network):
 
     def embed(self, images: Tensor) -> Tensor:
         return F.normalize(self.head(self.backbone_features(images)), dim=1)
-
-    def log_assign(self, images: Tensor) -> Tensor:
-        log_assignment: Tensor = self.centres(self.embed(images))
-        return log_assignment
 
 
 class Idfd(Method):

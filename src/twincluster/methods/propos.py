@@ -19,6 +19,7 @@ from twincluster.config import Config, Count, Positive, Share, own_settings
 from twincluster.memory import ema_update, momentum_copy
 from twincluster.methods.base import Batch, DataShape, Method, Network, Outcome
 from twincluster.methods.heads import Centres, mlp
+from twincluster.methods.kmeans_at_end import CentresNetwork
 
 NOISE = 13  # stream of random numbers, and the next one
 
@@ -36,7 +37,7 @@ class ProposSettings:
     ema: Share = 0.996  # weight of the old momentum parameters at each step
 
 
-class ProposNetwork(Network):
+class ProposNetwork(CentresNetwork):
     """Backbone, projection, and the centres of k-means on it."""
 
     def __init__(self, config: Config, shape: DataShape) -> None:
@@ -51,10 +52,6 @@ class ProposNetwork(Network):
 
     def embed(self, images: Tensor) -> Tensor:
         return F.normalize(self.project(images), dim=1)
-
-    def log_assign(self, images: Tensor) -> Tensor:
-        log_assignment: Tensor = self.centres(self.embed(images))
-        return log_assignment
 
 
 class Propos(Method):
