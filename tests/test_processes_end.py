@@ -13,8 +13,7 @@ from safetensors.torch import load_file
 
 from several_processes import COUNT, assert_near, end_of, torchrun
 from small_runs import pictures
-from twincluster import checkpoint, cli, launch, processes
-from twincluster.config import Config
+from twincluster import checkpoint, cli, launch
 from twincluster.results import Run
 
 
@@ -93,31 +92,6 @@ def test_what_only_one_process_does_is_refused_to_several(
     assert cli.main([command, "run", "photos"]) == 2
     assert capsys.readouterr().err == ""
     assert ends == [2, 2]
-
-
-def test_without_a_name_all_processes_take_the_folder_of_the_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of two processes, whose second looks when the first has already begun its run."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs" / "photos").mkdir(parents=True)
-    told: list[str] = []
-
-    class Both:
-        def __init__(self, first: bool) -> None:
-            self.first = first
-
-        def tell(self, value: str | None) -> str:
-            told.extend([value] if value else [])
-            return told[0]
-
-    monkeypatch.setattr(launch, "several", lambda: True)
-    taken = []
-    for first in (True, False):
-        monkeypatch.setattr(processes, "join", lambda device, first=first: Both(first))
-        taken.append(cli._next_free(Path("runs/photos"), Config()))
-        taken[-1].mkdir(exist_ok=True)
-    assert taken == [Path("runs/photos-2")] * 2
 
 
 def test_an_interrupt_is_answered_once_and_two_go_on(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from twincluster.drift import Reference
 from twincluster.encoders import Encoder, load_encoder, wrap_module
 from twincluster.engine import Trainer
 from twincluster.errors import InputError
+from twincluster.evaluate import health
 from twincluster.images.objects import as_arrays, as_squares, differ_in_size, is_rows
 from twincluster.images.sources import Listing, location_of, open_source
 from twincluster.images.store import Images
@@ -155,6 +156,8 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         if encoder and encoder.version:
             self._data["encoder"] = encoder.version
         probabilities = self._apply(inference.predict, images)
+        if method.choice and (unwell := health(probabilities).warning(config.method)):  # only now K is known
+            watcher.warning = watcher.warning or in_python(unwell)
         self._reference: Reference | None = Reference.of(self._apply(inference.embed, images), probabilities)
         self._stamps = dict(zip(listing.paths, stamps, strict=False))  # none for arrays, which have no place
         self._assignments, self._history = Assignments.of(images, images.usable, probabilities), watcher.rows

@@ -156,6 +156,7 @@ class Health:
     marginal_entropy: float  # of the mean q, divided by log K: 1 is balanced, 0 is one cluster
     agreement: float | None  # share of rows whose argmax is the same in two views
     strain: float = 0.0  # what a prior on sizes takes, in nats
+    empty: int | None = None  # clusters without a row, where that is known better than from the sizes of views
 
     def warning(self, method: str) -> str | None:
         """One sentence on what is wrong and what to try with this method, or None."""
@@ -179,7 +180,7 @@ class Health:
                 f"the clusters collapsed: one of {n_clusters} holds {largest:.0%} of the images; lower"
                 f" optimiser.learning_rate, make clusters more even with {evener}, or ask for fewer"
             )
-        empty = self.sizes.count(0)
+        empty = self.sizes.count(0) if self.empty is None else self.empty
         expected = n_clusters * (1 - 1 / n_clusters) ** n_rows  # empty by chance: few rows cannot fill many clusters
         if empty > expected + 3 * math.sqrt(expected):
             return (

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from torch import Tensor
 
 from twincluster import inference
 from twincluster.choose import Choice
@@ -21,7 +22,7 @@ from twincluster.edits import FILE as EDITS
 from twincluster.encoders import load_encoder
 from twincluster.engine import Reporter, Trainer
 from twincluster.errors import InputError
-from twincluster.evaluate import Scores, score
+from twincluster.evaluate import Scores, health, score
 from twincluster.images.sources import Listing
 from twincluster.images.store import Images
 from twincluster.known import stamps_of, write_stamps
@@ -94,7 +95,9 @@ def fit(
         raise SystemExit(0)  # the first process writes the result
     config = _keep_model(run, method, config, data, training)
     write_stamps(run.folder, dict(zip(listing.paths, stamps, strict=True)))
-    assignments = _keep_rows(run, method.online, images, training)
+    assignments, found = _keep_rows(run, method.online, images, training)
+    if method.choice and reporter and (warning := health(found).warning(config.method)):
+        reporter.warn(warning)  # only now: while it trained, their number was not known
     scores = None
     if listing.labels is not None and (scored & (listing.labels >= 0) & (assignments.clusters >= 0)).any():
         scores = score(listing.labels[scored], assignments.clusters[scored])
@@ -118,14 +121,14 @@ def _keep_model(run: Run, method: Method, config: Config, data: dict[str, Any], 
     return config
 
 
-def _keep_rows(run: Run, network: Network, images: Images, training: Images) -> Assignments:
-    """Write one row per input, and what images that come later are compared with."""
+def _keep_rows(run: Run, network: Network, images: Images, training: Images) -> tuple[Assignments, Tensor]:
+    """Write one row per input, and what images that come later are compared with; also returns q of those readable."""
     found = inference.predict(network, images.pixels, images.usable)
     trained = found[np.searchsorted(images.usable, training.usable)]  # those of one split may be some of them
     Reference.measured(network, training.pixels, training.usable, trained).write(run.folder)
     assignments = Assignments.of(images, images.usable, found)
     run.write_assignments(assignments)
-    return assignments
+    return assignments, found
 
 
 def describe(

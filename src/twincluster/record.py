@@ -68,4 +68,5 @@ def health_of(row: dict[str, Any]) -> Health:
     return Health(
         sizes=row["histogram"], confidence=row["confidence"], marginal_entropy=entropy, agreement=row["agreement"],
         strain=row.get("strain", 0.0) if row.get("progress", 1.0) >= 1 else 0.0,  # it wavers: one look, at the end
+        empty=int(row["empty"]) if "empty" in row else None,  # views of a cluster's few images may all lie elsewhere
     )  # fmt: skip
