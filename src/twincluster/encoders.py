@@ -163,7 +163,8 @@ def _hugging_face(name: str, side: int) -> Encoder:
         wants = package.AutoImageProcessor.from_pretrained(name)
     crop = getattr(wants, "crop_size", None) or wants.size
     wanted = crop.get("height") or crop.get("shortest_edge") or 224
-    version = str(getattr(network.config, "_commit_hash", None) or "")  # a local folder has none
+    on_disk = Path(name) / "model.safetensors"  # of a local folder, which has no commit
+    version = _digest(on_disk) if on_disk.is_file() else str(getattr(network.config, "_commit_hash", None) or "")
     return Encoder("", version, _Summary(network), side or int(wanted), _rgb(wants.image_mean), _rgb(wants.image_std))
 
 
