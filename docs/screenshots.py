@@ -49,7 +49,9 @@ def take(
     shown.goto(address)
     prepare(shown)
     shown.wait_for_timeout(500)
-    image = Image.open(io.BytesIO(shown.screenshot())).convert("RGB").quantize(128, dither=Image.Dither.NONE)
+    image = Image.open(io.BytesIO(shown.screenshot())).convert("RGB")
+    # by coverage, so that the small marks of the clusters keep their colours
+    image = image.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     image.save(FOLDER / name, optimize=True)
     bytes_ = (FOLDER / name).stat().st_size
     assert bytes_ < LARGEST, f"{name} has {bytes_} bytes"

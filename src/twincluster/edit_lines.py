@@ -71,8 +71,9 @@ def a_part(cluster: int, name: str, rows: np.ndarray, centre: np.ndarray | None)
     return {"id": cluster, "name": name, "rows": rows.tolist(), "centre": numbers}
 
 
-def with_ending(name: str, ending: str) -> str:
-    """A name for what comes of a cluster, as long as names may be."""
+def part_name(cluster: int, name: str, number: int) -> str:
+    """What a part of a cluster is called, no longer than names may be: "beaches 2", or "8, part 2" without a name."""
+    ending = f", part {number}" if name == str(cluster) else f" {number}"
     return name[: LONGEST_NAME - len(ending)] + ending
 
 

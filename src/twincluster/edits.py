@@ -22,10 +22,10 @@ from twincluster.edit_lines import (
     by_k_means,
     middle,
     next_id,
+    part_name,
     readable,
     some_rows,
     unit,
-    with_ending,
 )
 from twincluster.edit_log import ConflictError, EditLog, Line
 from twincluster.edit_replay import Features, Later, State, applied, in_force, initial
@@ -134,7 +134,7 @@ class Edits:
             _same_images(now, cluster, everyone)
             first = next_id(lines, self.n_clusters)
             made = [
-                a_part(first + place, with_ending(now.names[cluster], f" {place + 1}"), rows, centre)
+                a_part(first + place, part_name(cluster, now.names[cluster], place + 1), rows, centre)
                 for place, (rows, centre) in enumerate(found)
             ]
             return {"kind": "split", "cluster": cluster, "how": "k-means", "rest": first, "parts": made}
@@ -166,7 +166,7 @@ class Edits:
             if not np.isin(chosen, members).all() or len(chosen) == len(members):
                 raise InputError(f"select some images of cluster {cluster}, but not all of them")
             new, taken = next_id(lines, self.n_clusters), np.isin(everyone, chosen)
-            called = with_ending(now.names[cluster], " 2") if name is None else a_name(name)
+            called = part_name(cluster, now.names[cluster], 2) if name is None else a_name(name)
             middles = [middle(embedded[~taken]), middle(embedded[taken])] if embedded is not None else [None, None]
             made = [
                 a_part(cluster, now.names[cluster], everyone[~taken], middles[0]),

@@ -1,5 +1,6 @@
 """A run served by the explorer, in a thread of the tests, as a browser or a stranger meets it."""
 
+import io
 import shutil
 import socket
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from PIL import Image
 
 sys.path.append(str(Path(__file__).parents[1] / "report"))
 
@@ -70,6 +72,11 @@ def serving(run: Run, token: str = "") -> Iterator[Served]:
             yield Served(url, run, library, client)
         server.should_exit = True
         thread.join(20)
+
+
+def opened(answer: httpx.Response) -> Image.Image:
+    assert answer.status_code == 200, answer.text
+    return Image.open(io.BytesIO(answer.content))
 
 
 def copied(run: Run, folder: Path) -> Run:

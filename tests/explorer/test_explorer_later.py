@@ -80,12 +80,14 @@ def test_a_run_that_cannot_be_opened_again_is_told_once_and_opened_when_it_can(
     for _ in range(10):
         assert served.get("/api/number").status_code < 500
         time.sleep(0.05)
+    assert "config.json cannot be read as a run's settings" in served.get("/api/number").json()["trouble"]
     assert len(opened) == 1
     said = capsys.readouterr().err
     assert said.count("the run has changed but cannot be opened again: ") == said.count("\n") == 1
     assert "config.json cannot be read as a run's settings" in said
     settings.write_text(whole)
     until(served, lambda: served.state["run"]["inputs"] == 13)
+    assert served.get("/api/number").json()["trouble"] == ""
 
 
 def test_an_undo_while_the_run_is_looked_at(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

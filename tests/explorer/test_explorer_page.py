@@ -60,7 +60,7 @@ def test_clusters_are_shown_and_found_by_name(window: Window) -> None:
     expect(page.locator(".card")).to_have_count(3)
     expect(page.locator(".card img").first).to_have_js_property("complete", True)
     assert page.locator(".card img").first.evaluate("image => image.naturalWidth") > 0
-    page.get_by_label("Find a cluster by number or class").fill("cluster 2")
+    page.get_by_label("Find a cluster by name or number").fill("cluster 2")
     expect(page.locator(".card")).to_have_count(1)
 
 
@@ -100,7 +100,7 @@ def test_split_by_k_means(window: Window, served: Served) -> None:
     answer(page, "Parts", "2", "Split")
     expect(page.locator(".card")).to_have_count(4)
     names = set(Edits(served.run).state.names.values())
-    assert {"0 1", "0 2"} <= names
+    assert {"0, part 1", "0, part 2"} <= names
 
 
 def test_select_by_mouse_and_keyboard(window: Window, served: Served) -> None:
@@ -132,6 +132,7 @@ def test_move_junk_and_split_off_what_is_selected(window: Window, served: Served
     first, *others = served.rows(of="cluster", cluster=0)
     page.keyboard.press("Space")
     page.keyboard.press("m")
+    assert "Cluster 0" not in page.locator("dialog select").inner_text()  # where they are already
     page.locator("dialog input").fill("cluster 2")
     page.keyboard.press("Enter")
     expect(page.locator("dialog")).to_have_count(0)
@@ -169,6 +170,10 @@ def test_an_image_opens_with_its_neighbours(window: Window, served: Served) -> N
     expect(page.locator("dialog .near .thumb")).to_have_count(24)
     page.keyboard.press("ArrowRight")
     expect(page.locator("#viewer-path")).to_have_text(served.library.assignments.paths[rows[1]])
+    with page.context.expect_page() as whole:  # as large as the window
+        page.locator("dialog .whole").click()
+    assert whole.value.evaluate("document.images[0].naturalWidth") == 24
+    whole.value.close()
     assert page.locator("dialog .whole").evaluate("image => image.decode().then(() => image.naturalWidth)") == 24
     page.keyboard.press("Escape")
     expect(page.locator("dialog")).to_have_count(0)

@@ -1,4 +1,4 @@
-"""What comes to the open page from outside, files that are dropped on it and images that `update` adds; many cards."""
+"""What comes to the open page from outside: dropped files, updates, trouble; many cards and small screens."""
 
 import base64
 import csv
@@ -14,6 +14,7 @@ from PIL import Image
 
 from browsing import PHONE, Browser, expect, faults
 from command_line import worked
+from edited_runs import untrained_run
 
 from report_runs import HOSTILE, hostile_folder, made_run  # isort: skip
 
@@ -97,6 +98,36 @@ def test_the_page_shows_what_update_adds(browser: Browser, served: Served, tmp_p
     page.close()
 
 
+def test_the_page_says_for_how_long_a_changed_run_cannot_be_opened(
+    browser: Browser, served: Served, tmp_path: Path
+) -> None:
+    page = Window(browser, served, **PHONE).page
+    expect(page.locator("#trouble")).to_be_hidden()
+    settings = served.run.folder / "config.json"
+    whole = settings.read_text()
+    (tmp_path / "new").mkdir()
+    Image.new("RGB", (24, 24), "red").save(tmp_path / "new" / "late.png")
+    worked("update", served.run.folder, tmp_path / "new")
+    settings.write_text("damaged")
+    expect(page.locator("#trouble")).to_contain_text("The run has changed but cannot be opened again: ")
+    expect(page.locator("#trouble")).to_contain_text("What you see is how it was before.")
+    expect(page.locator(".card")).to_have_count(3)
+    assert faults(page) == []
+    assert sideways(page) == []
+    settings.write_text(whole)
+    expect(page.locator("#trouble")).to_be_hidden()
+    page.close()
+
+
+def test_a_server_that_is_gone_is_told_until_it_is_back(browser: Browser, served: Served) -> None:
+    page = Window(browser, served).page
+    page.route("**/api/number", lambda route: route.abort())
+    expect(page.locator("#trouble")).to_contain_text("is twincluster serve still running?")
+    page.unroute("**/api/number")
+    expect(page.locator("#trouble")).to_be_hidden()
+    page.close()
+
+
 def test_a_thousand_clusters_on_a_phone(browser: Browser, tmp_path: Path) -> None:
     images = np.random.default_rng(0).integers(0, 256, (2000, 8, 8, 3)).astype(np.uint8)
     np.save(tmp_path / "noise.npy", images)
@@ -105,12 +136,37 @@ def test_a_thousand_clusters_on_a_phone(browser: Browser, tmp_path: Path) -> Non
         page = window.page
         expect(page.locator("#views")).to_contain_text("Clusters (1,000)")
         expect(page.locator(".card")).to_have_count(24)
-        page.get_by_label("Find a cluster by number or class").fill("cluster 777")
+        page.get_by_label("Find a cluster by name or number").fill("cluster 777")
         expect(page.locator(".card")).to_have_count(1)
         page.locator(".card h3 a").tap()
         expect(page.locator(".tile")).to_have_count(2)
         assert sideways(page) == []
         assert window.complaints == []
+        page.close()
+
+
+def test_what_a_phone_has_little_room_for(browser: Browser, served: Served) -> None:
+    page = Window(browser, served, **PHONE).page
+    for cluster in range(3):
+        page.get_by_label(f"Choose Cluster {cluster}").check()  # far below one another
+    page.locator("#cluster-2 .deeds").scroll_into_view_if_needed()
+    assert page.get_by_role("button", name="Merge", exact=True).evaluate(  # in sight, not under the head of the page
+        """button => { const { x, y, width, height } = button.getBoundingClientRect();
+        return button.contains(document.elementFromPoint(x + width / 2, y + height / 2)); }"""
+    )
+    page.get_by_role("button", name="Keys").tap()
+    assert page.locator("dialog h2").evaluate("title => title.getBoundingClientRect().top") > 0  # read from the top
+    page.close()
+
+
+def test_without_pictures_images_are_told_apart_by_their_numbers(browser: Browser, tmp_path: Path) -> None:
+    with serving(untrained_run(tmp_path / "run", [0, 1, 0, 1, 0])) as served:
+        page = Window(browser, served, **PHONE).page
+        expect(page.locator("#source")).to_contain_text("without pictures")
+        names = page.locator("#cluster-0 .thumb").all_text_contents()
+        assert sorted(names) == ["Image 0", "Image 2", "Image 4"]
+        assert sideways(page) == []
+        assert faults(page) == []
         page.close()
 
 

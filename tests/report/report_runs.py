@@ -15,6 +15,7 @@ from twincluster.images.store import Images
 from twincluster.methods import METHODS
 from twincluster.opening import open_for
 from twincluster.pipeline import describe
+from twincluster.report.groups import Groups
 from twincluster.report.material import Material
 from twincluster.results import Assignments, Run
 
@@ -96,5 +97,6 @@ def material(
     assignments = Assignments(paths, clusters, confidence, ("ok",) * len(clusters))
     rows = np.arange(len(clusters))
     return Material(
-        run, config, data | {"inputs": len(paths)}, assignments, pictures, rows=rows, features=unit.astype(np.float32)
-    )
+        run, config, data | {"inputs": len(paths)}, assignments, Groups.of_model(n_clusters), pictures, rows=rows,
+        features=unit.astype(np.float32),
+    )  # fmt: skip

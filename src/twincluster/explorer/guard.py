@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+from contextlib import suppress
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qs
 
+from h11 import LocalProtocolError
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, RedirectResponse
 
 POLICY = (
@@ -78,7 +81,8 @@ class Guard:
             await send(message)
 
         answer = self._entrance(scope) or self._refusal(scope)
-        await (answer or self.app)(scope, receive, send_with_headers)
+        with suppress(ClientDisconnect, LocalProtocolError):  # who breaks off amid a request is not to be answered
+            await (answer or self.app)(scope, receive, send_with_headers)
 
     def _entrance(self, scope: Any) -> Any:
         """The address that was printed, with the token, becomes a cookie that no script can read."""

@@ -1,6 +1,7 @@
 """Pictures of rows as small files, made when they are asked for: from the store of the run, or from the row's own file.
 
-Nothing is ever sent as it lies on the disk: what leaves here was decoded by us and encoded again.
+Nothing is ever sent as it lies on the disk: what leaves here was decoded by us and encoded again. A file that is not
+the one the run has seen, be it a link to another image, is left alone.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from PIL import Image
 from twincluster.explorer.library import Library
 from twincluster.images.decode import decode, decode_whole
 from twincluster.images.inputs import Member
+from twincluster.images.listing import Listing
+from twincluster.known import stamps_of
 from twincluster.report.thumbnails import tile
 
 THUMBNAIL = 160  # pixels a side, at most
@@ -62,7 +65,13 @@ def as_jpeg(pixels: np.ndarray, quality: int) -> Encoded:
 
 
 def _file(library: Library, row: int) -> Path | Member | None:
-    return library.files[row] if library.files is not None else None
+    """The row's own file, unless another one has taken its place since the run has seen it."""
+    if library.files is None:
+        return None
+    file = library.files[row]
+    path = library.assignments.paths[row]
+    (stamp,) = stamps_of(Listing("", (path,), files=(file,)))
+    return file if library.stamps.get(path, stamp) == stamp else None
 
 
 def _png(pixels: np.ndarray) -> Encoded:

@@ -25,6 +25,8 @@ from twincluster.images.store import Images, cache_folder
 from twincluster.known import read_stamps
 from twincluster.report.layout import POINTS, Layout, lay_out
 from twincluster.report.material import spread_evenly
+from twincluster.report.outdated import FILE as REPORT
+from twincluster.report.outdated import mark_outdated
 from twincluster.results import Run
 
 CHUNK = 65_536  # rows compared at once
@@ -71,11 +73,13 @@ class Library:
         self.pictures = Pictures(len(self.assignments.paths), [part]) if part and not self.is_rows else None
         self.no_pictures = "" if self.pictures else IS_ROWS if self.is_rows else self.inputs.absent
         self.files: list[Path | Member] | None = self.inputs.files() if self.inputs.knows_files else None
-        self.edits = Edits(run, self._features_later)
-        self.edits.state  # noqa: B018  a file of edits that does not fit is told before the server starts
+        self.stamps = read_stamps(run.folder)  # of the files as the run has seen them, by their paths
         self.seen: Seen | None = None
         self.no_features = NOT_YET
+        self.edits = Edits(run, self._features_later)
+        self.edits.state  # noqa: B018  a file of edits that does not fit is told before the server starts
         self.ready = Event()  # set when there is nothing more to wait for
+        self._dated: Signature = ()  # of the report that has been told of edits
         self._layout: tuple[np.ndarray, Layout] | None = None
         self._no_map = ""  # why there is none
         self.map_is_coming = False
@@ -92,6 +96,13 @@ class Library:
     def start(self) -> None:
         """Computes the features in the background."""
         Thread(target=self._see, daemon=True, name="features").start()
+
+    def date_report(self) -> None:
+        """After an edit: a report that was written before says so, once."""
+        now = self.read_signature(REPORT)
+        if now != self._dated:
+            mark_outdated(self.run.folder, "corrected")
+            self._dated = self.read_signature(REPORT)
 
     def features_of(self, rows: np.ndarray) -> np.ndarray:
         """(len(rows),D); InputError where some cannot be had."""
@@ -183,8 +194,6 @@ class Library:
     def _place(self) -> Path:
         digest = hashlib.sha256((self.run.folder / "model.safetensors").read_bytes())
         digest.update(
-            f"{self.data['fingerprint']} {self.assignments.paths} {read_stamps(self.run.folder)}".encode(
-                errors="surrogatepass"
-            )
+            f"{self.data['fingerprint']} {self.assignments.paths} {self.stamps}".encode(errors="surrogatepass")
         )
         return cache_folder() / "explorer" / f"{digest.hexdigest()[:32]}.npz"

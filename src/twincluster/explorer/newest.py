@@ -1,7 +1,8 @@
 """The run as it is now: after `twincluster update` it is opened again, beside the one that is being shown.
 
 Whoever asks is answered from the old one until the new one has its features; then all requests go to the new one. A
-run that cannot be opened again is told once, on standard error, and tried again when its files are others.
+run that cannot be opened again is told on the page and, once, on standard error, and tried again when its files are
+others.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from collections.abc import Callable
 from threading import Lock, Thread
 from typing import Any
 
-from twincluster.errors import InputError
 from twincluster.explorer.library import TABLES, Library, Signature
 
 OPENED = (*TABLES, "config.json", "edits.jsonl", "model.safetensors")  # what decides whether a run can be opened
@@ -26,7 +26,7 @@ class Newest:
         self._opening = Lock()  # held while a library is being opened
         self._seen = library.signature  # of the run, when it was looked at last
         self._failed: Signature | None = None  # of all that a run is opened from, when that could not be done
-        self._told = ""  # why
+        self.trouble = ""  # why
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         await self._app(scope, receive, send)
@@ -35,7 +35,10 @@ class Newest:
         """Starts to open the run again if its tables have changed, and not gone on changing since the last look."""
         now, before = self.library.read_signature(), self._seen
         self._seen = now
-        if now == self.library.signature or now != before or self.library.read_signature(*OPENED) == self._failed:
+        if now == self.library.signature:
+            self.trouble = ""  # what could not be opened has been taken back
+            return
+        if now != before or self.library.read_signature(*OPENED) == self._failed:
             return
         if self._opening.acquire(blocking=False):
             Thread(target=self._open, daemon=True, name="update").start()
@@ -51,17 +54,17 @@ class Newest:
             library.start()
             library.ready.wait()
             self._app, self.library = self._make(library, self), library
-            self._failed, self._told = None, ""
-        except InputError as error:
-            self._failed = tried  # an update is half-way, which then goes on, or somebody has to mend something
-            self._tell(error)
+            self._failed, self.trouble = None, ""
         except OSError as error:  # it may pass by itself: the next look tries again
+            self._tell(error)
+        except Exception as error:  # an update is half-way, which then goes on, or somebody has to mend something
+            self._failed = tried
             self._tell(error)
         finally:
             self._opening.release()
 
     def _tell(self, error: Exception) -> None:
-        said = " ".join(str(error).split())
-        if said != self._told:
-            print(f"twincluster: the run has changed but cannot be opened again: {said}", file=sys.stderr, flush=True)
-        self._told = said
+        said = f"the run has changed but cannot be opened again: {' '.join(str(error).split())[:500]}"
+        if said != self.trouble:
+            print(f"twincluster: {said}", file=sys.stderr, flush=True)
+        self.trouble = said

@@ -147,8 +147,11 @@ def _add_watch(app: FastAPI, library: Library, newest: Newest) -> None:
     def number() -> Response:
         """What a page asks every other second: whether it has to look again."""
         newest.look()
-        state = library.edits.state
-        return _json({"number": state.number, "ready": library.ready.is_set(), "version": library.version})
+        seen = {"ready": library.ready.is_set(), "version": library.version}
+        try:
+            return _json(seen | {"number": library.edits.state.number, "trouble": newest.trouble})
+        except InputError as error:  # nor can the edits be read
+            return _json(seen | {"number": None, "trouble": newest.trouble or str(error)})
 
 
 def _add_pictures(app: FastAPI, library: Library) -> None:
@@ -187,6 +190,7 @@ def _add_edits(app: FastAPI, library: Library, view: View) -> None:
         except (ValueError, RecursionError):
             return _said(400, "an edit is a JSON object")
         await run_in_threadpool(correct, library, asked)
+        await run_in_threadpool(library.date_report)
         return _json(await run_in_threadpool(view.state))
 
     @app.post("/api/drop")

@@ -43,7 +43,7 @@ def write_figures(material: Material, gathered: Gathered) -> Path:
         if data["curves"]["histograms"]:
             _save(_sizes_figure(data["curves"]["histograms"]), folder / "sizes")
         if "confusion" in data["labels"]:
-            _save(_confusion_figure(data["labels"]), folder / "confusion")
+            _save(_confusion_figure(data["labels"], _called(data)), folder / "confusion")
     return folder
 
 
@@ -67,11 +67,11 @@ def _map_figure(data: dict[str, Any]) -> Any:
     """One colour and shape for each cluster, or for each class where there are labels."""
     figure, (axes,) = _figure(4, 4)
     images, places = np.array(data["map"]["image"]), data["map"]
-    by_label = "acc" in data["labels"]
+    by_label, called = "acc" in data["labels"], _called(data)
     groups = np.array(data["images"]["label" if by_label else "cluster"])[images]
     x, y = np.array(places["x"]), -np.array(places["y"])
     for group in np.unique(groups[groups >= 0]).tolist():
-        name = _name(data["labels"]["names"], group) if by_label else str(group)
+        name = _name(data["labels"]["names"], group) if by_label else _text(called[group][:LONGEST])
         colour, shape = HUES[group % len(HUES)], SHAPES[group // len(HUES) % len(SHAPES)]
         axes.scatter(*(axis[groups == group] for axis in (x, y)), s=4, c=colour, marker=shape, linewidths=0, label=name)
     if len(np.unique(groups)) <= NAMED:
@@ -103,7 +103,7 @@ def _sizes_figure(histograms: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def _confusion_figure(labels: dict[str, Any]) -> Any:
+def _confusion_figure(labels: dict[str, Any], called: dict[int, str]) -> Any:
     confusion = labels["confusion"]
     counts = np.array(confusion["counts"])
     side = 1.5 + 0.28 * min(counts.shape[1], 40)
@@ -112,7 +112,7 @@ def _confusion_figure(labels: dict[str, Any]) -> Any:
     axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto")
     names = [_name(labels["names"], code) for code in confusion["classes"]]
     axes.set_xticks(range(len(names)), names, rotation=90)
-    axes.set_yticks(range(len(counts)), confusion["clusters"])
+    axes.set_yticks(range(len(counts)), [_text(called[cluster][:LONGEST]) for cluster in confusion["clusters"]])
     axes.set(
         xlabel="class",
         ylabel="cluster",
@@ -123,6 +123,11 @@ def _confusion_figure(labels: dict[str, Any]) -> Any:
             ink = "white" if shares[row, column] > 0.5 else "black"
             axes.text(column, row, str(counts[row, column]), ha="center", va="center", fontsize=6, color=ink)
     return figure
+
+
+def _called(data: dict[str, Any]) -> dict[int, str]:
+    """What stands for each cluster: its name, or its number."""
+    return {cluster["id"]: cluster["short"] for cluster in data["clusters"]}
 
 
 def _name(names: list[str], code: int) -> str:

@@ -3,12 +3,13 @@
 Names of files and classes stand here as they are; whoever writes them into a page escapes them.
 
     head        {title, sentences: [text], next: [{text, command?}], facts: [{value, label}], warning?}
-    run         {source, kind, inputs, readable, added, unseen, clusters, folder, method, backbone, epochs, seed,
-                version}
+    run         {source, kind, inputs, readable, added, unseen, clusters, corrections, junk, folder, method, backbone,
+                epochs, seed, version}
     confidence  {mean, sure, bins: [20 counts of 0 to 1]}
     images      columns over the images that are shown anywhere, which the rest names by their place in here:
                 {path, cluster, confidence, label (-1 unknown), large, small}: the last two are tiles, -1 for none
-    clusters    [{id, name, size, share, confidence, typical: [image], doubtful: [image], purity?, classes?}]
+    clusters    [{id, name, short (a name or a number), named, size, share, confidence, typical: [image],
+                doubtful: [image], purity?, classes?}]
     map         {method, meaning, note, image, x, y} with coordinates from 0 to 9999, or {absent}
     curves      see curves.py
     problems    {unreadable, duplicates, tiny, empty, alike}, each with a count and what is listed of it
@@ -18,6 +19,7 @@ Names of files and classes stand here as they are; whoever writes them into a pa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,7 +93,7 @@ class _Shown:
         rows, material = list(self.places), self.material
         return {
             "path": [material.assignments.paths[row] for row in rows],
-            "cluster": material.clusters[rows].tolist(),
+            "cluster": material.groups.ids_of(material.clusters[rows]).tolist(),
             "confidence": [round(float(value), 3) for value in material.confidence[rows]],
             "label": [-1] * len(rows) if material.truth is None else material.truth[rows].tolist(),
             "large": [self.tiles["large"].get(row, -1) for row in rows],
@@ -108,7 +110,9 @@ def _run(material: Material) -> dict[str, Any]:
         "readable": int((material.clusters >= 0).sum()),
         "added": len(material.assignments.paths) - int(data["inputs"]),
         "unseen": material.unseen,
-        "clusters": config.n_clusters,
+        "clusters": len(material.groups),
+        "corrections": material.groups.corrections,
+        "junk": material.groups.junk,
         "folder": str(material.run.folder),
         "method": config.method,
         "backbone": config.train.encoder or config.train.backbone,
@@ -132,13 +136,16 @@ def _confidence(material: Material) -> dict[str, Any]:
 
 
 def _clusters(material: Material, middle: np.ndarray, shown: _Shown) -> list[dict[str, Any]]:
-    sizes = material.assignments.sizes(material.config.n_clusters)
+    groups = material.groups
+    sizes = material.assignments.sizes(len(groups))
     readable, found = max(1, sum(sizes)), []
     for k, (typical, doubtful) in enumerate(representatives(material, middle)):
         mine = material.confidence[material.clusters == k]
         cluster: dict[str, Any] = {
-            "id": k,
-            "name": f"Cluster {k}",
+            "id": groups.ids[k],
+            "name": groups.names[k] or f"Cluster {groups.ids[k]}",
+            "short": groups.short(k),
+            "named": bool(groups.names[k]),
             "size": sizes[k],
             "share": round(sizes[k] / readable, 5),
             "confidence": round(float(mine.mean()), 4) if len(mine) else None,
@@ -168,9 +175,11 @@ def _composition(material: Material, cluster: int) -> dict[str, Any]:
 def _problems(material: Material, middle: np.ndarray, around: problems.Neighbourhood, shown: _Shown) -> dict[str, Any]:
     unread = problems.unreadable(material)
     groups = problems.duplicates(around)
-    sizes = np.array(material.assignments.sizes(material.config.n_clusters))
+    sizes = np.array(material.assignments.sizes(len(material.groups)))
     tiny, empty = problems.small_clusters(sizes)
-    alike = problems.lookalikes(material, middle, around)
+    alike = [
+        pair | {"clusters": _ids(material, pair["clusters"])} for pair in problems.lookalikes(material, middle, around)
+    ]
     pictured = material.pictures is not None
     return {
         "unreadable": {"count": len(unread), "listed": unread[: problems.LISTED]},
@@ -184,13 +193,17 @@ def _problems(material: Material, middle: np.ndarray, around: problems.Neighbour
                 for group in groups[:GROUPS]
             ],
         },
-        "tiny": {"count": len(tiny), "share": problems.TINY, "listed": tiny[: problems.LISTED]},
-        "empty": {"count": len(empty), "listed": empty[: problems.LISTED]},
+        "tiny": {"count": len(tiny), "share": problems.TINY, "listed": _ids(material, tiny[: problems.LISTED])},
+        "empty": {"count": len(empty), "listed": _ids(material, empty[: problems.LISTED])},
         "alike": {
             "count": len(alike), "mixed": problems.MIXED, "cosine": problems.CLOSE, "compared": len(around.rows),
             "listed": alike[: problems.LISTED // 10],
         },
     }  # fmt: skip
+
+
+def _ids(material: Material, places: Sequence[int]) -> list[int]:
+    return [material.groups.ids[place] for place in places]
 
 
 def _map(material: Material, shown: _Shown) -> dict[str, Any]:
@@ -225,7 +238,7 @@ def _labels(material: Material) -> dict[str, Any]:
         **{name: round(float(getattr(material.scores, name)), 4) for name in ("acc", "nmi", "ari")},
         "scoredOn": material.scored_on,
         "confusion": {
-            "clusters": rows, "classes": common.tolist(), "counts": confusion[np.ix_(rows, common)].tolist(),
-            "note": note,
+            "clusters": _ids(material, rows), "classes": common.tolist(),
+            "counts": confusion[np.ix_(rows, common)].tolist(), "note": note,
         },
     }  # fmt: skip

@@ -8,7 +8,6 @@ from typing import Any
 from twincluster.record import health_of
 from twincluster.report.material import Material
 
-EDITS = "edits.jsonl"  # what a person has corrected, beside the model's own assignments
 UNSURE = 0.7  # mean confidence below which the whole is doubtful
 
 
@@ -42,8 +41,10 @@ def _sentences(material: Material, data: dict[str, Any], what: str) -> list[str]
     if data["run"]["added"]:
         were = "were" if data["run"]["added"] > 1 else "was"
         found.append(f"{data['run']['added']:,} of them {were} added after the training.")
-    if (material.run.folder / EDITS).is_file():
-        found.append(f"These are the clusters as the model made them, without the corrections in {EDITS}.")
+    if corrections := data["run"]["corrections"]:
+        found.append(f"{_many(corrections, 'correction')} by hand {'is' if corrections == 1 else 'are'} in them.")
+    if junk := data["run"]["junk"]:
+        found.append(f"{_many(junk, what[:-1])} marked as junk {'is' if junk == 1 else 'are'} left out.")
     if material.unseen and material.pictures is not None:
         gone = "its image is" if material.unseen == 1 else "their images are"
         found.append(f"{material.unseen:,} of them cannot be shown: {gone} gone or changed since.")
@@ -76,12 +77,14 @@ def _next(material: Material, data: dict[str, Any]) -> list[dict[str, str]]:
     folder, found = shlex.quote(str(material.run.folder)), []
     problems = data["problems"]
     if alike := problems["alike"]["listed"]:
-        one, other = alike[0]["clusters"]
+        called = {cluster["id"]: cluster["short"] for cluster in data["clusters"]}
+        one, other = (called[cluster] for cluster in alike[0]["clusters"])
         found.append({"text": f"See whether clusters {one} and {other} belong together: they look most alike."})
     if data["run"]["clusters"] > 2:
         found.append({"text": "Sort the clusters by confidence and start with the least certain."})
     if problems["duplicates"]["count"]:
         found.append({"text": "Look through the near-duplicates under Problems."})
+    found.append({"text": "Rename, merge, split and clear up in a browser:", "command": f"twincluster serve {folder}"})
     what = data["run"]["kind"]
     predict = f"twincluster predict {folder} NEW_{what.upper()} --out new.csv"
     found.append({"text": f"Put new {what} into these clusters:", "command": predict})
@@ -89,6 +92,10 @@ def _next(material: Material, data: dict[str, Any]) -> list[dict[str, str]]:
         labelled = f"twincluster report {folder} --labels folders"
         found.append({"text": "If the folders are labels, compare with them:", "command": labelled})
     return found
+
+
+def _many(count: int, one: str) -> str:
+    return f"{count:,} {one}{'' if count == 1 else 's'}"
 
 
 def _dot(value: float) -> str:

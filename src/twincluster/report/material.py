@@ -24,6 +24,7 @@ from twincluster.findings import truth_of
 from twincluster.images.labels import Labels
 from twincluster.images.listing import Listing
 from twincluster.pipeline import Split, rows_to_score
+from twincluster.report.groups import Groups, corrected_rows
 from twincluster.results import Assignments, Run
 
 MOST_FEATURES = 50_000  # inputs whose features are looked at
@@ -41,7 +42,8 @@ class Material:
     run: Run
     config: Config
     data: dict[str, Any]  # what config.json says of the source
-    assignments: Assignments
+    assignments: Assignments  # whose clusters are places in ...
+    groups: Groups
     pictures: Pictures | None = None
     no_pictures: str = ""  # why there are none
     visible: int = 0  # inputs that can be seen as the model saw them, of which ...
@@ -81,14 +83,14 @@ def open_material(
 ) -> Material:
     """`labels` as `twincluster evaluate` takes them; `truth` is what they say, where that is known already."""
     inputs = Inputs(run, root, device, decoding)
-    assignments, data = inputs.assignments, inputs.data
+    (assignments, groups), data = corrected_rows(inputs), inputs.data
     known: dict[str, Any] = {"choice": run.read_choice(), "metrics": run.read_metrics()}
     known["pictures"], known["no_pictures"] = inputs.pictures()
-    codes, names = truth or truth_of(run, labels, assignments, inputs.source)
+    codes, names = truth or truth_of(run, labels, inputs.assignments, inputs.source)
     if codes is not None:
         codes = np.concatenate([codes, np.full(len(assignments.paths) - len(codes), -1)])
         known |= {"truth": codes, "class_names": names, **_scores(inputs.source, codes, assignments, data)}
-    return Material(run, inputs.config, data, assignments, **known, **_features(inputs))
+    return Material(run, inputs.config, data, assignments, groups, **known, **_features(inputs, assignments.clusters))
 
 
 def spread_evenly(rows: np.ndarray, count: int) -> np.ndarray:
@@ -111,8 +113,9 @@ def _scores(
         return {"no_scores": str(error)}
 
 
-def _features(inputs: Inputs) -> dict[str, Any]:
+def _features(inputs: Inputs, clusters: np.ndarray) -> dict[str, Any]:
     seen = np.sort(np.concatenate([np.empty(0, np.int64), *(part.rows for part in inputs.parts)]))
+    seen = seen[clusters[seen] >= 0]  # without junk
     if not len(seen):
         return {}
     most = MOST_FEATURES
@@ -120,6 +123,6 @@ def _features(inputs: Inputs) -> dict[str, Any]:
         most = max(FEWEST_FEATURES, min(CPU_FEATURES, CPU_PIXELS // max(1, inputs.shape.side) ** 2))
     features, rows = inputs.features(spread_evenly(seen, most))
     features = torch.nan_to_num(F.normalize(torch.from_numpy(features), dim=1)).numpy()
-    quality = silhouette(features, inputs.assignments.clusters[rows])
+    quality = silhouette(features, clusters[rows])
     known = {"visible": len(seen), "rows": rows, "features": features}
     return known | {"silhouette": quality if np.isfinite(quality) else None}

@@ -10,6 +10,7 @@ import torch
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
+from twincluster.corrected import JUNK_STATUS
 from twincluster.report.material import Material, spread_evenly
 from twincluster.report.thumbnails import tile
 
@@ -97,7 +98,8 @@ def small_clusters(sizes: np.ndarray) -> tuple[list[int], list[int]]:
 def unreadable(material: Material) -> list[tuple[str, str]]:
     """Path and reason of every input that could not be read."""
     said = zip(material.assignments.paths, material.assignments.status, strict=True)
-    return [(path, status.removeprefix("unreadable: ")) for path, status in said if status != "ok"]
+    unread = [(path, status) for path, status in said if status not in ("ok", JUNK_STATUS)]
+    return [(path, status.removeprefix("unreadable: ")) for path, status in unread]
 
 
 def _confirmed(material: Material, rows: np.ndarray, pairs: np.ndarray) -> np.ndarray:

@@ -21,7 +21,7 @@ def per_card(n_clusters: int) -> tuple[int, int]:
 
 def centres(material: Material) -> np.ndarray:
     """(K,D) mean features, of length 1; zeros where no image of a cluster has features."""
-    sums = np.zeros((material.config.n_clusters, material.features.shape[1]), np.float32)
+    sums = np.zeros((len(material.groups), material.features.shape[1]), np.float32)
     np.add.at(sums, material.clusters[material.rows], material.features)
     length = np.linalg.norm(sums, axis=1, keepdims=True)
     return np.asarray(sums / np.maximum(length, 1e-12))
@@ -33,10 +33,10 @@ def representatives(material: Material, middle: np.ndarray) -> list[tuple[list[i
     `middle` are the centres (K,D). Without features the most certain inputs stand for the typical ones. A card shows
     no input without a picture beside those that have one.
     """
-    n_typical, n_doubtful = per_card(material.config.n_clusters)
+    n_typical, n_doubtful = per_card(len(material.groups))
     near = (material.features * middle[material.clusters[material.rows]]).sum(1)  # (m,)
-    with_features = _members(material.clusters[material.rows], material.config.n_clusters)
-    everyone = _members(material.clusters, material.config.n_clusters)
+    with_features = _members(material.clusters[material.rows], len(material.groups))
+    everyone = _members(material.clusters, len(material.groups))
     found = []
     for chosen, members in zip(with_features, everyone, strict=True):
         members = _pictured(material, members)

@@ -84,7 +84,8 @@ class Corrections {
   }
 
   splitOff(id, rows) {
-    const name = textInput("", { placeholder: `${this.talk.nameOf(id)} 2` });
+    const { name: now, named } = this.talk.byId.get(id);
+    const name = textInput("", { placeholder: named ? `${now} 2` : `${id}, part 2` });
     return ask({
       title: `Split off ${plural(rows.length, "image")}`, text: "New images will go to whichever part is nearer.", action: "Split off",
       fields: [field("Name of the new cluster", name)],
@@ -95,8 +96,9 @@ class Corrections {
     });
   }
 
-  move(rows) {
-    const picker = clusterPicker(this.talk.state.clusters, "Cluster to move to");
+  /** `from` is the cluster that all of them are in, where they are in one. */
+  move(rows, from = null) {
+    const picker = clusterPicker(this.talk.state.clusters.filter(({ id }) => id !== from), "Cluster to move to");
     return ask({
       title: `Move ${plural(rows.length, "image")}`, fields: picker.body, action: "Move",
       act: () => {

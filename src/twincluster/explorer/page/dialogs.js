@@ -32,6 +32,7 @@ function show(dialog) {
   dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
   dialog.showModal();
   dialog.querySelector("[data-first]")?.focus();
+  dialog.scrollTop = 0; // the first button may be below a long list
   return new Promise((done) => dialog.addEventListener("close", () => {
     dialog.remove();
     if (before?.isConnected) before.focus({ preventScroll: true });

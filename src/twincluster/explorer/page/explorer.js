@@ -22,9 +22,11 @@ class Explorer {
     this.redo = button("Redo", () => this.corrections.redo(), { "aria-keyshortcuts": "Shift+U" });
     const rows = this.talk.state.run.kind === "rows";
     find("tools").append(this.undo, this.redo, ...(rows ? [] : [this.drops.button, this.drops.input]), button("Keys", () => help(), { "aria-keyshortcuts": "?" }));
+    const top = document.querySelector(".top"); // what sticks below it has to know how high it is
+    new ResizeObserver(() => document.documentElement.style.setProperty("--top", `${top.offsetHeight}px`)).observe(top);
     window.addEventListener("hashchange", () => this.route());
     document.addEventListener("keydown", (event) => this.key(event));
-    this.talk.watch((text) => this.tell(text));
+    this.talk.watch((text) => this.tell(text), (text) => this.warn(text));
     this.route();
   }
 
@@ -89,6 +91,13 @@ class Explorer {
     told.classList.add("shown");
     clearTimeout(this.telling);
     this.telling = setTimeout(() => told.classList.remove("shown"), 6000);
+  }
+
+  /** Says what is wrong for as long as it is; "" when nothing is. */
+  warn(text) {
+    if (find("trouble").textContent === text) return;
+    find("trouble").textContent = text;
+    find("trouble").hidden = !text;
   }
 
   key(event) {

@@ -13,9 +13,8 @@ class SelectionBar {
     this.open = button("Open", () => app.viewer.open(grid.rows, Math.max(0, this.place.first?.() ?? grid.active)), { class: "needs" });
     const junk = place.of === "junk" ? act("Not junk", "j", (rows) => corrections.unjunk(rows)) : act("Junk", "j", (rows) => corrections.junk(rows));
     this.body = make("div", { class: "row chosen", role: "group", "aria-label": "Selected images" }, this.said,
-      button("Select all", () => grid.selectAll()), button("None", () => grid.selectNone(), { class: "needs" }),
       ...(place.of === "unreadable" ? [] : [
-        this.open, act("Move…", "m", (rows) => corrections.move(rows)), act("New cluster…", "n", (rows) => corrections.moveToNew(rows)),
+        button("Select all", () => grid.selectAll()), button("None", () => grid.selectNone(), { class: "needs" }), this.open, act("Move…", "m", (rows) => corrections.move(rows, this.from)), act("New cluster…", "n", (rows) => corrections.moveToNew(rows)),
         place.of === "cluster" ? act("Split off…", "s", (rows) => corrections.splitOff(place.cluster, rows)) : null, junk]));
     this.draw();
   }
@@ -24,9 +23,14 @@ class SelectionBar {
     return [...this.grid.selected];
   }
 
+  /** The one cluster that the images are in. */
+  get from() {
+    return this.place.of === "cluster" ? this.place.cluster : null;
+  }
+
   draw() {
     const many = this.grid.selected.size;
-    this.said.textContent = many ? `${count(many)} of ${count(this.grid.rows.length)} selected` : plural(this.grid.rows.length, "image");
+    this.said.textContent = many ? `${count(many)} of ${count(this.grid.rows.length)} selected` : plural(this.grid.rows.length, this.place.of === "unreadable" ? "file" : "image");
     for (const one of this.body.querySelectorAll(".needs")) one.disabled = !many;
     this.open.disabled = this.grid.active < 0;
   }
@@ -36,7 +40,7 @@ class SelectionBar {
     const { corrections } = this.app;
     const { rows, place } = this;
     if (!rows.length || place.of === "unreadable") return false;
-    if (event.key === "m") corrections.move(rows);
+    if (event.key === "m") corrections.move(rows, this.from);
     else if (event.key === "n") corrections.moveToNew(rows);
     else if (event.key === "s" && place.of === "cluster") corrections.splitOff(place.cluster, rows);
     else if (event.key === "j") place.of === "junk" ? corrections.unjunk(rows) : corrections.junk(rows);

@@ -42,10 +42,11 @@ class Pictures {
   }
 }
 
-/** A row as a button; without pictures its name stands there. */
-function thumb(app, row, label, act) {
+/** A row as a button; without pictures its name stands there, or its number. */
+function thumb(app, row, label, act, name) {
   const picture = app.pictures.element(row);
+  const kind = app.talk.state.run.kind === "rows" ? "Row" : "Image";
   const one = button(null, act, { class: picture ? "thumb" : "thumb named", "aria-label": label, title: label });
-  one.append(picture || make("span", { text: label }));
+  one.append(picture || make("span", { text: name ?? `${kind} ${row}` }));
   return one;
 }

@@ -7,7 +7,7 @@ class Refusal extends Error {}
 
 class Talk {
   constructor(changed) {
-    Object.assign(this, { changed, state: null, lost: false });
+    Object.assign(this, { changed, state: null });
   }
 
   async ask(path, options = {}) {
@@ -49,12 +49,14 @@ class Talk {
     return id === -1 ? "Unreadable" : this.byId.get(id)?.name ?? `Cluster ${id}`;
   }
 
-  /** Looks every other moment, while the page can be seen, whether there is something new. */
-  watch(tell) {
+  /** Looks every other moment, while the page can be seen, whether there is something new; `warn` is told what stays. */
+  watch(tell, warn) {
     setInterval(async () => {
       if (document.hidden || !this.state) return;
       try {
-        const { number, ready, version } = await this.ask("/api/number");
+        const { number, ready, version, trouble } = await this.ask("/api/number");
+        warn(trouble && `${trouble[0].toUpperCase()}${trouble.slice(1)}. What you see is how it was before.`);
+        if (number === null) return;
         const edited = number !== this.state.number;
         const updated = version !== this.state.pictures.version;
         const waits = ready && !this.state.features.ready && !this.told;
@@ -65,10 +67,8 @@ class Talk {
         const more = this.state.run.inputs - before;
         if (updated) tell(more > 0 ? `${plural(more, "new image")}, by twincluster update.` : "Some images have changed, by twincluster update.");
         else if (edited) tell(`Changed in another window${this.state.undo ? `: ${this.state.undo}` : ""}.`);
-        this.lost = false;
       } catch (error) {
-        if (!this.lost) tell(error.message);
-        this.lost = true;
+        warn(error.message);
       }
     }, POLL);
   }

@@ -24,7 +24,7 @@ class ImageViewer {
     if (event.key === "ArrowRight") this.go(1);
     else if (event.key === "ArrowLeft") this.go(-1);
     else if (event.key === "j" && this.one) this.act(() => (this.one.cluster === -2 ? this.app.corrections.unjunk([row]) : this.app.corrections.junk([row])));
-    else if (event.key === "m") this.act(() => this.app.corrections.move([row]));
+    else if (event.key === "m" && this.one) this.act(() => this.app.corrections.move([row], this.one.cluster));
     else if (event.key === "u") this.act(() => this.app.corrections.undo());
     else return;
     event.preventDefault();
@@ -55,7 +55,8 @@ class ImageViewer {
     const held = this.dialog.contains(document.activeElement) ? document.activeElement.textContent : null;
     const { pixelated } = app.talk.state.pictures;
     const picture = app.pictures.absent || one.cluster === -1 ? note(one.status === "ok" ? "No picture" : one.status || "No picture")
-      : make("img", { class: "whole", src: app.pictures.address(row, "image"), alt: one.path, "data-pixelated": pixelated });
+      : make("a", { href: app.pictures.address(row, "image"), target: "_blank", rel: "noopener", title: "Open in a tab of its own" },
+        make("img", { class: "whole", src: app.pictures.address(row, "image"), alt: one.path, "data-pixelated": pixelated }));
     const said = [app.talk.nameOf(one.cluster), one.confidence === null ? null : `confidence ${decimal(one.confidence)}`, `${count(this.at + 1)} of ${count(this.rows.length)}`];
     this.near = make("div", { class: "near" }, note("Looking for the nearest images …"));
     this.parts.replaceChildren(make("div", { class: "viewer-picture" }, picture), make("p", { class: "viewer-path", id: "viewer-path", text: one.path }),
@@ -70,7 +71,7 @@ class ImageViewer {
     const step = (text, name, by) => button(text, () => this.go(by), { "aria-label": name, disabled: this.rows.length < 2 });
     const junk = one.cluster === -2 ? button("Not junk", () => this.act(() => corrections.unjunk([row]))) : button("Junk", () => this.act(() => corrections.junk([row])));
     return make("div", { class: "row" }, step("←", "Previous image", -1), step("→", "Next image", 1),
-      ...(one.cluster === -1 ? [] : [button("Move…", () => this.act(() => corrections.move([row]))), junk]),
+      ...(one.cluster === -1 ? [] : [button("Move…", () => this.act(() => corrections.move([row], one.cluster))), junk]),
       copyButton("Copy path", () => one.path), button("Close", () => this.dialog.close(), { "data-first": true }));
   }
 
@@ -88,7 +89,7 @@ class ImageViewer {
 function neighbourList(app, neighbours, open) {
   const items = neighbours.map(({ row, path, cluster, cosine }, at) => {
     const said = `${path ?? `Image ${row}`}${cluster === undefined ? "" : `, ${app.talk.nameOf(cluster)}`}, cosine ${decimal(cosine)}`;
-    return make("li", {}, thumb(app, row, said, () => open(at)));
+    return make("li", {}, thumb(app, row, said, () => open(at), path && baseName(path)));
   });
   return make("ul", { class: `gallery many${app.pictures.absent ? " names" : ""}`, "aria-label": "Most like it" }, items);
 }

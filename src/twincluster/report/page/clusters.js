@@ -22,7 +22,7 @@ class Cards {
     this.grid = make("div", { class: "cards" });
     this.more = button("", () => this.showMore());
     const field = make("input", {
-      type: "search", placeholder: "Find a cluster", "aria-label": "Find a cluster by number or class",
+      type: "search", placeholder: "Find a cluster", "aria-label": "Find a cluster by name or number",
       oninput: () => this.filter(field.value),
     });
     const many = data.clusters.length >= this.filterFrom;
@@ -110,9 +110,9 @@ class Cards {
   }
 }
 
-/** What a cluster is called: the class that makes up most of it, where labels say so. */
+/** What a cluster is called: as a person has named it, or the class that makes up most of it, where labels say so. */
 function titleOf(cluster, names) {
-  if (!cluster.classes || !cluster.classes.length) return cluster.name;
+  if (cluster.named || !cluster.classes || !cluster.classes.length) return cluster.name;
   const [code] = cluster.classes[0];
   const name = String(names[code] ?? code);
   return /^\d+$/.test(name) ? `Class ${name}` : name;

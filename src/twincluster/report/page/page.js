@@ -5,6 +5,7 @@ const STRIP = 12; // clusters that the top of the page shows
 
 function start() {
   const data = JSON.parse(find("data").textContent);
+  data.byId = new Map(data.clusters.map((cluster) => [cluster.id, cluster]));
   const thumbnails = new Thumbnails(data.thumbnails, JSON.parse(find("sheets").textContent), data.images);
   const viewer = new Viewer(find("viewer"), data, thumbnails);
   const panel = data.map.absent ? null : new MapPanel(data, viewer);

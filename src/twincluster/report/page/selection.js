@@ -70,7 +70,7 @@ class MapPanel {
     if (point < 0) return;
     const image = this.data.map.image[point];
     const { path, cluster, confidence } = this.data.images;
-    const title = titleOf(this.data.clusters[cluster[image]], this.data.labels.names);
+    const title = titleOf(this.data.byId.get(cluster[image]), this.data.labels.names);
     const picture = this.viewer.thumbnails.element(image, "small");
     this.tip.replaceChildren(
       ...(picture ? [picture] : []),

@@ -10,12 +10,13 @@ const EMPTY_NAMED = 40; // empty clusters that are named one by one
 
 function labelsPart(data, cards) {
   const { labels } = data;
+  const corrected = data.run.corrections ? "The scores are of the corrected clusters; twincluster evaluate tells those of the model." : "";
   const where = labels.scoredOn === "all" ? "the whole set" : `the ${labels.scoredOn} part`;
   const scores = SCORES.map(([name, key, meaning]) => make("div", {},
     make("dt", { text: name }),
     make("dd", { class: "figure", text: decimal(labels[key], 3) }),
     make("dd", { class: "note", text: meaning })));
-  return [make("dl", { class: "scores" }, scores), note(`On ${where}. Training never saw the labels.`), confusionTable(data, cards)];
+  return [make("dl", { class: "scores" }, scores), note(`On ${where}. Training never saw the labels. ${corrected}`), confusionTable(data, cards)];
 }
 
 function confusionTable(data, cards) {
@@ -23,10 +24,11 @@ function confusionTable(data, cards) {
   const names = classes.map((code) => String(data.labels.names[code] ?? code));
   const head = names.map((name) => make("th", { scope: "col", title: name }, make("span", { text: name })));
   const rows = clusters.map((id, at) => {
-    const whole = data.clusters[id].labelled || 1;
-    const leader = button(String(id), () => cards.reveal(id), { class: "quiet", "aria-label": `Cluster ${id}` });
+    const { name, short, labelled } = data.byId.get(id);
+    const whole = labelled || 1;
+    const leader = button(short, () => cards.reveal(id), { class: "quiet", "aria-label": name, title: name });
     const cells = counts[at].map((many, column) => {
-      const cell = make("td", { text: many ? count(many) : "", title: `${count(many)} of ${names[column]} in cluster ${id}` });
+      const cell = make("td", { text: many ? count(many) : "", title: `${count(many)} of ${names[column]} in ${name}` });
       cell.style.setProperty("--share", many ? 0.08 + (0.92 * many) / whole : 0);
       if (many / whole > 0.5) cell.className = "strong";
       return cell;
@@ -34,15 +36,17 @@ function confusionTable(data, cards) {
     return make("tr", {}, make("th", { scope: "row" }, leader), cells);
   });
   const order = "Rows are clusters in the order of the classes they match, columns are classes";
-  return make("table", { class: `confusion${classes.length > 12 ? " dense" : ""}` },
+  const named = clusters.some((id) => data.byId.get(id).named);
+  return make("table", { class: `confusion${classes.length > 12 ? " dense" : ""}${named ? " named" : ""}` },
     make("caption", { class: "note", text: `${order}${which ? `; ${which}` : ""}. A full cell holds the whole cluster.` }),
     make("thead", {}, make("tr", {}, make("td", {}), head)), make("tbody", {}, rows));
 }
 
 function problemsPart(data, viewer, cards) {
   const link = (id) => {
-    const title = titleOf(data.clusters[id], data.labels.names);
-    return button(title === `Cluster ${id}` ? title : `${title} (${id})`, () => cards.reveal(id), { class: "quiet" });
+    const cluster = data.byId.get(id);
+    const title = titleOf(cluster, data.labels.names);
+    return button(title === cluster.name ? title : `${title} (${cluster.short})`, () => cards.reveal(id), { class: "quiet" });
   };
   const parts = [
     alikePart(data.problems.alike, link), ...smallParts(data.problems, link), duplicatesPart(data, viewer),

@@ -32,7 +32,7 @@ class Viewer {
     }
     const names = this.data.labels.names;
     const said = [
-      `${this.data.clusters[cluster[image]].name}, confidence ${decimal(confidence[image])}`,
+      `${this.data.byId.get(cluster[image]).name}, confidence ${decimal(confidence[image])}`,
       label[image] >= 0 ? `label ${names[label[image]] ?? label[image]}` : null,
       this.list.length > 1 ? `${this.at + 1} of ${this.list.length}` : null,
     ];
