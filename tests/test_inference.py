@@ -62,3 +62,26 @@ def test_images_of_another_size_are_brought_to_the_networks_own() -> None:
     doubled = KINDS["images"].repeat(2, axis=1).repeat(2, axis=2)
     small = predict(network, KINDS["images"], ROWS)
     torch.testing.assert_close(predict(network, doubled, ROWS), small, atol=0.02, rtol=0)
+
+
+def test_results_keep_their_order_over_many_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, pixels = network_of("images"), KINDS["images"]
+    rows = np.random.default_rng(0).integers(0, len(pixels), 50)
+    whole = embed(network, pixels, rows)
+    monkeypatch.setattr(inference, "CHUNK_PIXELS", {"cpu": 3 * 8 * 8})  # 17 chunks, more than are read ahead
+    torch.testing.assert_close(embed(network, pixels, rows), whole, atol=1e-5, rtol=1e-4)
+    backwards = pixels[::-1]  # not one block of memory
+    assert torch.equal(embed(network, backwards, len(pixels) - 1 - rows), embed(network, pixels, rows))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_cuda_device_gives_what_the_cpu_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, pixels = network_of("images"), KINDS["images"]
+    rows = np.random.default_rng(0).integers(0, len(pixels), 50)
+    wanted = predict(network, pixels, rows), embed(network, pixels, rows)
+    monkeypatch.setattr(inference, "CHUNK_PIXELS", {"cuda": 3 * 8 * 8})
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    network.cuda()
+    for found, right in zip((predict(network, pixels, rows), embed(network, pixels, rows)), wanted, strict=True):
+        assert not found.is_cuda
+        torch.testing.assert_close(found, right, atol=1e-4, rtol=1e-3)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from twincluster.images.feed import read_ahead
 from twincluster.images.store import Images
 from twincluster.methods.base import Network
 
 CHUNK_PIXELS = {"cpu": 256 * 32 * 32, "cuda": 2048 * 32 * 32}  # go through a network at once; a CPU gains by less
 CHUNK_ROWS = 8192
+BEHIND = 3  # chunks that a GPU may have in hand before the host takes a result
 
 
 def predict(network: Network, pixels: np.ndarray, rows: np.ndarray) -> Tensor:
@@ -34,13 +38,42 @@ def spread(result: Tensor, images: Images) -> np.ndarray:
 
 @torch.no_grad()
 def _apply(network: Network, function: Callable[[Tensor], Tensor], pixels: np.ndarray, rows: np.ndarray) -> Tensor:
-    device = network.mean.device
-    chunk = max(1, CHUNK_PIXELS[device.type] // max(network.side, pixels.shape[1]) ** 2) if network.side else CHUNK_ROWS
     was_training = network.training
     network.eval()
-    results = []
-    for start in range(0, max(1, len(rows)), chunk):  # no rows at all give a result of no rows
-        raw = torch.from_numpy(np.ascontiguousarray(pixels[rows[start : start + chunk]])).to(device)
-        results.append(function(network.prepare(raw)).cpu())
+    size = chunk_size(network, pixels)
+    parts = [rows[start : start + size] for start in range(0, max(1, len(rows)), size)]  # no rows give a result of none
+    with closing(read_ahead(pixels, parts, network.mean.device)) as chunks:
+        results = list(_on_host(function(network.prepare(raw)) for raw in chunks))
     network.train(was_training)
     return torch.cat(results)
+
+
+def chunk_size(network: Network, pixels: np.ndarray) -> int:
+    """Samples that go through a network at once."""
+    if not network.side:
+        return CHUNK_ROWS
+    side: int = max(network.side, pixels.shape[1])
+    return max(1, CHUNK_PIXELS[network.mean.device.type] // side**2)
+
+
+def _on_host(found: Iterable[Tensor]) -> Iterator[Tensor]:
+    """The same on the CPU; a GPU is not waited for until it is some chunks ahead."""
+    waiting: deque[tuple[Tensor, torch.cuda.Event]] = deque()
+    for result in found:
+        if not result.is_cuda:
+            yield result
+            continue
+        pinned = torch.empty(result.shape, dtype=result.dtype, pin_memory=True)
+        pinned.copy_(result, non_blocking=True)
+        copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        copied.record()
+        waiting.append((pinned, copied))
+        if len(waiting) > BEHIND:
+            yield _copied(*waiting.popleft())
+    for pinned, copied in waiting:
+        yield _copied(pinned, copied)
+
+
+def _copied(pinned: Tensor, copied: torch.cuda.Event) -> Tensor:
+    copied.synchronize()
+    return pinned.clone()  # in ordinary memory, of which there is more

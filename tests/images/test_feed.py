@@ -163,17 +163,17 @@ def test_a_cuda_device_sees_what_the_cpu_sees() -> None:
 # -- reading ahead ---------------------------------------------------------------------------------------------------
 
 
-def test_only_a_few_batches_are_read_ahead() -> None:
+def test_only_a_few_batches_are_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     feed = make(images_of(pictures(200)[0]))
-    read, counter = feed._read, itertools.count(1)
+    fill, counter = feed_module._Buffer.fill, itertools.count(1)
     started = 0
 
-    def counted(batch: Tensor) -> Tensor:
+    def counted(buffer: feed_module._Buffer, pixels: NDArray[Any], part: NDArray[np.int64]) -> Tensor:
         nonlocal started
         started = next(counter)
-        return read(batch)
+        return fill(buffer, pixels, part)
 
-    feed._read = counted  # type: ignore[method-assign]
+    monkeypatch.setattr(feed_module._Buffer, "fill", counted)
     for taken, _ in enumerate(feed.epoch(0), start=1):
         assert taken <= started <= taken + feed_module.READ_AHEAD
     assert started == feed.steps_per_epoch == 25

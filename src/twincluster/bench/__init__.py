@@ -6,37 +6,25 @@ Each benchmark is a module that returns its figures and writes them as a table; 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 from cyclopts.validators import Number
 
-commands = App(name="bench", help="Measure speed and memory on this machine.")
+from twincluster.bench import speed as speed  # has commands of its own
+from twincluster.bench.arguments import Clusters, Count, DataRoot, Device, MadeUp, Rounds, Settings, Side, commands
 
-Count = Annotated[int, Parameter(validator=Number(gte=1))]
-Settings = Annotated[
-    list[str] | None,
-    Parameter(name="--set", negative=(), help="Change one setting, as in --set train.backbone=small. May be repeated."),
-]
-Recipe = Annotated[str, Parameter(help="A recipe by name (`twincluster recipes` lists them) or a TOML file.")]
-MethodName = Annotated[
-    str | None, Parameter(help="A clustering method instead of the recipe's; `twincluster methods` lists them.")
-]
-Device = Annotated[
-    Literal["auto", "cpu", "cuda"] | None, Parameter(help="auto (the default) takes a GPU when there is one.")
-]
+__all__ = ["commands"]
 
 
 @commands.command(name="augment")
-def bench_augment(*, rounds: Count = 5, batches: Count = 4, batch_size: Count = 512, side: Count = 32) -> None:
+def bench_augment(*, rounds: Rounds = 5, batches: Count = 4, batch_size: Count = 512, side: Count = 32) -> None:
     """Augmented image pairs per second, beside torchvision's loader.
 
     Example: twincluster bench augment
 
     Parameters
     ----------
-    rounds
-        How often each side takes its turn; the table holds medians.
     batches
         Batches of images in an epoch.
     batch_size
@@ -47,65 +35,6 @@ def bench_augment(*, rounds: Count = 5, batches: Count = 4, batch_size: Count = 
     from twincluster.bench.augment import measure
 
     print(measure(rounds, batches, batch_size, side).to_text())
-
-
-@commands.command(name="train")
-def bench_train(
-    *,
-    recipe: Recipe = "cifar10",
-    method: MethodName = None,
-    steps: Count | None = None,
-    device: Device = None,
-    kernels: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
-    settings: Settings = None,
-) -> None:
-    """Training speed of a recipe on made-up images, beside the least time it could take, and its memory.
-
-    Example: twincluster bench train --recipe cifar10
-
-    Parameters
-    ----------
-    steps
-        Steps in each measured round. Left out: an epoch of 60,000 images on a GPU, 2 on a CPU.
-    kernels
-        Also print so many of the kernels that take longest, and what each kind of them takes.
-    """
-    from twincluster.bench.train import configure, measure, measure_kernels
-
-    config = configure(recipe, method, device, settings or [])
-    print(measure(config, steps).to_text())
-    if kernels:
-        print("\n" + measure_kernels(config).to_text(kernels))
-
-
-@commands.command(name="peers")
-def bench_peers(
-    *,
-    recipe: Recipe = "cifar10",
-    method: MethodName = None,
-    rounds: Count = 3,
-    steps: Count | None = None,
-    workers: Count | None = None,
-    device: Device = None,
-    settings: Settings = None,
-) -> None:
-    """Training speed beside the same losses in eager mode, and in a plain PyTorch loop with torchvision's loader.
-
-    Example: twincluster bench peers --recipe cifar10
-
-    Parameters
-    ----------
-    rounds
-        How often each takes its turn; the table holds medians.
-    steps
-        Steps of a turn. Left out: 20 on a GPU, 2 on a CPU.
-    workers
-        Processes of torchvision's loader. Left out: one per core, at most 16.
-    """
-    from twincluster.bench.peers import measure
-    from twincluster.bench.train import configure
-
-    print(measure(configure(recipe, method, device, settings or []), rounds, steps, workers).to_text())
 
 
 @commands.command(name="methods")
@@ -121,7 +50,7 @@ def bench_methods(
     labels: str | None = None,
     device: Device = None,
     settings: Settings = None,
-    data_root: Path | None = None,
+    data_root: DataRoot = None,
 ) -> None:
     """Clustering methods beside each other, each trained for the same time with the same network.
 
@@ -147,8 +76,6 @@ def bench_methods(
         A run whose features the classic systems cluster too, besides pixels.
     labels
         As for `fit`: `folders`, or a file (.csv or .parquet with path,label, or .npy).
-    data_root
-        Where named data sets are kept; else $TWINCLUSTER_DATA.
     """
     from twincluster.bench.methods import Asked, measure
 
@@ -157,43 +84,14 @@ def bench_methods(
     print("\n" + measure(asked, say=lambda line: print(line, flush=True)).to_markdown())
 
 
-@commands.command(name="growth")
-def bench_growth(
-    *,
-    recipe: str = "paper-cifar10",
-    device: Device = None,
-    plot: Path | None = None,
-    settings: Settings = None,
-) -> None:
-    """What longer queues, more clusters and more images cost.
-
-    Example: twincluster bench growth --plot growth.svg
-
-    Parameters
-    ----------
-    recipe
-        Whose step is timed, with the method tcc. On a CPU a small network stands for its own.
-    plot
-        A file for the curves, whose name says the type: .svg, .png or .pdf.
-    """
-    from twincluster.bench.growth import measure
-
-    found = measure(recipe, device, settings or [])
-    print(found.to_text())
-    if plot:
-        found.plot(plot)
-
-
 @commands.command(name="memory")
-def bench_memory(*, images: Count = 100_000, epochs: Count = 1, settings: Settings = None) -> None:
+def bench_memory(*, images: MadeUp = 100_000, epochs: Count = 1, settings: Settings = None) -> None:
     """Peak resident memory of `fit` on 100,000 images of 32 px.
 
     Example: twincluster bench memory
 
     Parameters
     ----------
-    images
-        How many images to make up.
     epochs
         Passes over them.
     """
@@ -228,7 +126,7 @@ def bench_longtail(
     seed: int = 0,
     balance: Annotated[list[float] | None, Parameter(negative=())] = None,
     settings: Settings = None,
-    data_root: Path | None = None,
+    data_root: DataRoot = None,
 ) -> None:
     """Clusters of a long-tailed subset at several balances.
 
@@ -248,8 +146,6 @@ def bench_longtail(
         A value of anchored.balance; may be repeated. Left out: -1, 0 and 1.
     settings
         Change one setting of the recipe `pretrained`, as in --set train.encoder=pretrained@224. May be repeated.
-    data_root
-        Where named data sets are kept; else $TWINCLUSTER_DATA.
     """
     from twincluster.bench.longtail import measure
 
@@ -258,19 +154,10 @@ def bench_longtail(
 
 
 @commands.command(name="report")
-def bench_report(*, images: Count = 60_000, clusters: Count = 10, side: Count = 32) -> None:
+def bench_report(*, images: MadeUp = 60_000, clusters: Clusters = 10, side: Side = 32) -> None:
     """Size of a report, time to write it, and the load event of its page in Chromium.
 
     Example: twincluster bench report --clusters 1000
-
-    Parameters
-    ----------
-    images
-        How many images to make up.
-    clusters
-        How many clusters they are in.
-    side
-        Of an image, in pixels.
     """
     from twincluster.bench.report import measure
 
@@ -278,19 +165,10 @@ def bench_report(*, images: Count = 60_000, clusters: Count = 10, side: Count = 
 
 
 @commands.command(name="explorer")
-def bench_explorer(*, images: Count = 100_000, clusters: Count = 10, side: Count = 32) -> None:
+def bench_explorer(*, images: MadeUp = 100_000, clusters: Clusters = 10, side: Side = 32) -> None:
     """Load event of the explorer, frames while scrolling, time to select, and the server's memory.
 
     Example: twincluster bench explorer
-
-    Parameters
-    ----------
-    images
-        How many images to make up.
-    clusters
-        How many clusters they are in.
-    side
-        Of an image, in pixels.
     """
     from twincluster.bench.explorer import measure
 

@@ -86,15 +86,15 @@ def measure(config: Config, rounds: int, steps: int | None, workers: int | None)
 def ours(config: Config, images: Images) -> Turn:
     trainer = Trainer(config, images)
     step = captured(trainer) if config.train.device == "cuda" else trainer.step
-    return _turns(trainer, step)
+    return turns(trainer, step)
 
 
 def eager(config: Config, images: Images) -> Turn:
     trainer = Trainer(replace(config, train=replace(config.train, compile=False)), images)
-    return _turns(trainer, trainer.step)
+    return turns(trainer, trainer.step)
 
 
-def _turns(trainer: Trainer, step: Step) -> Turn:
+def turns(trainer: Trainer, step: Step) -> Turn:
     def turn(number: int) -> None:
         for _ in trainer.feed.epoch(number):
             trainer.schedule()

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from twincluster.errors import InputError
-from twincluster.images.build import Entry, Row, Store, build, explained, short_hash
+from twincluster.images.build import Entry, Row, Store, build, explained, short_hash, uncollected
 from twincluster.images.decode import DEFAULT_SIDE, Frame, letterboxed
 from twincluster.images.inputs import Member
 from twincluster.images.kept import cache_folder as cache_folder  # as others know it
@@ -22,6 +22,8 @@ from twincluster.images.sources import Listing
 
 VERSION = 2  # of the files and of what decode.py makes of an image: another number, another store
 HASHED_BYTES = 1 << 28  # of an array, for its fingerprint
+HASHED_ROWS = 4096  # at once
+_BOOLEAN = {True: "true", False: "false"}  # as JSON writes them
 _FRAMED: dict[Frame, str] = {"crop": "", "letterbox": " letterbox"}  # in a fingerprint
 
 
@@ -71,7 +73,8 @@ def open_images(
     if not 1 <= side <= 4096:
         raise InputError(f"images cannot be decoded at {side} pixels a side: choose 1 to 4096")
     files = listing.files or ()
-    entries = [_entry(path, file) for path, file in zip(listing.paths, files, strict=True)]
+    with uncollected():
+        entries = [_entry(path, file) for path, file in zip(listing.paths, files, strict=True)]
     store = Store(place_of(listing, side, frame, cache), entries, side, frame)
     with explained(store):
         rows = store.rows()
@@ -134,6 +137,9 @@ def _cores() -> int:
 def fingerprint_of(side: int, frame: Frame, rows: dict[int, Row]) -> str:
     """Of names and decoded pixels: a copy of the folder elsewhere, or touched files, are the same data."""
     digest = hashlib.sha256(f"files {len(rows)} {side}{_FRAMED[frame]}\n".encode())
-    for row in range(len(rows)):
-        digest.update(json.dumps([rows[row].entry[0], rows[row].status == "ok", rows[row].digest]).encode())
+    written = json.encoder.encode_basestring_ascii  # what dumps does to a name, without its many calls
+    for start in range(0, len(rows), HASHED_ROWS):
+        some = [rows[row] for row in range(start, min(start + HASHED_ROWS, len(rows)))]
+        lines = [f"[{written(row.entry[0])}, {_BOOLEAN[row.status == 'ok']}, {written(row.digest)}]" for row in some]
+        digest.update("".join(lines).encode())
     return digest.hexdigest()

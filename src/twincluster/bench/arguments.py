@@ -1,0 +1,31 @@
+"""What several benchmarks take on the command line, said once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import App, Parameter
+from cyclopts.validators import Number
+
+commands = App(name="bench", help="Measure speed and memory on this machine.")
+
+Count = Annotated[int, Parameter(validator=Number(gte=1))]
+Settings = Annotated[
+    list[str] | None,
+    Parameter(name="--set", negative=(), help="Change one setting, as in --set train.backbone=small. May be repeated."),
+]
+Recipe = Annotated[str, Parameter(help="A recipe by name (`twincluster recipes` lists them) or a TOML file.")]
+MethodName = Annotated[
+    str | None, Parameter(help="A clustering method instead of the recipe's; `twincluster methods` lists them.")
+]
+Device = Annotated[
+    Literal["auto", "cpu", "cuda"] | None, Parameter(help="auto (the default) takes a GPU when there is one.")
+]
+Rounds = Annotated[
+    int, Parameter(validator=Number(gte=1), help="How often each takes its turn; the table holds medians.")
+]
+MadeUp = Annotated[int, Parameter(validator=Number(gte=1), help="How many images to make up.")]
+Clusters = Annotated[int, Parameter(validator=Number(gte=1), help="How many clusters they are in.")]
+Side = Annotated[int, Parameter(validator=Number(gte=1), help="Of an image, in pixels.")]
+DataRoot = Annotated[Path | None, Parameter(help="Where named data sets are kept; else $TWINCLUSTER_DATA.")]

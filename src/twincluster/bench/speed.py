@@ -1,0 +1,221 @@
+"""The benchmarks of speed: the training step, what feeds it, and prediction; each module below is one of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from twincluster.bench.arguments import Count, Device, MethodName, Recipe, Rounds, Settings, commands
+
+Some = Annotated[int, Parameter(validator=Number(gte=0))]
+
+
+@commands.command(name="train")
+def bench_train(
+    *,
+    recipe: Recipe = "cifar10",
+    method: MethodName = None,
+    steps: Count | None = None,
+    device: Device = None,
+    kernels: Some = 0,
+    settings: Settings = None,
+) -> None:
+    """Training speed of a recipe on made-up images, beside the least time it could take, and its memory.
+
+    Example: twincluster bench train --recipe cifar10
+
+    Parameters
+    ----------
+    steps
+        Steps in each measured round. Left out: an epoch of 60,000 images on a GPU, 2 on a CPU.
+    kernels
+        Also print so many of the kernels that take longest, and what each kind of them takes.
+    """
+    from twincluster.bench.train import configure, measure, measure_kernels
+
+    config = configure(recipe, method, device, settings or [])
+    print(measure(config, steps).to_text())
+    if kernels:
+        print("\n" + measure_kernels(config).to_text(kernels))
+
+
+@commands.command(name="peers")
+def bench_peers(
+    *,
+    recipe: Recipe = "cifar10",
+    method: MethodName = None,
+    rounds: Rounds = 3,
+    steps: Count | None = None,
+    workers: Count | None = None,
+    device: Device = None,
+    settings: Settings = None,
+) -> None:
+    """Training speed beside the same losses in eager mode, and in a plain PyTorch loop with torchvision's loader.
+
+    Example: twincluster bench peers --recipe cifar10
+
+    Parameters
+    ----------
+    steps
+        Steps of a turn. Left out: 20 on a GPU, 2 on a CPU.
+    workers
+        Processes of torchvision's loader. Left out: one per core, at most 16.
+    """
+    from twincluster.bench.peers import measure
+    from twincluster.bench.train import configure
+
+    print(measure(configure(recipe, method, device, settings or []), rounds, steps, workers).to_text())
+
+
+@commands.command(name="growth")
+def bench_growth(
+    *,
+    recipe: str = "paper-cifar10",
+    device: Device = None,
+    plot: Path | None = None,
+    settings: Settings = None,
+) -> None:
+    """What longer queues, more clusters and more images cost.
+
+    Example: twincluster bench growth --plot growth.svg
+
+    Parameters
+    ----------
+    recipe
+        Whose step is timed, with the method tcc. On a CPU a small network stands for its own.
+    plot
+        A file for the curves, whose name says the type: .svg, .png or .pdf.
+    """
+    from twincluster.bench.growth import measure
+
+    found = measure(recipe, device, settings or [])
+    print(found.to_text())
+    if plot:
+        found.plot(plot)
+
+
+@commands.command(name="feed")
+def bench_feed(
+    *,
+    recipe: Recipe = "cifar10",
+    method: MethodName = None,
+    rounds: Rounds = 3,
+    steps: Count | None = None,
+    side: Count | None = None,
+    device: Device = None,
+    settings: Settings = None,
+) -> None:
+    """Training on images that stay in a file, beside training on images that lie on the device.
+
+    Example: twincluster bench feed --recipe cifar10
+
+    Parameters
+    ----------
+    steps
+        Of an epoch. Left out: those of 60,000 images on a GPU, 4 on a CPU.
+    side
+        Of the images in the file, in pixels. Left out: that of training.
+    """
+    from twincluster.bench.feed import measure
+    from twincluster.bench.train import configure
+
+    print(measure(configure(recipe, method, device, settings or []), rounds, steps, side).to_text())
+
+
+@commands.command(name="store")
+def bench_store(
+    source: str | None = None,
+    /,
+    *,
+    images: Count = 2000,
+    side: Count = 144,
+    rounds: Rounds = 3,
+    start: Some = 100_000,
+) -> None:
+    """Files decoded into a store, beside what Pillow alone decodes, and the time to start on a store that is there.
+
+    Example: twincluster bench store photos/ --images 10000
+
+    Parameters
+    ----------
+    source
+        A folder of JPEG files. Left out: made-up photographs of 500 x 375 pixels.
+    images
+        Files of it to decode.
+    side
+        Of the decoded images, in pixels.
+    start
+        Files that a second run starts on, small and made up; 0 leaves this part out.
+    """
+    from twincluster.bench.store import measure_build, measure_start
+
+    print(measure_build(source, images, side, rounds).to_text(), flush=True)
+    if start:
+        print("\n" + measure_start(start, rounds).to_text())
+
+
+@commands.command(name="predict")
+def bench_predict(
+    source: str | None = None,
+    /,
+    *,
+    recipe: Recipe = "cifar10",
+    method: MethodName = None,
+    images: Count | None = None,
+    files: Some = 10_000,
+    rounds: Rounds = 3,
+    device: Device = None,
+    settings: Settings = None,
+) -> None:
+    """Prediction of arrays, beside the network alone; and of files on the CPU, with torch and with ONNX Runtime.
+
+    Example: twincluster bench predict photos/ --set train.backbone=small
+
+    Parameters
+    ----------
+    source
+        A folder of JPEG files. Left out: made-up ones of the size of training.
+    images
+        In the array. Left out: 200,000 on a GPU, 1,024 on a CPU.
+    files
+        Files to predict; 0 leaves this part out.
+    """
+    from twincluster.bench.predict import measure_arrays, measure_files
+    from twincluster.bench.train import configure
+
+    config = configure(recipe, method, device, settings or [])
+    print(measure_arrays(config, images, rounds).to_text(), flush=True)
+    if files:
+        print("\n" + measure_files(config, source, files).to_text())
+
+
+@commands.command(name="same")
+def bench_same(
+    *,
+    recipe: Recipe = "cifar10",
+    method: Annotated[list[str] | None, Parameter(negative=())] = None,
+    steps: Count = 20,
+    device: Device = None,
+    settings: Settings = None,
+) -> None:
+    """Whether compiled, captured, streamed and bf16 steps compute what plain ones do, step by step.
+
+    Example: twincluster bench same --set train.backbone=small
+
+    Parameters
+    ----------
+    method
+        A clustering method; may be repeated. Left out: anchored and tcc.
+    steps
+        From one seed.
+    """
+    from twincluster.bench.same import measure
+    from twincluster.bench.train import configure
+
+    for number, name in enumerate(method or ["anchored", "tcc"]):
+        print(
+            "\n" * bool(number) + measure(configure(recipe, name, device, settings or []), steps).to_text(), flush=True
+        )
