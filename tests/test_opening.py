@@ -7,11 +7,12 @@ import pytest
 
 from twincluster import opening
 from twincluster.config import differences
+from twincluster.derive import MANY
 from twincluster.images.sources import open_source
 from twincluster.opening import by_device
 from twincluster.options import configure
 
-IMAGES = np.zeros((4, 8, 8, 3), np.uint8)
+IMAGES = np.zeros((MANY, 2, 2, 3), np.uint8)
 ROWS = np.zeros((4, 8), np.float32)
 
 
@@ -46,8 +47,9 @@ def test_a_gpu_has_its_own_recipe_for_images() -> None:
         (IMAGES, {"method": "tcc"}),
         (IMAGES, {"train": {"encoder": "pretrained"}}),
         (ROWS, {}),
+        (IMAGES[1:], {}),
     ],
-    ids=["on the CPU", "another method", "a pretrained network", "rows"],
+    ids=["on the CPU", "another method", "a pretrained network", "rows", "few images"],
 )
 def test_everything_else_keeps_its_settings(source: np.ndarray, settings: dict[str, Any]) -> None:
     assert not chosen(source, settings)

@@ -103,8 +103,9 @@ def fit(
     out
         The run folder to write; runs/NAME when left out.
     recipe
-        A recipe by name (`twincluster recipes` lists them) or a TOML file. Left out, it is `default`, or `gpu` where
-        there is one, or `rows` for an array of rows, or `pretrained` with a pretrained backbone.
+        A recipe by name (`twincluster recipes` lists them) or a TOML file. Left out, it is `default`, or `gpu` for
+        20,000 images and more where there is one, or `rows` for an array of rows, or `pretrained` with a pretrained
+        backbone.
     method
         A method by name (`twincluster methods` lists them) instead of the recipe's, or package.module:Class, one of
         your own. --set own.FIELD=VALUE changes what only that method knows.

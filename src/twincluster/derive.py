@@ -23,7 +23,8 @@ from twincluster.sizes import check_parts
 STATISTICS_SAMPLE = 10_000  # samples that mean and standard deviation are computed from
 STATISTICS_PIXELS = 2**22  # held at once
 SAMPLES_SEEN = {"rows": 100_000, "cpu": 100_000, "cuda": 24_000_000}  # what a run of no stated length looks at, ...
-EPOCHS = {"rows": (20, 200), "cpu": (20, 100), "cuda": (30, 3000)}  # ... in at least and at most so many epochs
+EPOCHS = {"rows": (20, 200), "cpu": (20, 100), "cuda": (30, 1000)}  # ... in at least and at most so many epochs
+MANY = 20_000  # samples, from which on a GPU takes large batches
 LONG_STEPS, LONG_MINUTES = 5000, 5.0  # of a run that is worth compiling for
 LARGEST_BATCH = 6400  # that follows from a number of clusters: the paper's, for 200 of them
 CLUSTER_CELLS = 2**24  # similarities of clusters to the rows of P in a step, 64 MiB: 100 rows each for 400 clusters
@@ -163,7 +164,7 @@ def _batch_size(config: Config, n_samples: int, device: str) -> int:
     # Sec. 4.2: enough samples of every cluster in a step
     wanted = config.train.batch_size or min(32 * config.n_clusters, LARGEST_BATCH)
     if not config.train.batch_size and not issubclass(find_method(config.method), Tcc):
-        wanted = 512 if device == "cuda" and n_samples >= 20_000 else 128  # a CPU gains nothing but memory use
+        wanted = 512 if device == "cuda" and n_samples >= MANY else 128  # a CPU gains nothing but memory use
     return max(2, min(wanted, n_samples))
 
 

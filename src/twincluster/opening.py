@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from twincluster.config import Config, Train
-from twincluster.derive import resolve_device
+from twincluster.derive import MANY, resolve_device
 from twincluster.encoders import MODULE, Encoder, load_encoder
 from twincluster.errors import InputError
 from twincluster.features import encode
@@ -121,14 +121,15 @@ def refuse_other_weights(what: Path | str, data: Mapping[str, Any], version: str
 
 
 def by_device(config: Config, listing: Listing, recipe: Callable[[str], Config]) -> tuple[Config, str | None]:
-    """What images get where nobody named a recipe or a network, and a line to say so; `recipe` makes settings of one.
+    """What images get where nobody named a recipe, and a line to say so; `recipe` makes settings of one.
 
-    A GPU can afford what needs many epochs. Without one, photographs are beyond training from scratch.
+    With a GPU many images get what was measured on many. Without one, photographs are beyond training from scratch.
     """
     if listing.is_rows or config.train.encoder:
         return config, None
     if resolve_device(config.train.device) == "cuda":
-        return (recipe("gpu") if config.method == "anchored" else config), None
+        many = config.method == "anchored" and len(listing.paths) >= MANY
+        return (recipe("gpu") if many else config), None
     if config.train.backbone != "auto" or config.train.finetune or not beyond_a_cpu(config, listing):
         return config, None
     why = "no GPU, and training on photographs from scratch needs one: "

@@ -61,7 +61,7 @@ def tiny_imagenet(root: Path | None) -> Listing:
     places = (kept / unpacked, kept / "tiny_imagenet" / unpacked, kept / "tiny_imagenet")
     place = next((place for place in places if os.path.isdir(place / "train")), None)
     if place is None:
-        raise absent("tiny_imagenet", kept, "cannot be downloaded from here", f"the unpacked folder {unpacked}")
+        raise absent("tiny_imagenet", kept, "is not downloaded", f"the unpacked folder {unpacked}")
     train, val = (_images(place, part) for part in ("train", "val"))
     classes = sorted({path.split("/")[1] for path in train if path.count("/") > 1})
     annotated = _table(place / "val" / "val_annotations.txt")
