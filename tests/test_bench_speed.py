@@ -224,6 +224,25 @@ def test_a_way_that_does_otherwise_is_found_out(fault: str, monkeypatch: pytest.
     assert found.to_text().endswith("outside of the tolerance: streamed")
 
 
+def test_same_fails_when_a_row_says_no(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """After all of them, whichever it was."""
+    monkeypatch.setitem(same.WAYS, "cpu", (same.Way("streamed", streamed=True),))
+    measured = same.measure
+
+    def first_outside(config: train.Config, steps: int) -> same.Sameness:
+        found = measured(config, steps)
+        worse = {way: same.Differences(1.0, 0.0, 0.0) for way in found.others}
+        return replace(found, others=worse) if config.method == "anchored" else found
+
+    monkeypatch.setattr(same, "measure", first_outside)
+    assert main(["bench", "same", "--steps", "2", *OPTIONS]) == 1
+    told = capsys.readouterr()
+    first, second = told.out.split("\n\n")
+    assert " NO " in first
+    assert " ok " in second
+    assert told.err == ""
+
+
 def test_what_is_not_a_number_is_outside() -> None:
     nan = float("nan")
     assert not same.Differences(nan, 0.0, 0.0).within("float32")

@@ -90,6 +90,24 @@ def test_a_run_that_cannot_be_opened_again_is_told_once_and_opened_when_it_can(
     assert served.get("/api/number").json()["trouble"] == ""
 
 
+def test_a_fault_of_ours_is_told_with_where_it_happened(
+    served: Served, photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*given: object) -> None:
+        raise KeyError("a fault")
+
+    monkeypatch.setattr(newest, "Library", broken)
+    Image.new("RGB", (12, 12), (250,) * 3).save(photos / "later.png")
+    worked("update", served.run.folder, photos)
+    until(served, lambda: bool(served.get("/api/number").json()["trouble"]))
+    for _ in range(5):
+        served.get("/api/number")
+    said = capsys.readouterr().err
+    assert said.count("Traceback") == 1
+    assert "in broken" in said
+    assert said.count("the run has changed but cannot be opened again: 'a fault'") == 1
+
+
 def test_an_undo_while_the_run_is_looked_at(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that goes between two questions about it."""
     before = served.library.read_signature()

@@ -161,6 +161,21 @@ def test_move_junk_and_split_off_what_is_selected(window: Window, served: Served
     expect(page.locator("#views")).to_contain_text("Junk (0)")
 
 
+def test_with_one_cluster_left_images_move_to_a_new_one(window: Window, served: Served) -> None:
+    served.edit("merge", clusters=[0, 1, 2])
+    page = window.page
+    expect(page.locator(".card")).to_have_count(1)
+    open_cluster(page, 0)
+    page.keyboard.press("m")
+    expect(page.locator("#told")).to_have_text("There is no other cluster to merge with.")
+    expect(page.locator("dialog")).to_have_count(0)
+    page.keyboard.press("Space")
+    page.get_by_role("button", name="Move…").click()
+    answer(page, "Name", "second", "Make it")
+    expect(page.locator("#told")).to_have_text("A new cluster has 1 image.")
+    assert sorted(Edits(served.run).state.names.values()) == ["0", "second"]
+
+
 def test_an_image_opens_with_its_neighbours(window: Window, served: Served) -> None:
     page = window.page
     open_cluster(page, 0)

@@ -1,6 +1,7 @@
 """CDC: contrast first, then the loss of both heads against slow references, and how the heads begin."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 
 import reference_peers as slow
 from small_peers import KEYS, SAMPLES, N, directions, method_of, step, views_of
-from small_runs import images_of, rows, train
+from small_runs import Diary, assert_equal_state, images_of, rows, train
 from twincluster import draws
 from twincluster.methods.base import Batch
 from twincluster.methods.cdc import ROUNDS, START, prototypes, spread
@@ -107,12 +108,34 @@ def test_the_second_stage_comes_with_its_share_of_the_run() -> None:
     assert method.online.training
 
 
-@pytest.mark.parametrize("start", [0.2, 1.0])
-def test_predictions_are_calibrated_or_of_k_means(start: float) -> None:
+@pytest.mark.parametrize(("start", "trained"), [(0.2, True), (0.5, False), (1.0, False)])
+def test_predictions_are_calibrated_or_of_k_means(start: float, trained: bool) -> None:
+    """After one of two epochs the heads begin and learn; after the last they begin too late to; or they never begin."""
     small = ("own.n_features=8", "own.hidden=16", "own.head_hidden=12", "own.spread_steps=10")
-    method = train(images_of(rows()), "method=cdc", *small, f"own.cluster_start={start}", "train.epochs=2").eval()
+    diary = Diary()
+    changes = ("method=cdc", *small, f"own.cluster_start={start}", "train.epochs=2")
+    method = train(images_of(rows()), *changes, reporter=diary).eval()
+    assert [row["stage"] for row in diary.rows] == {0.2: [1, 1], 0.5: [0, 1], 1.0: [0, 0]}[start]
     x = torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
     calibrated = method.online.calibration_head(method.online.backbone_features(x)).log_softmax(1)
     by_centres = method.online.centres(method.online.embed(x))
-    torch.testing.assert_close(method.online.log_assign(x), calibrated if start < 1 else by_centres)
-    assert (method.online.centres.scale > 0) or start < 1
+    torch.testing.assert_close(method.online.log_assign(x), calibrated if trained else by_centres)
+    assert (method.online.centres.scale > 0) or trained
+
+
+def test_a_resumed_run_knows_that_its_heads_have_learned(tmp_path: Path) -> None:
+    """Interrupted after its last step."""
+    small = ("own.n_features=8", "own.hidden=16", "own.head_hidden=12", "own.spread_steps=10")
+    changes = ("method=cdc", *small, "own.cluster_start=0.2", "train.epochs=2")
+    once = train(images_of(rows()), *changes, folder=tmp_path / "run").eval()
+    again = train(images_of(rows()), *changes, folder=tmp_path / "run", resume=True).eval()
+    assert_equal_state(again.online.state_dict(), once.online.state_dict())
+    assert again.online.begun
+
+
+def test_heads_are_no_wider_than_the_rows_they_begin_with() -> None:
+    """28 rows in batches of 8: four of an epoch's order are left out."""
+    small = ("own.n_features=8", "own.hidden=16", "own.head_hidden=512", "own.spread_steps=2")
+    method = train(images_of(rows(28)), "method=cdc", *small, "own.cluster_start=0.2", "train.epochs=2")
+    assert method.online.begun
+    assert method.online.cluster_head.first.out_features == 24

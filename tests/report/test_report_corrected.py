@@ -2,6 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from edited_runs import features
 from small_runs import pictures
 from twincluster.edits import Edits
 from twincluster.evaluate import score
+from twincluster.export.inputs import Inputs
 from twincluster.report.gather import gather
 from twincluster.report.material import open_material
 from twincluster.report.page import write_report
@@ -65,6 +67,40 @@ def test_the_head_counts_corrections_and_junk(run: Run) -> None:
     assert found["problems"]["unreadable"]["count"] == 0
     Edits(run).undo()
     assert "junk" not in " ".join(gather(open_material(run)).data["head"]["sentences"])
+
+
+def test_the_head_speaks_of_one_as_of_one(run: Run) -> None:
+    Edits(run).merge([0, 1, 4, 5])
+    found = gather(open_material(run)).data["head"]
+    assert found["title"] == "38 images of colours.npz in 1 cluster"
+    assert found["facts"][:2] == [{"value": "38", "label": "images"}, {"value": "1", "label": "cluster"}]
+    Edits(run).mark_junk(set(range(39)) - set(JUNK))
+    found = gather(open_material(run)).data["head"]
+    assert found["title"] == "1 image of colours.npz in 1 cluster"
+    assert found["facts"][0] == {"value": "1", "label": "image"}
+
+
+def test_of_junk_alone_no_corrections_are_told(run: Run) -> None:
+    Edits(run).mark_junk(set(range(40)) - set(JUNK))
+    found = gather(open_material(run)).data["head"]
+    assert found["title"].startswith("0 images of colours.npz")
+    assert "in them" not in " ".join(found["sentences"])
+    assert "40 images marked as junk are left out." in found["sentences"]
+
+
+def test_an_edit_made_meanwhile_is_not_counted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The count is of the edits that the clusters have."""
+    read = Inputs.edited
+
+    def edited(inputs: Inputs) -> Any:
+        found = read(inputs)
+        Edits(inputs.run).rename(1, "later")
+        return found
+
+    monkeypatch.setattr(Inputs, "edited", edited)
+    found = gather(open_material(run)).data
+    assert "later" not in [card["name"] for card in found["clusters"]]
+    assert found["run"]["corrections"] == 5
 
 
 def test_scores_are_of_the_corrected_clusters(run: Run) -> None:

@@ -87,6 +87,11 @@ class Sameness:
     plain: Course
     others: dict[Way, Differences]
 
+    @property
+    def outside(self) -> list[str]:
+        """The ways that are not within the tolerance."""
+        return [way.name for way, found in self.others.items() if not found.within(way.precision)]
+
     def to_text(self) -> str:
         first, *_, last = self.plain.losses
         lines = [
@@ -96,10 +101,11 @@ class Sameness:
         ]
         for way, found in self.others.items():
             step = f"{found.loss:>10.1e}{LOSS[way.precision]:>8.0e}{found.update:>10.1e}{UPDATE[way.precision]:>8.0e}"
-            said = "ok" if found.within(way.precision) else "NO"
+            said = "NO" if way.name in self.outside else "ok"
             lines.append(f"{way.name:26}{step}{said:>5}{found.free:>21.1e}")
-        failed = [way.name for way, found in self.others.items() if not found.within(way.precision)]
-        verdict = f"outside of the tolerance: {'; '.join(failed)}" if failed else "all within the tolerance"
+        verdict = "all within the tolerance"
+        if self.outside:
+            verdict = f"outside of the tolerance: {'; '.join(self.outside)}"
         return "\n".join([*lines, verdict])
 
 

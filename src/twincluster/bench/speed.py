@@ -203,6 +203,8 @@ def bench_same(
 ) -> None:
     """Whether compiled, captured, streamed and bf16 steps compute what plain ones do, step by step.
 
+    Exits with status 1 if one of them does not.
+
     Example: twincluster bench same --set train.backbone=small
 
     Parameters
@@ -215,7 +217,10 @@ def bench_same(
     from twincluster.bench.same import measure
     from twincluster.bench.train import configure
 
+    failed = False
     for number, name in enumerate(method or ["anchored", "tcc"]):
-        print(
-            "\n" * bool(number) + measure(configure(recipe, name, device, settings or []), steps).to_text(), flush=True
-        )
+        found = measure(configure(recipe, name, device, settings or []), steps)
+        print("\n" * bool(number) + found.to_text(), flush=True)
+        failed = failed or bool(found.outside)
+    if failed:
+        raise SystemExit(1)

@@ -8,10 +8,12 @@ others.
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Callable
 from threading import Lock, Thread
 from typing import Any
 
+from twincluster.errors import InputError
 from twincluster.explorer.library import TABLES, Library, Signature
 
 OPENED = (*TABLES, "config.json", "edits.jsonl", "model.safetensors")  # what decides whether a run can be opened
@@ -66,5 +68,7 @@ class Newest:
     def _tell(self, error: Exception) -> None:
         said = f"the run has changed but cannot be opened again: {' '.join(str(error).split())[:500]}"
         if said != self.trouble:
+            if not isinstance(error, InputError | OSError):  # a fault of ours, which its words alone do not explain
+                traceback.print_exception(error)
             print(f"twincluster: {said}", file=sys.stderr, flush=True)
         self.trouble = said

@@ -55,7 +55,7 @@ def write_model(inputs: Inputs, out: Path, labels: str | None = None) -> str:
         raise InputError(f"{out} exists and is not empty: choose another folder")
     if not (run.folder / "model.safetensors").is_file():
         raise InputError(f"{run.folder} has no model yet: continue the run with `twincluster fit ... --resume`")
-    assignments, state, has_edits = inputs.edited()
+    assignments, state, edits = inputs.edited()
     scores = _scores(inputs, labels)
     settings = json.loads((run.folder / "config.json").read_text(encoding="utf-8"))
     settings["data"] |= {"location": None, "root": None}
@@ -63,7 +63,7 @@ def write_model(inputs: Inputs, out: Path, labels: str | None = None) -> str:
     shutil.copyfile(run.folder / "model.safetensors", out / "model.safetensors")
     write_atomically(out / "config.json", json.dumps(settings, indent=2) + "\n")
     Run(out).write_assignments(_nameless(inputs.assignments.first(inputs.data["inputs"])))
-    if has_edits:
+    if edits:
         write_atomically(out / EDITS, "".join(strict_json(line) + "\n" for line in Edits(run).without_rows()))
     names = {str(cluster): name for cluster, name in state.names.items()}
     write_atomically(out / "labels.json", json.dumps(names, indent=2) + "\n")

@@ -90,11 +90,11 @@ class Inputs:
         self.config, self.shape, self.data = self.run.read_config()
         self.assignments = self.run.read_assignments()
 
-    def edited(self) -> tuple[Assignments, State, bool]:
-        """The rows as the edits have them, and whether there is an edit; without any the model's own."""
+    def edited(self) -> tuple[Assignments, State, int]:
+        """The rows as the edits have them, and how many are in force; without any the model's own."""
         edits = Edits(self.run, self._features_later)
-        state, has_any = edits.state, edits.any
-        return (with_edits(self.assignments, state) if has_any else self.assignments), state, has_any
+        state, count = edits.state, len(edits.history[0])
+        return (with_edits(self.assignments, state) if count else self.assignments), state, count
 
     def listing(self) -> Listing | None:
         """The source of the run, if it can be opened still."""

@@ -95,7 +95,7 @@ def _classes_of_imagenet(name: str, classes: Mapping[str, str], kept: Path) -> L
     present = [identifier for identifier in classes if os.path.isdir(place / identifier)]
     if not present:
         folders = f"imagenet/train with the class folders {', '.join(classes)}"
-        raise absent(name, kept, "is made from ImageNet, which cannot be downloaded from here", folders)
+        raise absent(name, kept, "is made from ImageNet, which is not downloaded", folders)
     found = {identifier: walk(place / identifier, f"{place / identifier}/")[0] for identifier in present}
     if lacking := [identifier for identifier in classes if not found.get(identifier)]:
         raise InputError(f"{name} needs images in {', '.join(lacking)} too: add these folders of ImageNet to {place}")

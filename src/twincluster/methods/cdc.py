@@ -1,7 +1,7 @@
 """CDC: features by momentum contrast, then two heads on them: one clusters, the other says how far it can be believed.
 
-Jia et al. 2025, "Towards Calibrated Deep Clustering Network". Both of its stages are parts of one run. Where the
-authors' code says more than their text, the code is followed.
+Jia et al. 2025, "Towards Calibrated Deep Clustering Network", after the authors' code. Both of its stages are parts of
+one run.
 Shapes: N batch, K clusters, F backbone features, H width of a head, M mini-clusters, n samples.
 """
 
@@ -33,7 +33,7 @@ class CdcSettings(MocoSettings):
     hidden: Count = 4096
     ema: Share = 0.99
     shuffle_keys: bool = False
-    head_hidden: Count = 512  # H; at most one for each sample
+    head_hidden: Count = 512  # H; at most one for each sample of an epoch
     mini_clusters: Share = 0.5  # M, as a share of the batch
     entropy_weight: float = 1.0  # against one cluster for all, in the calibration
     spread_steps: int = 2000  # by which the first weights of the heads are driven apart
@@ -72,7 +72,8 @@ class CdcNetwork(MocoNetwork):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
-        width = min(own_settings(config, CdcSettings).head_hidden, shape.n_samples)
+        batch = config.train.batch_size
+        width = min(own_settings(config, CdcSettings).head_hidden, shape.n_samples // batch * batch)
         sizes = (self.backbone.n_features, width, config.n_clusters)
         self.cluster_head, self.calibration_head = Head(*sizes), Head(*sizes)
         self.register_buffer("begun", torch.zeros((), dtype=torch.bool))
@@ -86,17 +87,19 @@ class CdcNetwork(MocoNetwork):
 class Cdc(Moco):
     """CDC: momentum contrast, then a clustering head that learns what a calibrated one is sure of."""
 
-    # differs from the paper: its contrast is symmetric, and its EMA grows to .999
+    # differs from the authors' code: its contrast is symmetric, and its EMA grows to .999
 
     network_type = CdcNetwork
     settings_type = CdcSettings
     settings: CdcSettings
     online: CdcNetwork
     progress: Tensor  # ()
+    trained: Tensor  # () bool: whether a step was taken since the heads began
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
         self.register_buffer("progress", torch.zeros(()))
+        self.register_buffer("trained", torch.zeros((), dtype=torch.bool))
 
     def schedule(self, epoch: int, progress: float) -> None:
         self.progress.fill_(progress)
@@ -108,7 +111,7 @@ class Cdc(Moco):
         features = self.online.backbone_features(views[0])
         contrast, memory = self.contrast(features, views[1], keys)
         with torch.no_grad():
-            # differs from the paper: confidence is of the image as it is, where the paper crops it at random
+            # differs from the authors' code: confidence is of the image as it is, which they crop at random
             plain = self.online.backbone_features(views[2])
             believed = self.targets(plain, keys)
         log_q = F.log_softmax(self.online.cluster_head(features), 1)
@@ -137,6 +140,10 @@ class Cdc(Moco):
         q = F.softmax(self.online.cluster_head(features), 1)
         return peer_losses.mini_cluster_means(F.normalize(features, p=1, dim=1), q, starts, ROUNDS)
 
+    def remember(self, memory: dict[str, Tensor]) -> None:
+        super().remember(memory)
+        self.trained.copy_(self.online.begun)
+
     @torch.no_grad()
     def after_epoch(
         self, epoch: int, batches: Callable[[], Iterator[Batch]], optimiser: torch.optim.Optimizer
@@ -163,8 +170,9 @@ class Cdc(Moco):
         self.online.begun.fill_(True)
 
     def finish(self, embed: Callable[[Network], Tensor]) -> None:
-        """A run too short for the heads ends with clusters by k-means."""
-        if not self.online.begun:
+        """A run too short for the heads to learn ends with clusters by k-means."""
+        if not self.trained:
+            self.online.begun.fill_(False)
             super().finish(embed)
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from twincluster.edits import Edits
 from twincluster.export.inputs import Inputs
 from twincluster.results import Assignments
 
@@ -41,12 +40,12 @@ class Groups:
 
 def corrected_rows(inputs: Inputs) -> tuple[Assignments, Groups]:
     """The rows of a run with the places of their clusters; junk and what is unreadable have -1."""
-    assignments, state, is_edited = inputs.edited()
-    if not is_edited:
+    assignments, state, corrections = inputs.edited()
+    if not corrections:
         return assignments, Groups.of_model(inputs.config.n_clusters)
     ids = sorted(state.names)
     places = np.where(assignments.clusters < 0, -1, np.searchsorted(ids, assignments.clusters))
     names = tuple("" if state.names[cluster] == str(cluster) else state.names[cluster] for cluster in ids)
     junk = int((state.junk & (state.home >= 0)).sum())
-    groups = Groups(tuple(ids), names, len(Edits(inputs.run).history[0]), junk)
+    groups = Groups(tuple(ids), names, corrections, junk)
     return dataclasses.replace(assignments, clusters=places), groups

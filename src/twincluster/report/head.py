@@ -15,8 +15,9 @@ def head_of(material: Material, data: dict[str, Any]) -> dict[str, Any]:
     """`data` is what gather.py has found so far."""
     run = data["run"]
     what = run["kind"]
+    images, clusters = _many(run["readable"], what[:-1]), _many(run["clusters"], "cluster")
     return {
-        "title": f"{run['readable']:,} {what} of {run['source'].rstrip('/')} in {run['clusters']:,} clusters",
+        "title": f"{images} of {run['source'].rstrip('/')} in {clusters}",
         "sentences": _sentences(material, data, what),
         "facts": _facts(data, what),
         "warning": _warning(material),
@@ -41,7 +42,8 @@ def _sentences(material: Material, data: dict[str, Any], what: str) -> list[str]
     if data["run"]["added"]:
         were = "were" if data["run"]["added"] > 1 else "was"
         found.append(f"{data['run']['added']:,} of them {were} added after the training.")
-    if corrections := data["run"]["corrections"]:
+    corrections = data["run"]["corrections"]
+    if corrections and data["run"]["readable"]:
         found.append(f"{_many(corrections, 'correction')} by hand {'is' if corrections == 1 else 'are'} in them.")
     if junk := data["run"]["junk"]:
         found.append(f"{_many(junk, what[:-1])} marked as junk {'is' if junk == 1 else 'are'} left out.")
@@ -55,7 +57,10 @@ def _sentences(material: Material, data: dict[str, Any], what: str) -> list[str]
 
 def _facts(data: dict[str, Any], what: str) -> list[dict[str, str]]:
     run, labels, confidence = data["run"], data["labels"], data["confidence"]
-    facts = [(f"{run['readable']:,}", what), (f"{run['clusters']:,}", "clusters")]
+    facts = []
+    for count, one in ((run["readable"], what[:-1]), (run["clusters"], "cluster")):
+        value, _, label = _many(count, one).partition(" ")
+        facts.append((value, label))
     if confidence["mean"] is not None:
         facts.append((_dot(confidence["mean"]), "mean confidence"))
     if "acc" in labels:

@@ -58,7 +58,9 @@ class Corrections {
   }
 
   mergeInto(cluster) {
-    const picker = clusterPicker(this.talk.state.clusters.filter(({ id }) => id !== cluster.id), "Cluster to merge with");
+    const others = this.talk.state.clusters.filter(({ id }) => id !== cluster.id);
+    if (!others.length) return this.app.tell("There is no other cluster to merge with.");
+    const picker = clusterPicker(others, "Cluster to merge with");
     return ask({
       title: `Merge ${cluster.name} into another`, fields: picker.body, action: "Merge",
       act: async () => {
@@ -96,9 +98,11 @@ class Corrections {
     });
   }
 
-  /** `from` is the cluster that all of them are in, where they are in one. */
+  /** `from` is the cluster that all of them are in, where they are in one; if there is no other, a new one is made. */
   move(rows, from = null) {
-    const picker = clusterPicker(this.talk.state.clusters.filter(({ id }) => id !== from), "Cluster to move to");
+    const others = this.talk.state.clusters.filter(({ id }) => id !== from);
+    if (!others.length) return this.moveToNew(rows);
+    const picker = clusterPicker(others, "Cluster to move to");
     return ask({
       title: `Move ${plural(rows.length, "image")}`, fields: picker.body, action: "Move",
       act: () => {
