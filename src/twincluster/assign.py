@@ -8,7 +8,6 @@ import math
 from dataclasses import dataclass
 
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from twincluster.errors import InputError
@@ -105,6 +104,8 @@ def spherical_kmeans(
 
 def match_labels(old: Tensor, new: Tensor, n_clusters: int) -> Tensor:
     """The permutation p (K,) for which p[new] agrees with `old` on most rows; rows labelled -1 do not vote."""
+    from scipy.optimize import linear_sum_assignment  # slow to import, and not needed before training
+
     both = (old >= 0) & (new >= 0)
     pairs = new[both].long() * n_clusters + old[both].long()
     counts = torch.bincount(pairs, minlength=n_clusters**2).view(n_clusters, n_clusters)  # (new, old)

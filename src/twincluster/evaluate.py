@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from scipy.optimize import linear_sum_assignment
-from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score, silhouette_score
 from torch import Tensor
 
 from twincluster.errors import InputError
@@ -61,6 +59,9 @@ def score(labels: np.ndarray, clusters: np.ndarray) -> Scores:
 
     The numbers of clusters and classes may differ: clusters left over match no class and their rows count as errors.
     """
+    from scipy.optimize import linear_sum_assignment  # both take a second to import: training starts without them
+    from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+
     labels, clusters = _numbers(labels, "labels"), _numbers(clusters, "clusters")
     if labels.shape != clusters.shape:
         raise InputError(f"there are {len(labels)} labels for {len(clusters)} clustered rows: give one label per row")
@@ -136,6 +137,8 @@ def silhouette(features: np.ndarray, clusters: np.ndarray, sample: int = 2000, s
 
     Rows in no cluster (-1) and rows that are not finite are left out. Pass unit rows to judge clusters by cosine.
     """
+    from sklearn.metrics import silhouette_score  # as in score
+
     rows = np.flatnonzero(np.asarray(clusters) >= 0)
     if len(rows) > sample:
         rows = np.sort(np.random.default_rng(seed).choice(rows, sample, replace=False))

@@ -29,7 +29,7 @@ def stamps_of(listing: Listing) -> list[str]:
     if listing.files is None:
         array = listing.array if listing.array is not None else np.empty((0, 0))
         return [hashlib.blake2b(np.ascontiguousarray(row).tobytes(), digest_size=8).hexdigest() for row in array]
-    return [_stamp(file) for file in listing.files]
+    return [_stamp(file, *entry[1:]) for file, entry in zip(listing.files, listing.entries, strict=True)]
 
 
 def write_stamps(folder: Path, stamps: Mapping[str, str]) -> None:
@@ -85,14 +85,10 @@ def within_source(name: str, records: Iterable[Mapping[str, Any]]) -> str:
     return inside
 
 
-def _stamp(file: Any) -> str:
+def _stamp(file: Any, size: int, changed: int) -> str:
     if not isinstance(file, Path):  # an image inside an archive knows its place, its size and its time of change
         return "-".join(str(part) for part in file[1:])
-    try:
-        found = os.stat(file)
-    except (OSError, ValueError):
-        return "missing"
-    return f"{found.st_size}-{found.st_mtime_ns}"
+    return "missing" if size < 0 else f"{size}-{changed}"
 
 
 def _is_own(listing: Listing, location: str | None, data: Mapping[str, Any]) -> bool:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from scipy.cluster.hierarchy import cut_tree, linkage
 from torch import Tensor
 
 from twincluster import assign
@@ -82,6 +81,8 @@ def gaps(logits: Tensor) -> Tensor:
 @torch.no_grad()
 def joined_parts(unit: Tensor, n_clusters: int, *, seed: int, n_init: int) -> Clusters:
     """Clusters of unit rows that may be of any size: more than are wanted, by k-means, and the closest ones joined."""
+    from scipy.cluster.hierarchy import cut_tree, linkage  # which takes a third of a second
+
     n_parts = min(PARTS * n_clusters, MOST_PARTS, len(unit) // ROWS_PER_PART)
     if n_parts <= n_clusters:
         return assign.spherical_kmeans(unit, n_clusters, seed=seed, n_init=n_init)

@@ -5,12 +5,19 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+import pytest
 from PIL import Image
 
 from twincluster.images import decode_many as module
-from twincluster.images.decode_many import decode_many
+from twincluster.images.decode import decode
+from twincluster.images.decode_many import RowFile, Said, decode_many, digest_of
+
+SIDE, START = 8, 5  # of the rows; the bytes before the first one
+BLACK = np.zeros((SIDE, SIDE, 3), np.uint8)
 
 
 def _numbered(folder: Path, count: int) -> list[Path]:
@@ -20,27 +27,69 @@ def _numbered(folder: Path, count: int) -> list[Path]:
     return files
 
 
-def test_processes_give_what_one_process_gives_in_order(tmp_path: Path) -> None:
+def _rows(folder: Path, count: int) -> RowFile:
+    """Where the rows go, full of what an earlier try might have left."""
+    (folder / "rows").write_bytes(b"start" + b"\7" * (count * BLACK.nbytes))
+    return RowFile(folder / "rows", START, SIDE)
+
+
+def _written(rows: RowFile) -> np.ndarray:
+    content = rows.path.read_bytes()
+    assert content[:START] == b"start"
+    return np.frombuffer(content[START:], np.uint8).reshape(-1, SIDE, SIDE, 3)
+
+
+def _decoding(files: list[Path], rows: RowFile, workers: int) -> Iterator[Said]:
+    return decode_many(list(enumerate(files)), rows, workers)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_every_row_is_there_and_said_in_order(tmp_path: Path, workers: int) -> None:
     files = _numbered(tmp_path, 120)
     files[50].write_bytes(b"")
-    alone = list(decode_many(files, 8, workers=1))
-    together = list(decode_many(files, 8, workers=2))
-    assert [status for _, status in together] == [status for _, status in alone]
-    assert [None if a is None else a.tolist() for a, _ in alone] == [
-        None if b is None else b.tolist() for b, _ in together
-    ]
-    assert alone[50] == (None, "unreadable: empty file")
+    rows = _rows(tmp_path, 120)
+    said = list(_decoding(files, rows, workers))
+    expected = [decode(file, SIDE)[0] for file in files]
+    expected[50] = BLACK
+    written = _written(rows)
+    assert np.array_equal(written, np.stack([pixels for pixels in expected if pixels is not None]))
+    assert [status for status, _ in said] == ["ok"] * 50 + ["unreadable: empty file"] + ["ok"] * 69
+    assert [digest for _, digest in said] == [digest_of(row) for row in written]
+    assert not multiprocessing.active_children()
+
+
+def test_rows_that_were_not_asked_for_stay(tmp_path: Path) -> None:
+    files = _numbered(tmp_path, 3)
+    rows = _rows(tmp_path, 5)
+    assert [status for status, _ in decode_many([(4, files[2]), (1, files[0])], rows, 1)] == ["ok", "ok"]
+    assert _written(rows)[:, 0, 0, 0].tolist() == [7, 0, 7, 7, 2]
+
+
+def test_what_is_said_of_a_row_is_said_after_it_was_written(tmp_path: Path) -> None:
+    files = _numbered(tmp_path, 120)
+    rows = _rows(tmp_path, 120)
+    for row, (_, digest) in enumerate(_decoding(files, rows, 2)):
+        assert digest_of(_written(rows)[row]) == digest
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_file_of_rows_that_is_gone_is_not_made_again(tmp_path: Path, workers: int) -> None:
+    files = _numbered(tmp_path, 120)
+    with pytest.raises(FileNotFoundError):
+        list(_decoding(files, RowFile(tmp_path / "rows", START, SIDE), workers))
+    assert not (tmp_path / "rows").exists()
     assert not multiprocessing.active_children()
 
 
 def test_a_killed_process_costs_no_row(tmp_path: Path) -> None:
     files = _numbered(tmp_path, 300)
-    results = decode_many(files, 8, workers=2)
-    found = [next(results)]
+    rows = _rows(tmp_path, 300)
+    results = _decoding(files, rows, 2)
+    said = [next(results)]
     os.kill(multiprocessing.active_children()[0].pid or 0, signal.SIGKILL)
-    found.extend(results)
-    assert [status for _, status in found] == ["ok"] * 300
-    assert [int(pixels[0, 0, 0]) for pixels, _ in found if pixels is not None] == [n % 256 for n in range(300)]
+    said.extend(results)
+    assert [status for status, _ in said] == ["ok"] * 300
+    assert _written(rows)[:, 0, 0, 0].tolist() == [n % 256 for n in range(300)]
 
 
 class Lethal(type(Path())):  # type: ignore[misc]
@@ -56,9 +105,11 @@ class Lethal(type(Path())):  # type: ignore[misc]
 def test_a_file_that_ends_its_process_loses_its_own_row_only(tmp_path: Path) -> None:
     files = _numbered(tmp_path, 150)
     files[40] = Lethal(files[40])
-    found = list(decode_many(files, 8, workers=2))
-    assert found[40] == (None, "unreadable: decoder crashed")
-    assert [int(pixels[0, 0, 0]) for pixels, _ in found if pixels is not None] == [n for n in range(150) if n != 40]
+    rows = _rows(tmp_path, 150)
+    said = list(_decoding(files, rows, 2))
+    assert said[40] == ("unreadable: decoder crashed", digest_of(BLACK))
+    assert [status for status, _ in said].count("ok") == 149
+    assert _written(rows)[:, 0, 0, 0].tolist() == [n if n != 40 else 0 for n in range(150)]
 
 
 def test_a_script_without_a_main_guard_is_not_run_again_by_the_processes(tmp_path: Path) -> None:
@@ -67,18 +118,21 @@ def test_a_script_without_a_main_guard_is_not_run_again_by_the_processes(tmp_pat
     script.write_text(
         "import sys\n"
         "from pathlib import Path\n"
-        "from twincluster.images.decode_many import decode_many\n"
+        "from twincluster.images.decode_many import RowFile, decode_many\n"
         "print('started', flush=True)\n"
         "files = sorted(Path(sys.argv[1]).glob('*.png'))\n"
-        "print(sum(status == 'ok' for _, status in decode_many(files, 8, workers=2)))\n"
+        "rows = RowFile(Path(sys.argv[1], 'rows'), 5, 8)\n"
+        "print(sum(status == 'ok' for status, _ in decode_many(list(enumerate(files)), rows, workers=2)))\n"
     )
+    _rows(tmp_path, 120)
     command = [sys.executable, str(script), str(tmp_path)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=120, env=_with_source(), check=False)
     assert run.stdout.split() == ["started", "120"], run.stderr
 
 
 def _count_inside(folder: str) -> int:
-    return sum(status == "ok" for _, status in decode_many(sorted(Path(folder).glob("*.png")), 8, workers=2))
+    files, rows = sorted(Path(folder).glob("*.png")), _rows(Path(folder), 100)
+    return sum(status == "ok" for status, _ in _decoding(files, rows, 2))
 
 
 def test_inside_a_daemonic_process_it_decodes_there(tmp_path: Path) -> None:

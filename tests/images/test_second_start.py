@@ -3,15 +3,22 @@
 import gc
 import hashlib
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from twincluster.images.build import Row, read_journal, uncollected
+from twincluster.images import build as module
+from twincluster.images.build import Row, read_journal
+from twincluster.images.listing import uncollected
 from twincluster.images.sources import open_source
 from twincluster.images.store import HASHED_ROWS, fingerprint_of, open_images
+from twincluster.known import stamps_of
 
 LINES = [
     [0, "a.jpg", 10, 5, "ok", "00ff"],
@@ -63,6 +70,51 @@ def test_a_second_start_sees_what_the_first_one_wrote(tmp_path: Path) -> None:
     assert first.fingerprint == second.fingerprint
     assert np.array_equal(first.usable, second.usable)
     assert np.array_equal(first.pixels, second.pixels)
+
+
+def test_each_file_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for number in range(5):
+        Image.new("RGB", (9, 7), (40 * number, 0, 255)).save(folder / f"{number}.png")
+    open_images(open_source(folder), side=8, cache=tmp_path / "cache")
+    looked: list[str] = []
+    stat = os.stat
+
+    def noted(path: Any, **named: Any) -> os.stat_result:
+        looked.append(os.path.basename(path))
+        return stat(path, **named)
+
+    monkeypatch.setattr(os, "stat", noted)
+    listing = open_source(folder)
+    stamps_of(listing)
+    open_images(listing, side=8, cache=tmp_path / "cache")
+    assert sorted(name for name in looked if name.endswith(".png")) == [f"{number}.png" for number in range(5)]
+
+
+def test_a_file_that_changes_after_it_was_looked_at_is_decoded_next_time(tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for number in range(3):
+        Image.new("RGB", (9, 7), (40 * number, 0, 255)).save(folder / f"{number}.png")
+    listing = open_source(folder)
+    before = stamps_of(listing)
+    Image.new("RGB", (20, 20), (9, 9, 9)).save(folder / "1.png")
+    os.utime(folder / "1.png", ns=(1, 1))
+    assert stamps_of(listing) == before
+    open_images(listing, side=8, cache=tmp_path / "cache")
+    Image.new("RGB", (20, 20), (200, 9, 9)).save(folder / "1.png")
+    os.utime(folder / "1.png", ns=(2, 2))
+    again = open_source(folder)
+    assert stamps_of(again)[1] not in before
+    assert open_images(again, side=8, cache=tmp_path / "cache").pixels[:, 0, 0, 0].tolist() == [0, 200, 80]
+
+
+def test_training_begins_without_what_only_judges_clusters() -> None:
+    code = "import sys, twincluster.pipeline; print([name for name in ('sklearn', 'pandas') if name in sys.modules])"
+    environment = {**os.environ, "PYTHONPATH": str(Path(module.__file__).parents[2])}
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert run.stdout.strip() == "[]"
 
 
 def test_the_collector_is_left_as_it_was() -> None:

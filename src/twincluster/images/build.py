@@ -7,7 +7,6 @@ were and decodes the others. The last few old ones stay: a run whose files have 
 """
 
 import errno
-import gc
 import hashlib
 import io
 import json
@@ -21,13 +20,12 @@ import numpy as np
 
 from twincluster.errors import InputError
 from twincluster.images.decode import Frame, may_pass
-from twincluster.images.decode_many import decode_many
+from twincluster.images.decode_many import RowFile, decode_many, digest_of
 from twincluster.images.inputs import Input
+from twincluster.images.listing import Entry, uncollected
 
 _LINES_HELD = 64  # rows decoded again, at most, after a build was killed
 _KEPT = 2  # finished stores of earlier states of a source, beside the newest
-
-Entry = tuple[str, int, int]  # path as written, size, time of change in ns; -1 where there is no file
 
 
 class Row(NamedTuple):
@@ -84,7 +82,7 @@ def build(store: Store, files: Sequence[Input], workers: int, progress: Callable
             store.allocate()
         elif len(rows) < len(files):  # the machine may have stopped before the pixels were on its disk
             written = np.load(store.pixels, mmap_mode="r")
-            rows = {row: kept for row, kept in rows.items() if kept.digest == _digest(written[row])}
+            rows = {row: kept for row, kept in rows.items() if kept.digest == digest_of(written[row])}
         settled = {row for row, kept in rows.items() if not may_pass(kept.status)}
         earlier = _earlier(store)
         with _Writer(store, rows) as writer:
@@ -94,9 +92,9 @@ def build(store: Store, files: Sequence[Input], workers: int, progress: Callable
                     todo.append(row)
             done = len(files) - len(todo)
             progress(done, len(files))
-            with closing(decode_many([files[row] for row in todo], store.side, workers, store.frame)) as results:
-                for row, (pixels, status) in zip(todo, results, strict=True):
-                    writer.add(row, pixels, status)
+            with closing(decode_many([(row, files[row]) for row in todo], writer.pixels, workers)) as results:
+                for row, (status, digest) in zip(todo, results, strict=True):
+                    writer.note(row, status, digest)
                     done += 1
                     progress(done, len(files))
         _prune(store)
@@ -121,18 +119,6 @@ def read_journal(path: Path) -> dict[int, Row]:
             return {row: Row((name, size, changed), said, seen) for row, name, size, changed, said, seen in parsed}
     except (ValueError, TypeError):
         return _sound_lines(lines)
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """While many small things are made that all stay, Python need not look through them for rubbish again and again."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _sound_lines(lines: list[bytes]) -> dict[int, Row]:
@@ -191,27 +177,25 @@ def _is_finished(journal: Path) -> bool:
 
 
 class _Writer:
-    """Writes pixels and, after them, the lines that say they are there."""
+    """Writes the lines that say which pixels are there, after these; those of earlier stores it copies itself."""
 
     def __init__(self, store: Store, rows: dict[int, Row]) -> None:
         self.store, self.rows = store, rows
         self.lines: list[str] = []
-        self.black = np.zeros((store.side, store.side, 3), np.uint8)
+        self.pixels = RowFile(store.pixels, len(store.header), store.side, store.frame)
         clean = store.journal.with_suffix(".part")  # without a torn end and without what proved to be lost
         clean.write_text("".join(_line(row, kept) for row, kept in rows.items()))
         os.replace(clean, store.journal)
         self.journal = open(store.journal, "a")  # noqa: SIM115  closed in __exit__
-        self.pixels = open(store.pixels, "r+b")  # noqa: SIM115
+        self.file = open(store.pixels, "r+b")  # noqa: SIM115  whoever writes, this one is told what the disk refused
 
-    def add(self, row: int, pixels: np.ndarray | None, status: str) -> None:
-        pixels = self.black if pixels is None else pixels
-        kept = Row(self.store.entries[row], status, _digest(pixels))
+    def note(self, row: int, status: str, digest: str) -> None:
+        """That the pixels of a row have been written."""
+        kept = Row(self.store.entries[row], status, digest)
         if kept == self.rows.get(row):
             return
         if len(self.lines) >= _LINES_HELD:
             self._flush()
-        self.pixels.seek(len(self.store.header) + row * self.store.row_bytes)
-        self.pixels.write(pixels.tobytes())
         self.lines.append(_line(row, kept))
 
     def copy(self, row: int, earlier: dict[Entry, tuple[np.ndarray, int, Row]]) -> bool:
@@ -219,13 +203,12 @@ class _Writer:
         if (found := earlier.get(self.store.entries[row])) is None:
             return False
         pixels, there, kept = found
-        if _digest(pixels[there]) != kept.digest:
+        if digest_of(pixels[there]) != kept.digest:
             return False
-        self.add(row, pixels[there], kept.status)
+        self.note(row, *self.pixels.write(row, pixels[there], kept.status))
         return True
 
     def _flush(self) -> None:
-        self.pixels.flush()
         self.journal.write("".join(self.lines))
         self.journal.flush()
         self.lines.clear()
@@ -235,25 +218,20 @@ class _Writer:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            self.pixels.flush()
-            os.fsync(self.pixels.fileno())  # before the last lines make the store complete
+            os.fsync(self.file.fileno())  # before the last lines make the store complete
             self._flush()
             os.fsync(self.journal.fileno())
         except OSError:
             if kind is None:
                 raise
         finally:
-            for file in (self.pixels, self.journal):
-                with suppress(OSError):  # a full disk has been reported; closing tries to write once more
-                    file.close()
+            self.file.close()
+            with suppress(OSError):  # a full disk has been reported; closing tries to write once more
+                self.journal.close()
 
 
 def _line(row: int, kept: Row) -> str:
     return json.dumps([row, *kept.entry, kept.status, kept.digest]) + "\n"
-
-
-def _digest(pixels: np.ndarray) -> str:
-    return hashlib.blake2b(pixels.tobytes(), digest_size=8).hexdigest()
 
 
 @contextmanager

@@ -1,5 +1,9 @@
-"""Decode many files in several processes, in order; a file that ends its process costs its own row only."""
+"""Decode many files into the rows of one, in several processes; a file that ends its process costs its own row only.
 
+Each process writes what it has decoded by itself, and says only what came of it: pixels take long through a pipe.
+"""
+
+import hashlib
 import multiprocessing
 import os
 import signal
@@ -8,52 +12,85 @@ import threading
 import types
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from functools import partial
+from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from twincluster.images.decode import Decoded, Frame, decode
+import numpy as np
+from PIL import Image
+
+from twincluster.images.decode import Frame, decode
 from twincluster.images.inputs import Input
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Decoder = Callable[[Input], Decoded]
+Task = tuple[int, Input]  # a row, and what is to be decoded into it
+Said = tuple[str, str]  # "ok" or the reason why the row is black, and the digest of its pixels
 
 _BATCH = 16  # files handed to a process at a time
+_BLOCKS_KEPT = 16  # of one MiB, from one image to the next: Pillow asks the system for new ones each time by itself
 _WORTH_A_POOL = 96  # starting processes takes longer than decoding fewer files than this
 
 
-def decode_many(
-    files: Sequence[Input], side: int, workers: int, frame: Frame = "crop"
-) -> Generator[Decoded, None, None]:
-    """Decode in the order of files, in that many processes; never more than a few batches per process are held."""
-    one = partial(decode, side=side, frame=frame)
+@dataclass(frozen=True)
+class RowFile:
+    """A file of as many rows of pixels as there are images, which is there already; any process may fill any row."""
+
+    path: Path
+    start: int  # of the first row, in bytes
+    side: int
+    frame: Frame = "crop"
+
+    def decode(self, task: Task) -> Said:
+        row, source = task
+        return self.write(row, *decode(source, self.side, self.frame))
+
+    def write(self, row: int, pixels: np.ndarray | None, status: str) -> Said:
+        """Without pixels the row becomes black, whatever an earlier try has left there."""
+        if pixels is None:
+            pixels = np.zeros((self.side, self.side, 3), np.uint8)
+        left = np.ascontiguousarray(pixels).data.cast("B")
+        with open(self.path, "r+b", buffering=0) as file:
+            file.seek(self.start + row * len(left))
+            while left:  # the system may write a part, and say only next time that the disk is full
+                left = left[file.write(left) :]
+        return status, digest_of(pixels)
+
+
+def digest_of(pixels: np.ndarray) -> str:
+    return hashlib.blake2b(np.ascontiguousarray(pixels).data, digest_size=8).hexdigest()
+
+
+def decode_many(tasks: Sequence[Task], rows: RowFile, workers: int) -> Generator[Said, None, None]:
+    """Fill rows in that many processes. What is said of one, in the order of tasks, is said after it was written; at
+    most a few batches per process are ahead of that."""
     done, crashed = 0, False
-    while workers > 1 and len(files) - done >= _WORTH_A_POOL and (pool := _pool(workers)):
+    while workers > 1 and len(tasks) - done >= _WORTH_A_POOL and (pool := _pool(workers)):
         try:
-            for batch in _in_order(pool, files[done:], one, 2 * workers):
+            for batch in _in_order(pool, tasks[done:], rows, 2 * workers):
                 done += len(batch)
                 yield from batch
         except BrokenProcessPool:  # a file in flight, or the system short of memory, ended a process
             crashed = True
-            for result in _one_by_one(files[done : done + 2 * workers * _BATCH], one):
+            for said in _one_by_one(tasks[done : done + 2 * workers * _BATCH], rows):
                 done += 1
-                yield result
+                yield said
         finally:
             pool.shutdown(cancel_futures=True)
-    yield from _one_by_one(files[done:], one) if crashed else map(one, files[done:])
+    yield from _one_by_one(tasks[done:], rows) if crashed else map(rows.decode, tasks[done:])
 
 
 def _pool(workers: int) -> ProcessPoolExecutor | None:
-    """Processes to decode in, one of which has proved to work; None where none can be started."""
+    """Processes to decode in, all starting, one of which has proved to work; None where none can be started."""
     if multiprocessing.current_process().daemon:
         return None  # it may have no children
     context = multiprocessing.get_context("spawn")  # a fork would copy locks held by the threads of torch or BLAS
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker)
     try:
-        _submit(pool, _ready).result()
+        wait([_submit(pool, _ready) for _ in range(workers)], return_when=FIRST_COMPLETED).done.pop().result()
     except (BrokenProcessPool, OSError, RuntimeError):
         pool.shutdown()
         return None
@@ -75,6 +112,7 @@ def _submit(pool: ProcessPoolExecutor, work: Callable[P, T], *args: P.args, **na
 
 
 def _start_worker() -> None:
+    Image.core.set_blocks_max(_BLOCKS_KEPT)  # type: ignore[attr-defined]  # as its manual has it
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -90,32 +128,32 @@ def _ready() -> None:
     """Runs in a worker: it started, and found this module."""
 
 
-def _in_order(pool: ProcessPoolExecutor, files: Sequence[Input], one: Decoder, window: int) -> Iterator[list[Decoded]]:
-    batches = (files[start : start + _BATCH] for start in range(0, len(files), _BATCH))
-    pending = deque(_submit(pool, _decode_batch, batch, one) for batch in islice(batches, window))
+def _in_order(pool: ProcessPoolExecutor, tasks: Sequence[Task], rows: RowFile, window: int) -> Iterator[list[Said]]:
+    batches = (tasks[start : start + _BATCH] for start in range(0, len(tasks), _BATCH))
+    pending = deque(_submit(pool, _decode_batch, batch, rows) for batch in islice(batches, window))
     while pending:
         yield pending.popleft().result()
-        pending.extend(_submit(pool, _decode_batch, batch, one) for batch in islice(batches, 1))
+        pending.extend(_submit(pool, _decode_batch, batch, rows) for batch in islice(batches, 1))
 
 
-def _decode_batch(files: Sequence[Input], one: Decoder) -> list[Decoded]:
-    return [one(file) for file in files]
+def _decode_batch(tasks: Sequence[Task], rows: RowFile) -> list[Said]:
+    return [rows.decode(task) for task in tasks]
 
 
-def _one_by_one(files: Sequence[Input], one: Decoder) -> Iterator[Decoded]:
+def _one_by_one(tasks: Sequence[Task], rows: RowFile) -> Iterator[Said]:
     """After a crash: each file alone in a process, so that the one to blame is known."""
     pool: ProcessPoolExecutor | None = None
     try:
-        for file in files:
-            result: Decoded = None, "unreadable: decoder crashed"
+        for task in tasks:
+            said: Said | None = None
             for _ in range(2):  # a process may also be ended from outside
                 pool = pool or _pool(1)
                 try:
-                    result = _submit(pool, one, file).result() if pool else one(file)
+                    said = _submit(pool, rows.decode, task).result() if pool else rows.decode(task)
                     break
                 except BrokenProcessPool:
                     pool = None
-            yield result
+            yield said or rows.write(task[0], None, "unreadable: decoder crashed")
     finally:
         if pool:
             pool.shutdown(cancel_futures=True)

@@ -1,6 +1,9 @@
 """What a source names, before anything is decoded, and the arrays that need no decoding."""
 
-from collections.abc import Sequence
+import gc
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +18,8 @@ from twincluster.images.inputs import Member
 from twincluster.images.labels import as_labels
 
 EXPECTED = "expected uint8 images (n,h,w[,c]) or float rows (n,d)"
+
+Entry = tuple[str, int, int]  # path as written, size, time of change in ns; -1 where there is no file
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +56,35 @@ class Listing:
     def sizes(self) -> list[Size]:
         """Width and height of some of the files, by their headers, which are read once."""
         return header_sizes(self.files or ())
+
+    @cached_property
+    def entries(self) -> list[Entry]:
+        """What each file was like when it was first asked for. It is looked at once: on a slow disk that takes long,
+        and a file that changes later is found changed by whoever lists it next."""
+        with uncollected():
+            return [_entry(path, file) for path, file in zip(self.paths, self.files or (), strict=True)]
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """While many small things are made that all stay, Python need not look through them for rubbish again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _entry(path: str, file: Path | Member) -> Entry:
+    if isinstance(file, Member):
+        return path, file.size, file.changed
+    try:
+        found = os.stat(file)
+    except (OSError, ValueError):
+        return path, -1, -1
+    return path, found.st_size, found.st_mtime_ns
 
 
 def from_array(

@@ -18,7 +18,7 @@ from twincluster.images.decode import IMAGE_SUFFIXES, rgb, squares
 from twincluster.images.folders import printable, walk
 from twincluster.images.kept import from_prepared
 from twincluster.images.labels import read_labels
-from twincluster.images.listing import EXPECTED, Listing, from_array, load_array
+from twincluster.images.listing import EXPECTED, Listing, from_array, load_array, uncollected
 from twincluster.images.lists import TABLES, from_list, labels_of_list
 from twincluster.images.named import NAMED
 from twincluster.images.patterns import is_pattern
@@ -131,8 +131,9 @@ def _folder(folder: Path) -> Listing:
         counted = f"{skipped} other file" + "s" * (skipped != 1)
         raise InputError(f"{name} holds no images ({counted}): name a folder with .jpg, .png or the like")
     whole = Path(os.path.abspath(folder))
-    paths = tuple(printable(path) for path in found)
-    return Listing(name, paths, files=tuple(whole / path for path in found), skipped=skipped, root=whole)
+    with uncollected():
+        paths, files = tuple(printable(path) for path in found), tuple(whole / path for path in found)
+    return Listing(name, paths, files=files, skipped=skipped, root=whole)
 
 
 def _npy(path: Path) -> Listing:

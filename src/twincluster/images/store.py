@@ -14,9 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from twincluster.errors import InputError
-from twincluster.images.build import Entry, Row, Store, build, explained, short_hash, uncollected
+from twincluster.images.build import Row, Store, build, explained, short_hash
 from twincluster.images.decode import DEFAULT_SIDE, Frame, letterboxed
-from twincluster.images.inputs import Member
 from twincluster.images.kept import cache_folder as cache_folder  # as others know it
 from twincluster.images.sources import Listing
 
@@ -73,9 +72,7 @@ def open_images(
     if not 1 <= side <= 4096:
         raise InputError(f"images cannot be decoded at {side} pixels a side: choose 1 to 4096")
     files = listing.files or ()
-    with uncollected():
-        entries = [_entry(path, file) for path, file in zip(listing.paths, files, strict=True)]
-    store = Store(place_of(listing, side, frame, cache), entries, side, frame)
+    store = Store(place_of(listing, side, frame, cache), listing.entries, side, frame)
     with explained(store):
         rows = store.rows()
         if not store.is_complete(rows):
@@ -112,16 +109,6 @@ def _array_fingerprint(array: np.ndarray, frame: Frame) -> str:
     for start in range(0, len(sample), chunk):
         digest.update(np.ascontiguousarray(sample[start : start + chunk]).data)
     return digest.hexdigest()
-
-
-def _entry(path: str, file: Path | Member) -> Entry:
-    if isinstance(file, Member):
-        return path, file.size, file.changed
-    try:
-        found = os.stat(file)
-    except (OSError, ValueError):
-        return path, -1, -1
-    return path, found.st_size, found.st_mtime_ns
 
 
 def place_of(listing: Listing, side: int, frame: Frame, cache: Path | None) -> Path:
