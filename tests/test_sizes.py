@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from scipy.cluster import hierarchy
 from scipy.cluster.hierarchy import linkage
 from torch import Tensor
 
@@ -150,7 +151,7 @@ def test_the_memory_for_joining_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     joined: list[int] = []
     monkeypatch.setattr(sizes, "MOST_PARTS", 20)
     monkeypatch.setattr(
-        sizes, "linkage", lambda centres, method: joined.append(len(centres)) or linkage(centres, method)
+        hierarchy, "linkage", lambda centres, method: joined.append(len(centres)) or linkage(centres, method)
     )
     rows, _ = blobs([40] * 10)
     assert len(joined_parts(F.normalize(rows, dim=1), 10, seed=0, n_init=1).centres) == 10
