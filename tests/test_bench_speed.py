@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from twincluster.bench import feed, predict, same, store, synthetic, train
+from twincluster.bench import cpu_time, feed, predict, same, store, synthetic, train
 from twincluster.cli import main
 from twincluster.engine import Trainer
 from twincluster.images.decode import decode
@@ -119,10 +119,10 @@ def test_processor_time_has_that_of_children_that_ended_and_that_run(tmp_path: P
     store.make_pictures(tmp_path / "photos", 40, (400, 300))
     listing = open_source(tmp_path / "photos")
     with store.pillow_alone(listing, 16, workers=1) as decode_all:
-        before = store.cpu_seconds()
+        before = cpu_time.cpu_seconds()
         assert decode_all() == 40
-        running = store.cpu_seconds()
-    assert before < running <= store.cpu_seconds()
+        running = cpu_time.cpu_seconds()
+    assert before < running <= cpu_time.cpu_seconds()
 
 
 # predict

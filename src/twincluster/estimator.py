@@ -49,8 +49,7 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         between 2 and 50 when training ends (`config_.n_clusters`), or within `settings={"clusters_between": [5, 30]}`.
     recipe : str or path, default=None
         A recipe by name (`twincluster recipes` lists them) or a TOML file. None takes "rows" for rows, "pretrained"
-        with a pretrained backbone, or for files of photographs without a GPU, "gpu" for 20,000 images and more with
-        one, and "default" for other images.
+        with such a backbone or for photographs without a GPU, "gpu" for 20,000 images with one, else "default".
     backbone : str or nn.Module, default=None
         A network instead of the recipe's: one to be trained ("resnet18", "resnet34", "resnet50", "small"), or a
         pretrained one whose features are clustered: "pretrained", "torchvision:NAME", "timm:NAME", "hf:NAME",

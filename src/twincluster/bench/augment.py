@@ -6,15 +6,11 @@ a busy machine does not change is the second comparison, by the processor time t
 
 from __future__ import annotations
 
-import math
-import multiprocessing
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from PIL import Image
@@ -23,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms import v2
 
 from twincluster import draws
+from twincluster.bench.cpu_time import TICK, cpu_seconds
 from twincluster.bench.synthetic import noise_images
 from twincluster.config import Augment
 from twincluster.images.augment import N_DRAWS, augment_images
@@ -34,7 +31,6 @@ CORES = 2
 PASSES = 8  # of ours in a round, so that both sides are watched for about as long
 MEAN, STD = [0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616]
 OURS = "twincluster"
-TICK = 1 / os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 0.01  # seconds, the grain of /proc's times
 
 
 @dataclass(frozen=True)
@@ -88,18 +84,6 @@ def measure(rounds: int, batches: int, batch_size: int, side: int = 32) -> Augme
                     speeds[name].append(pairs / (time.perf_counter() - start))
                     efficiency[name].append(pairs / max(cpu_seconds() - spent, TICK))
     return AugmentSpeed(side, batch_size, speeds, efficiency)
-
-
-def cpu_seconds() -> float:
-    """Processor time of this process and of its workers so far; not a number where /proc does not tell."""
-    total = time.process_time()
-    for child in multiprocessing.active_children():
-        try:
-            user, system = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-        except OSError:
-            return math.nan
-        total += (int(user) + int(system)) * TICK
-    return total
 
 
 def feeder(images: Images, batch_size: int) -> Callable[[], int]:

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import torch
 
-from twincluster.bench.floor import now
-from twincluster.bench.peers import Turn, turns
+from twincluster.bench.peers import Turn, turn_seconds, turns
 from twincluster.bench.synthetic import write_noise
 from twincluster.bench.train import EPOCH, title_of
 from twincluster.config import Config
@@ -73,13 +72,7 @@ def measure(config: Config, rounds: int, steps: int | None, side: int | None) ->
             STREAMED: training(config, images, resident=False),
             READING: reading(config, images),
         }
-        seconds: dict[str, list[float]] = {name: [] for name in contenders}
-        for turn in range(rounds + 1):
-            for name, run in contenders.items():
-                start = now(train.device)
-                run(turn)
-                if turn:
-                    seconds[name].append(now(train.device) - start)
+        seconds = turn_seconds(contenders, rounds, train.device)
     return FeedSpeed(title_of(config), steps * train.batch_size, images.pixels[0].nbytes, seconds)
 
 

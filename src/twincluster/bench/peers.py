@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -73,14 +73,21 @@ def measure(config: Config, rounds: int, steps: int | None, workers: int | None)
         EAGER: eager(config, images),
         PLAIN: plain(config, images, workers),
     }
+    taken = turn_seconds(contenders, rounds, train.device)
+    seconds = {name: [turn / steps for turn in every] for name, every in taken.items()}
+    return StepSpeeds(title_of(config), train.batch_size, workers, seconds)
+
+
+def turn_seconds(contenders: Mapping[str, Turn], rounds: int, device: str) -> dict[str, list[float]]:
+    """Seconds of the turns that contenders take one after the other; the first of each warms up and does not count."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for turn in range(rounds + 1):
         for name, run in contenders.items():
-            start = now(train.device)
+            start = now(device)
             run(turn)
             if turn:
-                seconds[name].append((now(train.device) - start) / steps)
-    return StepSpeeds(title_of(config), train.batch_size, workers, seconds)
+                seconds[name].append(now(device) - start)
+    return seconds
 
 
 def ours(config: Config, images: Images) -> Turn:

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from twincluster.bench.floor import now
+from twincluster.bench.peers import Turn, turn_seconds
 from twincluster.bench.store import make_pictures
 from twincluster.bench.synthetic import noise_images
 from twincluster.bench.train import title_of
@@ -98,15 +98,13 @@ def measure_arrays(config: Config, images: int | None, rounds: int) -> ArraySpee
     device = config.train.device
     data = noise_images(images or IMAGES[device], config.train.image_size)
     network = network_of(config, data)
-    runs: tuple[Callable[[], object], ...] = alone(network, data), lambda: predict(network, data.pixels, data.usable)
-    seconds: tuple[list[float], list[float]] = [], []
-    for turn in range(rounds + 1):
-        for kept, run in zip(seconds, runs, strict=True):
-            start = now(device)
-            run()
-            if turn:
-                kept.append(now(device) - start)
-    return ArraySpeed(title_of(config), len(data.usable), *seconds)
+    forward = alone(network, data)
+    contenders: dict[str, Turn] = {
+        "forward": lambda _: forward(),
+        "predict": lambda _: predict(network, data.pixels, data.usable),
+    }
+    seconds = turn_seconds(contenders, rounds, device)
+    return ArraySpeed(title_of(config), len(data.usable), seconds["forward"], seconds["predict"])
 
 
 def network_of(config: Config, images: Images) -> Network:

@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from twincluster.bench.cpu_time import cpu_seconds
 from twincluster.images.sources import Listing, open_source
 from twincluster.images.store import open_images
 
@@ -146,16 +147,6 @@ def _decode(files: Sequence[str], side: int) -> int:
 def _build(listing: Listing, side: int, workers: int) -> None:
     with tempfile.TemporaryDirectory() as cache:
         open_images(listing, side=side, cache=Path(cache), workers=workers)
-
-
-def cpu_seconds() -> float:
-    """Processor time of this process and its children so far, those that run and those that have ended."""
-    times = os.times()
-    total = times.user + times.system + times.children_user + times.children_system
-    for child in multiprocessing.active_children():
-        words = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
-        total += (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
-    return total
 
 
 def measure_start(images: int, runs: int) -> SecondStart:

@@ -16,7 +16,7 @@ import numpy as np
 from twincluster.errors import InputError
 from twincluster.images.build import Row, Store, build, explained, short_hash
 from twincluster.images.decode import DEFAULT_SIDE, Frame, letterboxed
-from twincluster.images.kept import cache_folder as cache_folder  # as others know it
+from twincluster.images.kept import cache_folder
 from twincluster.images.sources import Listing
 
 VERSION = 2  # of the files and of what decode.py makes of an image: another number, another store

@@ -170,8 +170,8 @@ class Anchored(Method):
         self.sums.zero_()
         n_init = 0 if self.commit_weight > 0 else STARTS if self.n_clusters <= assign.FEW_CLUSTERS else STARTS_MANY
         strain = self.anchor(self.bank, seed=self.seed + epoch, warm=epoch > 0, n_init=n_init)
-        empty = int((torch.bincount(self.labels, minlength=self.n_clusters) == 0).sum())
-        return {"relabelled": float((self.labels != old).float().mean()), "strain": strain, "empty": float(empty)}
+        empty = float((torch.bincount(self.labels, minlength=self.n_clusters) == 0).sum())
+        return {"relabelled": float((self.labels != old).float().mean()), "strain": strain, "empty": empty}
 
     def anchor(self, features: Tensor, *, seed: int, warm: bool, n_init: int) -> float:
         """Set the head to the centres of k-means on whitened features, with clusters in their old order.
