@@ -227,6 +227,4 @@ def test_parquet_without_pyarrow_is_told_before_any_work(monkeypatch: pytest.Mon
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr(pipeline, "predict", lambda *_: pytest.fail("too late"))
     done = command("predict", "run", "images.npy", "--out", "new.parquet")
-    assert done.complaint == (
-        "--out new.parquet needs a package: pip install 'twincluster[parquet]', or name a .csv file"
-    )
+    assert done.complaint == ("new.parquet needs a package: pip install 'twincluster[parquet]', or name a .csv file")

@@ -203,15 +203,23 @@ def test_a_queue_holds_each_sample_once_at_most() -> None:
 
 
 def test_the_cluster_queue_is_whole_blocks_of_clusters() -> None:
-    assert derived(blank(60), tcc={"cluster_queue": 70}).tcc.cluster_queue == 70
-    with pytest.raises(InputError, match="tcc.cluster_queue is 75: expected a multiple of the 10 clusters"):
-        derived(blank(60), tcc={"cluster_queue": 75})
+    assert derived(blank(60), method="tcc", tcc={"cluster_queue": 70}).tcc.cluster_queue == 70
+    for method in ("tcc", "tcc-hard-assignments"):
+        with pytest.raises(InputError, match="tcc.cluster_queue is 75: expected a multiple of the 10 clusters"):
+            derived(blank(60), method=method, tcc={"cluster_queue": 75})
 
 
 def test_a_simplex_needs_room() -> None:
-    assert derived(blank(60), tcc={"prototypes": "simplex", "n_features": 9}).tcc.n_features == 9
+    assert derived(blank(60), method="tcc", tcc={"prototypes": "simplex", "n_features": 9}).tcc.n_features == 9
     with pytest.raises(InputError, match="simplex needs tcc.n_features of at least 9 for 10 clusters, it is 8"):
-        derived(blank(60), tcc={"prototypes": "simplex", "n_features": 8})
+        derived(blank(60), method="tcc", tcc={"prototypes": "simplex", "n_features": 8})
+
+
+@pytest.mark.parametrize("method", ["anchored", "swav"])
+def test_who_does_not_use_a_setting_is_not_told_that_it_does_not_fit(method: str) -> None:
+    """As with a recipe of TCC, another method and another number of clusters."""
+    settings = {"cluster_queue": 75, "prototypes": "simplex", "n_features": 8}
+    assert derived(blank(60), method=method, tcc=settings).tcc.cluster_queue == 75
 
 
 # -- length ----------------------------------------------------------------------------------------------------------

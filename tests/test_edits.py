@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from edited_runs import features, table, untrained_run
 from twincluster.corrected import with_edits
-from twincluster.edit_replay import JUNK, State, replay
+from twincluster.edit_replay import JUNK, State
 from twincluster.edits import Edits
 from twincluster.errors import InputError
 from twincluster.results import Assignments, Run
@@ -206,7 +206,6 @@ def test_any_sequence_of_edits(run: Run, operations: list[tuple[str, int]]) -> N
         assert state.clusters[-1] == -1
         assert sum(state.sizes().values()) + state.junk.sum() == len(CLUSTERS) - 1
         assert same(state, Edits(run).state)
-        assert same(state, replay(np.array(CLUSTERS), lines_of(run), 3))
     for _ in range(undoable):
         edits.undo()
     assert edits.state.clusters.tolist() == CLUSTERS

@@ -196,6 +196,11 @@ def test_photographs_without_a_gpu_get_the_pretrained_encoder(tmp_path: Path, ph
         model = TwinContrastClustering(2, device="cpu", epochs=1, random_state=0).fit(tmp_path / "large")
     assert model.config_.train.encoder == "pretrained"
     assert model.labels_.tolist() == Run.open(tmp_path / "run").read_assignments().clusters.tolist()
+    large = [Image.open(tmp_path / "large" / f"{number}.png") for number in range(40)]
+    np.save(tmp_path / "large.npy", np.stack([np.asarray(image) for image in large]))
+    asked = worked("fit", tmp_path / "large.npy", *common, "--out", tmp_path / "array", "--backbone", "auto")
+    assert "a pretrained network is used" in asked.out
+    assert Run.open(tmp_path / "array").read_config()[0].train.encoder == "pretrained"
     finetuned = command("fit", tmp_path / "large", *common, "--set", "train.finetune=true", "--out", tmp_path / "none")
     assert finetuned.complaint.endswith("train.encoder names no pretrained network: give --backbone NAME")
     for name, source, more in [

@@ -223,7 +223,9 @@ def test_every_method_trains(method: str) -> None:
     assert not trained.training
     assert all(tensor.isfinite().all() for tensor in trained.state_dict().values())
     assert [row["epoch"] for row in diary.rows] == [0, 1]
-    assert all(math.isfinite(row["loss"]) for row in diary.rows)
+    assert math.isfinite(diary.rows[1]["loss"])
+    gathers = method == "deepcluster_v2"  # which learns nothing in the first epoch
+    assert diary.rows[0]["loss"] is None if gathers else math.isfinite(diary.rows[0]["loss"])
 
 
 def test_three_clouds_are_found() -> None:

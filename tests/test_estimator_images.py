@@ -36,6 +36,22 @@ def on_rows(n_clusters: int = 3, **changes: Any) -> TwinContrastClustering:
     return TwinContrastClustering(n_clusters, **({"epochs": 3, "device": "cpu", "random_state": 0} | changes))
 
 
+def test_a_generator_loses_no_image(tmp_path: Path) -> None:
+    for number, picture in enumerate(pictures(18)[0]):
+        Image.fromarray(picture).save(tmp_path / f"{number:02d}.png")
+    files = sorted(tmp_path.glob("*.png"))
+    expected = on_images().fit(files)
+    model = on_images().fit(file for file in files)
+    np.testing.assert_array_equal(model.labels_, expected.labels_)
+    np.testing.assert_array_equal(model.predict(iter(files)), expected.predict(files))
+    np.testing.assert_array_equal(model.transform(Image.open(file) for file in files), expected.transform(files))
+
+
+def test_tensors_of_several_sizes_are_refused_in_words() -> None:
+    with pytest.raises(InputError, match="the tensors differ in shape: resize the images to one size"):
+        on_images().fit([torch.zeros(3, side, side, dtype=torch.uint8) for side in (8, 9)])
+
+
 def test_every_kind_of_image_gives_the_same_clusters() -> None:
     pixels, colours = pictures(48)
     tensors = torch.from_numpy(pixels)

@@ -38,6 +38,12 @@ def test_a_fault_of_ours_has_a_traceback_and_status_1(monkeypatch: pytest.Monkey
     assert done.err.splitlines()[-1].startswith("twincluster: this is a fault of twincluster, not of your data")
 
 
+def test_code_of_others_that_leaves_with_a_word_has_not_done_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "fit", lambda *_, **__: sys.exit("my method wants a GPU"))
+    done = command("fit", "images.npy", "-k", 3, "--out", "run")
+    assert (done.status, done.err.splitlines()[-1]) == (1, "twincluster: my method wants a GPU")
+
+
 class OutOfMemoryError(RuntimeError):
     """Named as torch's."""
 

@@ -136,10 +136,10 @@ def test_figures_are_those_of_the_features(finished: Path) -> None:
 
 @pytest.mark.parametrize("labels,complaint", [
     ("folders", "colours.npz has no folders to take labels from: name a .csv, .parquet or .npy file instead"),
-    ("truth.csv", "labels truth.csv: no such file"),
+    ("truth.csv", "labels truth.csv: no such file; check the path"),
     ("truth.txt", "labels truth.txt: expected none, folders, or a .csv, .parquet or .npy file"),
     ("short.npy", "labels short.npy: 48 labels are needed, one per input, but their shape is (47,)"),
-    ("float.npy", "labels float.npy: labels must be integers or names, not float64"),
+    ("float.npy", "labels float.npy: labels must be integers or names, not float64; save them as such"),
     ("unknown.npy", "no row has both a label and a cluster: check that the labels belong to these images"),
     ("other.csv", "labels other.csv names none of the inputs: write paths as in '0'"),
 ], ids=lambda value: value.split(":")[0])  # fmt: skip

@@ -16,7 +16,7 @@ IMAGES = np.zeros((MANY, 2, 2, 3), np.uint8)
 ROWS = np.zeros((4, 8), np.float32)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is trained here: a machine without a GPU only has to say that it has one."""
     monkeypatch.setattr(opening, "resolve_device", lambda name: "cuda" if name == "auto" else name)
@@ -33,6 +33,7 @@ def chosen(source: Any, settings: dict[str, Any]) -> list[str]:
     return differences(config, recipe("default"))
 
 
+@pytest.mark.usefixtures("a_gpu")
 def test_a_gpu_has_its_own_recipe_for_images() -> None:
     changed = chosen(IMAGES, {"anchored": {"balance": 0.5}})
     assert {"anchored.instance", "augment.hole", "train.batch_size"} <= set(changed)
@@ -40,6 +41,7 @@ def test_a_gpu_has_its_own_recipe_for_images() -> None:
     assert "train.backbone" not in chosen(IMAGES, {"train": {"backbone": "resnet34"}})
 
 
+@pytest.mark.usefixtures("a_gpu")
 @pytest.mark.parametrize(
     ("source", "settings"),
     [
@@ -53,3 +55,32 @@ def test_a_gpu_has_its_own_recipe_for_images() -> None:
 )
 def test_everything_else_keeps_its_settings(source: np.ndarray, settings: dict[str, Any]) -> None:
     assert not chosen(source, settings)
+
+
+@pytest.mark.parametrize("named", [{}, {"backbone": "auto"}], ids=["left out", "auto"])
+@pytest.mark.parametrize(
+    ("shape", "frame", "encoder"),
+    [
+        ((8, 8), "crop", ""),
+        ((96, 96, 3), "crop", ""),
+        ((97, 97, 3), "crop", "pretrained"),
+        ((256, 256), "crop", "pretrained"),
+        ((64, 256, 3), "crop", ""),
+        ((64, 256, 3), "letterbox", "pretrained"),
+    ],
+    ids=str,
+)
+def test_without_a_gpu_arrays_of_photographs_get_a_pretrained_network_and_small_ones_are_learned_from(
+    named: dict[str, str], shape: tuple[int, ...], frame: str, encoder: str
+) -> None:
+    settings = {"train": {"device": "cpu", "frame": frame, **named}}
+
+    def recipe(name: str) -> Any:
+        return configure(name, settings, {})
+
+    config, note = by_device(recipe("default"), open_source(np.zeros((4, *shape), np.uint8)), recipe)
+    assert config.train.encoder == encoder
+    assert ("a pretrained network is used" in (note or "")) == bool(encoder)
+    settings["train"]["backbone"] = "resnet18"
+    config, note = by_device(recipe("default"), open_source(np.zeros((4, *shape), np.uint8)), recipe)
+    assert (config.train.encoder, note) == ("", None)

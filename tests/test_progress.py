@@ -78,6 +78,13 @@ def test_a_pipe_gets_a_line_now_and_then_and_the_last(clock: Clock) -> None:
     assert "\x1b" not in stream.getvalue()
 
 
+def test_an_epoch_without_a_loss_tells_the_rest(clock: Clock) -> None:
+    stream = io.StringIO()
+    with Progress(stream) as shown:
+        shown.epoch(row(0, 1.0, loss=None))
+    assert stream.getvalue() == "training: 100% in 1 min 5 s; epoch 1: confidence 0.50, views agree 0.75\n"
+
+
 def test_a_long_epoch_is_not_silent_and_says_how_long_it_will_take(clock: Clock) -> None:
     stream = io.StringIO()
     shown = Progress(stream)
@@ -274,7 +281,7 @@ def test_tensorboard_gets_every_number_of_every_epoch(tmp_path: Path) -> None:
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
     rows = Run(tmp_path / "run").read_metrics()
     assert len(rows) == 3
-    expected = {name for name, value in rows[0].items() if isinstance(value, float)}
+    expected = {name for row in rows for name, value in row.items() if isinstance(value, float)}
     assert set(events.Tags()["scalars"]) == expected >= {"loss", "confidence", "agreement"}
     losses = [(event.step, event.value) for event in events.Scalars("loss")]
     assert losses == [(row["epoch"], pytest.approx(row["loss"], rel=1e-6)) for row in rows]

@@ -1,6 +1,7 @@
 """The sums of an epoch against averages of lists, and the health that a row of metrics describes."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -53,6 +54,16 @@ def test_a_row_holds_the_averages_of_the_steps_and_counts_clusters() -> None:
     clusters = [q.argmax().item() for q, _ in samples]
     assert row["histogram"] == [clusters.count(k) for k in range(K)]
     assert 0 in row["histogram"]
+
+
+def test_a_loss_that_compared_nothing_in_a_whole_epoch_is_none() -> None:
+    """The first epoch of a method that still gathers its features, or a term that has not begun."""
+    steps = outcomes()
+    idle, zero = torch.zeros(()), {"cluster_loss": torch.zeros(()), "empty": torch.zeros(())}
+    row = filled([replace(step, loss=idle, metrics=zero) for step in steps]).read(STEPS)
+    assert (row["loss"], row["cluster_loss"], row["empty"]) == (None, None, 0.0)
+    row = filled([*(replace(step, loss=idle) for step in steps[1:]), steps[0]]).read(STEPS)
+    assert row["loss"] == pytest.approx(steps[0].loss.item() / STEPS)
 
 
 def test_a_row_is_plain_json() -> None:

@@ -102,6 +102,11 @@ def spherical_kmeans(
     return max(results, key=lambda clusters: clusters.objective)  # the warm start wins a tie
 
 
+def nearest(rows: Tensor, centres: Tensor, shift: Tensor | float = 0.0) -> Tensor:
+    """(N,) the centre with the largest product with each row, after `shift` (K,) is added."""
+    return torch.cat([(part @ centres.T + shift).argmax(dim=1) for part in torch.split(rows, _rows(len(centres)))])
+
+
 def match_labels(old: Tensor, new: Tensor, n_clusters: int) -> Tensor:
     """The permutation p (K,) for which p[new] agrees with `old` on most rows; rows labelled -1 do not vote."""
     from scipy.optimize import linear_sum_assignment  # slow to import, and not needed before training

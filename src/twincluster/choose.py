@@ -171,8 +171,7 @@ def _candidate(rows: Tensor, n_clusters: int, seed: int) -> Candidate:
 
 def _labels(rows: Tensor, half: Tensor, n_clusters: int, n_init: int, seed: int) -> Tensor:
     centres = assign.spherical_kmeans(half, n_clusters, seed=seed, n_init=n_init, n_iter=ROUNDS).centres
-    parts = torch.split(rows, max(1, assign.CELLS // n_clusters))
-    return torch.cat([(part @ centres.T).argmax(dim=1) for part in parts])
+    return assign.nearest(rows, centres)
 
 
 def _adjusted_rand(first: Tensor, second: Tensor, n_clusters: int) -> float:

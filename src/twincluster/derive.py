@@ -57,12 +57,10 @@ def resolve(config: Config, images: Images) -> Config:
         instance_queue=queue_size(config.anchored.instance_queue, n_samples, 2 * train.batch_size),
     )
     check_parts(config.n_clusters or config.clusters_between[1], config.anchored.balance)
-    if tcc.prototypes == "simplex" and tcc.n_features < config.n_clusters - 1:
-        raise InputError(
-            f"tcc.prototypes=simplex needs tcc.n_features of at least {config.n_clusters - 1} for "
-            f"{config.n_clusters} clusters, it is {tcc.n_features}"
-        )
-    return replace(config, train=train, tcc=tcc, anchored=anchored)
+    config = replace(config, train=train, tcc=tcc, anchored=anchored)
+    if issubclass(find_method(config.method), Tcc):  # whoever uses another need not care
+        _check_tcc(config)
+    return config
 
 
 def check_method(config: Config) -> Config:
@@ -181,7 +179,16 @@ def _pays(train: Train, n_samples: int) -> bool:
 
 
 def _cluster_queue(wanted: int, n_clusters: int) -> int:
-    if n_clusters and wanted % n_clusters:
-        raise InputError(f"tcc.cluster_queue is {wanted}: expected a multiple of the {n_clusters} clusters")
     blocks = min(100, CLUSTER_CELLS // max(1, n_clusters) ** 2)  # Sec. 4.2: 100 for each cluster
     return wanted or max(1, blocks) * n_clusters
+
+
+def _check_tcc(config: Config) -> None:
+    tcc, n_clusters = config.tcc, config.n_clusters
+    if tcc.cluster_queue % n_clusters:
+        raise InputError(f"tcc.cluster_queue is {tcc.cluster_queue}: expected a multiple of the {n_clusters} clusters")
+    if tcc.prototypes == "simplex" and tcc.n_features < n_clusters - 1:
+        raise InputError(
+            f"tcc.prototypes=simplex needs tcc.n_features of at least {n_clusters - 1} for {n_clusters} clusters, "
+            f"it is {tcc.n_features}"
+        )

@@ -33,23 +33,34 @@ def json_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 def strict_json(value: Any, indent: int | None = None) -> str:
     """JSON that every reader takes: numbers that are none (nan, inf) become null."""
-    return json.dumps(_finite(value), indent=indent, allow_nan=False)
+    return json.dumps(finite(value), indent=indent, allow_nan=False)
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """The same with None in the place of nan and inf."""
     if isinstance(value, dict):
-        return {name: _finite(item) for name, item in value.items()}
+        return {name: finite(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def is_taken(folder: Path) -> bool:
+    """Whether a folder that is to be written is anything but new or empty."""
+    return folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
 
 
 @contextmanager
 def only_one(path: Path) -> Iterator[None]:
-    """Processes that want the same file wait for each other; the system lifts the lock when one dies."""
+    """Processes that want the same file wait for each other."""
     with open(path, "rb") as file:
-        with suppress(ImportError, OSError):  # where there are no locks, do without
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX)
+        lock(file.fileno())
         yield
+
+
+def lock(descriptor: int) -> None:
+    """Wait until this process alone holds an open file; closing it, or dying, lets the next one have it."""
+    with suppress(ImportError, OSError):  # where there are no locks, do without
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -26,7 +26,7 @@ from twincluster.methods.base import Network
 FILE = "reference.safetensors"
 SAMPLE = 50_000  # training images that are enough for the reference
 TAIL = 0.05  # share of the training images beyond each bound
-FEWEST = 20  # images that give a cluster bounds of its own, where smaller ones take those of all, or that look alike
+FEWEST = 20  # images that a cluster needs for bounds of its own (else it takes those of all), and "alike" needs
 SLACK = 1e-3  # beyond a bound by less is rounding
 # Shares beyond a bound that were measured (docs/your-folder.md): 7 to 9 % of the other half of the same set, 13 % where
 # only 300 images were trained on; 16 % of darkened digits, 56 % of moved ones, 66 to 74 % of other things altogether.

@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import RLock
 from typing import Any
 
-from twincluster.disk import strict_json
+from twincluster.disk import lock, strict_json
 from twincluster.errors import InputError
 
 Line = dict[str, Any]
@@ -106,15 +106,11 @@ def _parsed(row: bytes) -> Line | None:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[int]:
-    """The file, opened to be appended to, while everybody else who wants that waits; the system lifts the lock when a
-    process dies."""
+    """The file, opened to be appended to, while everybody else who wants that waits."""
     is_new = not path.exists()
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)  # network drives lock no file for readers
     try:
-        with suppress(ImportError, OSError):  # where there are no locks, do without
-            import fcntl
-
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        lock(descriptor)
         if is_new:
             _sync_folder(path.parent)
         yield descriptor

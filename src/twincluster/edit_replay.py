@@ -83,18 +83,6 @@ class State:
         return found
 
 
-def replay(clusters: np.ndarray, lines: Sequence[Line], n_clusters: int, features: Later | None = None) -> State:
-    """The model's clusters (n,), -1 where unreadable, after all edits that were not undone.
-
-    Rows that `twincluster update` added after a split are compared with its centres by `features`; without these they
-    are guessed.
-    """
-    state = initial(clusters, n_clusters)
-    for line in in_force(lines)[0]:
-        state = applied(state, line, features)
-    return replace(state, number=int(lines[-1]["edit"]) if lines else 0)
-
-
 def initial(clusters: np.ndarray, n_clusters: int) -> State:
     """The model's own clusters, which are called by their numbers."""
     none = np.zeros(len(clusters), dtype=bool)

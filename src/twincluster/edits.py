@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from twincluster.edit_features import embed_rows
 from twincluster.edit_lines import (
     a_cluster,
     a_name,
@@ -73,7 +72,7 @@ class Edits:
     @property
     def any(self) -> bool:
         """Whether an edit is in force."""
-        return bool(in_force(self._log.read())[0])
+        return bool(self.history[0])
 
     @property
     def history(self) -> tuple[list[Line], list[Line]]:
@@ -82,7 +81,9 @@ class Edits:
 
     def features(self, rows: np.ndarray) -> np.ndarray:
         """(m,D) what the network makes of rows of the run, computed from their images, which must still be there."""
-        return embed_rows(self._run, rows)
+        from twincluster.export.inputs import Inputs  # which imports torch
+
+        return Inputs(self._run).features_of(rows)
 
     def without_rows(self) -> list[Line]:
         """Lines that decide about other images as these edits do, and name none of the run's own: to go with a copy of
@@ -128,7 +129,7 @@ class Edits:
             raise InputError(f"cluster {cluster} has {len(visible):,} images: a split makes 2 to {most} parts of one")
         found = by_k_means(everyone, unit((features or self.features)(everyone)), visible, parts, seed)
         if len(found) < 2:
-            raise InputError(f"all images of cluster {cluster} look the same to the network: it cannot be split")
+            raise InputError(f"all images of cluster {cluster} look the same to the network: select some instead")
 
         def build(now: State, lines: list[Line]) -> Line:
             _same_images(now, cluster, everyone)

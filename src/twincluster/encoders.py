@@ -187,11 +187,11 @@ def _own_backbone(kind: str) -> Callable[[str, int], Encoder]:
     def load(file: str, side: int) -> Encoder:
         path = Path(file).expanduser()
         if not path.is_file():
-            raise InputError(f"{kind}:{file}: there is no such file")
+            raise InputError(f"{kind}:{file}: there is no such file; check the path")
         try:
             saved = load_file(path)
         except SafetensorError as error:
-            raise InputError(f"{path} is no sound safetensors file: {error}") from None
+            raise InputError(f"{path} is no sound safetensors file ({error}): save it again") from None
         weights = {name.removeprefix("backbone."): saved[name] for name in saved if name.startswith("backbone.")}
         weights = weights or {name: saved[name] for name in saved if name not in ("mean", "std")}
         stem = weights.get("stem.0.weight", torch.empty(0))
@@ -201,7 +201,9 @@ def _own_backbone(kind: str) -> Callable[[str, int], Encoder]:
         try:
             network.load_state_dict(weights)
         except RuntimeError:
-            raise InputError(f"{path} does not hold the weights of a {kind} for images of three channels") from None
+            raise InputError(
+                f"{path} does not hold the weights of a {kind} for images of three channels: name their own backbone"
+            ) from None
         mean, std = (saved[name].tolist() if name in saved else None for name in ("mean", "std"))
         return Encoder("", _digest(path), network, side, _rgb(mean or IMAGENET_MEAN), _rgb(std or IMAGENET_STD))
 

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from twincluster import inference
 from twincluster.config import Config
 from twincluster.derive import data_shape, resolve, resolve_device
+from twincluster.disk import is_taken
 from twincluster.drift import Reference
 from twincluster.encoders import Encoder, load_encoder, wrap_module
 from twincluster.engine import Trainer
@@ -153,8 +154,7 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
             watcher.warning = "" if method.choice.clear else method.choice.describe()
         self._keep(method.online, config, data_shape(config, images), 1 if self.n_clusters == 1 else config.n_clusters)
         self._data = describe(images, location_of(X)) | {"columns": list(getattr(self, "feature_names_in_", ()))}
-        if encoder and encoder.version:
-            self._data["encoder"] = encoder.version
+        self._data |= {"encoder": encoder.version} if encoder and encoder.version else {}
         probabilities = self._apply(inference.predict, images)
         if method.choice and (unwell := health(probabilities).warning(config.method)):  # only now K is known
             watcher.warning = watcher.warning or in_python(unwell)
@@ -187,7 +187,7 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         folder = Path(folder)
         if self._n_clusters < 2:
             raise InputError("a model of one cluster has no run folder: fit with n_clusters=2 or more, or pickle it")
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if is_taken(folder):
             raise InputError(f"{folder} exists and is not empty: choose another folder")
         run = Run.create(folder)
         run.write_config(self.config_, self._shape, self._data)
@@ -244,14 +244,14 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         """Recipe, then `settings`, then the other parameters that were given."""
         if self.epochs is not None and self.minutes is not None:
             raise InputError("epochs and minutes both say how long to train: give one of them")
-        settings, network = nested(self.settings or {}), self.backbone
-        name = wrap_module(network).name if isinstance(network, nn.Module) else network
+        settings = nested(self.settings or {})
+        name = wrap_module(self.backbone).name if isinstance(self.backbone, nn.Module) else self.backbone
         train: dict[str, Any] = {**network_settings(name, settings)}
         recipe = self.recipe or recipe or ("pretrained" if "encoder" in train else "rows" if rows else "default")
         train |= {} if self.device == "auto" else {"device": self.device}
         if self.epochs is not None:
             train |= {"epochs": whole_number("epochs", self.epochs), "minutes": 0.0}
-        if self.minutes is not None:
+        elif self.minutes is not None:
             train["minutes"] = float(self.minutes)
         seed = self.random_state  # a number means the same as `twincluster fit --seed`
         if not isinstance(seed, Integral):
@@ -274,8 +274,8 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
     def _images(self, X: Any) -> Images:
         """`X` as something this model can be applied to."""
         check_is_fitted(self)
-        side, n_inputs = self._shape.side, self._shape.n_inputs
-        if side and is_rows(as_arrays(X)):
+        X, side, n_inputs = as_arrays(X), self._shape.side, self._shape.n_inputs
+        if side and is_rows(X):
             raise InputError(f"this model was fitted on images of {side} pixels: give it images, not rows")
         encoder = self._encoder(self.config_)
         refuse_other_weights("this model", self._data, encoder.version if encoder else None)

@@ -39,7 +39,7 @@ def _status_of(command: Callable[[], object]) -> int:
             command()
             sys.stdout.flush()
     except SystemExit as leaving:
-        return leaving.code if isinstance(leaving.code, int) else 0
+        return _say(leaving.code, 1) if isinstance(leaving.code, str) else leaving.code or 0
     except KeyboardInterrupt as interrupt:
         return _say(str(interrupt) or "interrupted", 130)
     except ProcessEnded:

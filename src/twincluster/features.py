@@ -10,7 +10,6 @@ import hashlib
 import io
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from twincluster.disk import lock
 from twincluster.encoders import Encoder
 from twincluster.errors import InputError
 from twincluster.images.augment import plain_images
@@ -62,7 +62,9 @@ def encode(
 def _fill(path: Path, pixels: np.ndarray, encoder: Encoder, device: str, progress: Callable[[int, int], None]) -> None:
     """Append chunk after chunk to a partial file, which a later call continues, and name it when it is whole."""
     partial = path.with_suffix(".partial")
-    with _only_one(partial) as file:
+    partial.touch()
+    with open(partial, "r+b") as file:
+        lock(file.fileno())
         if path.exists():  # another process was quicker
             partial.unlink(missing_ok=True)
             return
@@ -82,18 +84,6 @@ def _fill(path: Path, pixels: np.ndarray, encoder: Encoder, device: str, progres
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
-
-
-@contextmanager
-def _only_one(path: Path) -> Iterator[io.BufferedRandom]:
-    """The file, opened to be read and written; processes that want the same wait for each other."""
-    path.touch()
-    with open(path, "r+b") as file:
-        with suppress(ImportError, OSError):  # where there are no locks, do without
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield file
 
 
 @torch.inference_mode()

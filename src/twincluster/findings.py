@@ -107,8 +107,7 @@ def findings_of(
                 f"{run.folder} was trained on the {data['split']} part of {data['source']}, and which images that was "
                 f"is known only from {data['location']}, which has moved or changed: put it back"
             )
-        part, scored_on = rows_to_score(images.listing if images else None, data["split"], data["inputs"])
-        rows = np.concatenate([part, np.ones(added, dtype=bool)])  # what came later was not trained on
+        rows, scored_on = rows_to_score(images.listing if images else None, data["split"], len(assignments.paths))
         unlabelled = int((rows & (truth < 0) & (assignments.clusters >= 0)).sum())
         scores = score(truth[rows], assignments.clusters[rows])
         found = dataclasses.replace(found, scores=scores, scored_on=scored_on, unlabelled=unlabelled)
@@ -118,21 +117,29 @@ def findings_of(
     return found
 
 
+def own_source(run: Run, root: Path | None) -> Listing | None:
+    """The source that the run was trained on, as it is now; None where it cannot be opened any more."""
+    data = run.read_config()[2]
+    if not data["location"]:
+        return None
+    root = root or (Path(data["root"]) if data.get("root") else None)
+    try:
+        return open_source(data["location"], root=root, at_least=1)
+    except InputError:
+        return None
+
+
 def reopen(
-    run: Run, root: Path | None, decoding: Callable[[int, int], None] | None
+    run: Run, root: Path | None, decoding: Callable[[int, int], None] | None, source: Listing | None = None
 ) -> tuple[Images | None, str | None]:
-    """What the run saw of its source, if it is still there and still the same; else why not."""
+    """What the run saw of its source, if it is still there and still the same; else why not. `source` is what
+    `own_source` gave, where it was asked already."""
     config, _, data = run.read_config()
     if config.train.frozen.startswith(MODULE):
         return None, f"{config.train.frozen.removeprefix(MODULE)} is a module of your own, which no run folder holds"
     if not data["location"]:
         return None, "the images were handed over in Python, and where they are is not known"
-    root = root or (Path(data["root"]) if data.get("root") else None)
-    try:
-        listing = trained_on(run, open_source(data["location"], root=root))
-    except InputError:
-        return None, MOVED
-    if listing is None:
+    if (listing := trained_on(run, source or own_source(run, root))) is None:
         return None, MOVED
     try:
         encoder = load_encoder(config.train.frozen) if config.train.frozen else None
@@ -143,9 +150,11 @@ def reopen(
     return (images, None) if images.fingerprint == data["fingerprint"] else (None, MOVED)
 
 
-def trained_on(run: Run, listing: Listing) -> Listing | None:
+def trained_on(run: Run, listing: Listing | None) -> Listing | None:
     """The inputs of the training in the run's own source, which may have more of them since `twincluster update`; None
     where some are gone."""
+    if listing is None:
+        return None
     count = run.read_config()[2]["inputs"]
     if len(listing.paths) == count or not run.is_updated:
         return listing if len(listing.paths) == count else None

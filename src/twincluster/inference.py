@@ -16,7 +16,7 @@ from twincluster.methods.base import Network
 
 CHUNK_PIXELS = {"cpu": 256 * 32 * 32, "cuda": 2048 * 32 * 32}  # go through a network at once; a CPU gains by less
 CHUNK_ROWS = 8192
-BEHIND = 3  # chunks that a GPU may have in hand before the host takes a result
+BEHIND = 3  # results that may be on their way from a GPU before the host waits for one
 
 
 def predict(network: Network, pixels: np.ndarray, rows: np.ndarray) -> Tensor:
@@ -57,7 +57,7 @@ def chunk_size(network: Network, pixels: np.ndarray) -> int:
 
 
 def _on_host(found: Iterable[Tensor]) -> Iterator[Tensor]:
-    """The same on the CPU; a GPU is not waited for until it is some chunks ahead."""
+    """Results, moved to the CPU; the host waits for a GPU only when that is BEHIND chunks ahead of it."""
     waiting: deque[tuple[Tensor, torch.cuda.Event]] = deque()
     for result in found:
         if not result.is_cuda:

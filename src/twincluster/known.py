@@ -58,7 +58,7 @@ def row_names(listing: Listing, location: str | None, data: Mapping[str, Any], k
     own = _is_own(listing, location, data)
     if listing.files is None:
         return [path if own else f"{printable(location or listing.name)}:{path}" for path in listing.paths]
-    base = _base(data)
+    base = printable(base_of(data)) if data["files"] else ""
     at = {os.path.normpath(os.path.join(base, name)): name for name in known}
     names = []
     for path, file in zip(listing.paths, listing.files, strict=True):
@@ -70,6 +70,12 @@ def row_names(listing: Listing, location: str | None, data: Mapping[str, Any], k
         else:
             names.append(at.get(whole, whole))
     return names
+
+
+def base_of(data: Mapping[str, Any]) -> str:
+    """The folder that the names of a run's own files start in; `data` is what config.json says of its source."""
+    location = str(data["location"] or os.path.join(os.getcwd(), "paths"))  # paths from Python start where we are
+    return location if os.path.isdir(location) else os.path.dirname(location)
 
 
 def within_source(name: str, records: Iterable[Mapping[str, Any]]) -> str:
@@ -99,14 +105,6 @@ def _is_own(listing: Listing, location: str | None, data: Mapping[str, Any]) -> 
     if os.path.exists(then) and os.path.exists(location):
         return os.path.samefile(then, location)
     return bool(location == then or (listing.name == data["source"] and not os.path.exists(then)))
-
-
-def _base(data: Mapping[str, Any]) -> str:
-    """The folder that the names of the run's own rows start in, as names are written; "" where they start anywhere."""
-    if not data["files"]:
-        return ""
-    location = data["location"] or os.path.join(os.getcwd(), "paths")  # paths from Python start where we are
-    return printable(location if os.path.isdir(location) else os.path.dirname(location))
 
 
 def _whole(path: str, file: Any) -> str:

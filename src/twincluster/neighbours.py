@@ -42,7 +42,7 @@ def rotate(method: Method, images: Images) -> None:
 
 
 class Neighbours:
-    """Whom the later views of a sample are of: one of its `count` nearest rows, or, for 0 and for images, itself."""
+    """What the later views of a sample show: one of its `count` nearest rows, or, for 0 and for images, itself."""
 
     def __init__(self, images: Images, count: int, network: Network) -> None:
         self.nearest: Tensor | None = None  # (n,k) int64

@@ -138,7 +138,7 @@ class Worker:
                 together[pixels.shape].append(row)
         for rows in together.values():
             listing = from_array(np.stack([pixels for row in rows if (pixels := images[row]) is not None]), "images")
-            seen = open_for(self.config, listing, encoder=self.encoder, device=self.device)
+            seen = open_for(self.config, listing, encoder=self.encoder, device=self.device, side=self.side)
             probabilities = inference.predict(self.network, seen.pixels, seen.usable)
             clusters[rows], confidence[rows] = probabilities.argmax(1).numpy(), probabilities.amax(1).numpy()
             if self.edited:

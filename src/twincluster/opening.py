@@ -13,7 +13,7 @@ from twincluster.derive import MANY, resolve_device
 from twincluster.encoders import MODULE, Encoder, load_encoder
 from twincluster.errors import InputError
 from twincluster.features import encode
-from twincluster.images.decode import DEFAULT_SIDE, largest_side, typical_side
+from twincluster.images.decode import DEFAULT_SIDE, filled_side, largest_side, typical_side
 from twincluster.images.sources import Listing
 from twincluster.images.store import Images, open_images
 from twincluster.methods.base import Network
@@ -62,7 +62,8 @@ def open_for(
     side: int = 0,
 ) -> Images:
     """What a network of the run sees of a listing: pixels, in its frame and at the size that it reads files at (`side`,
-    or what suits these files), or the features of its encoder, which is loaded by name unless it is given."""
+    or what suits these files), or the features of its encoder, which is loaded by name unless it is given. Arrays keep
+    their size, unless they are much larger than all that training needs."""
     if config.train.frozen:
         if listing.array is not None and listing.array.ndim == 2:
             raise InputError(f"{listing.name} holds rows, but {config.train.frozen} encodes images: leave it out")
@@ -70,15 +71,20 @@ def open_for(
         images = open_images(listing, side=encoder.side, frame=config.train.frame, progress=decoding)
         return encode(images, encoder, resolve_device(device), encoding)
     side = side or store_side(config, listing)
-    return open_images(listing, side=side, frame=config.train.frame, progress=decoding)
+    # a run whose own images were smaller has not seen any that were made so, and goes on like that
+    array_side = side if side == full_side(config) else 0
+    return open_images(listing, side=side, array_side=array_side, frame=config.train.frame, progress=decoding)
+
+
+def full_side(config: Config) -> int:
+    """Half as large again as training needs, so that crops stay sharp."""
+    return (config.train.image_size or DEFAULT_SIDE) * 3 // 2  # that of arrays is derived later (derive.py)
 
 
 def store_side(config: Config, listing: Listing) -> int:
-    """Side at which files are decoded: half as large again as training needs, so that crops stay sharp.
-
-    Files that are smaller than that, as far as a sample of them shows, gain nothing from being enlarged on the disk.
-    """
-    wanted = config.train.image_size * 3 // 2
+    """Side at which files are decoded: the full one, but files that are smaller than that, as far as a sample of them
+    shows, gain nothing from being enlarged on the disk."""
+    wanted = full_side(config)
     largest = largest_side(listing.sizes, config.train.frame)
     return min(wanted, max(largest, SMALLEST_SIDE)) if largest else wanted
 
@@ -108,7 +114,7 @@ def open_with(
 def later_side(config: Config, data: Mapping[str, Any]) -> int:
     """Side at which files that come after the training are decoded: as the run's own images were, whichever others
     come with them; 0 where the run does not know. `data` is what config.json says of the run's data."""
-    return min(config.train.image_size * 3 // 2, int(data.get("side") or 0))
+    return min(full_side(config), int(data.get("side") or 0))
 
 
 def refuse_other_weights(what: Path | str, data: Mapping[str, Any], version: str | None) -> None:
@@ -140,6 +146,10 @@ def by_device(config: Config, listing: Listing, recipe: Callable[[str], Config])
 
 def beyond_a_cpu(config: Config, listing: Listing) -> bool:
     """Whether this means training on photographs without a GPU."""
-    if config.train.encoder or listing.files is None or resolve_device(config.train.device) != "cpu":
+    if config.train.encoder or listing.is_rows or resolve_device(config.train.device) != "cpu":
         return False
-    return typical_side(listing.sizes, config.train.frame) > PHOTOGRAPH_SIDE
+    if listing.array is None:
+        return typical_side(listing.sizes, config.train.frame) > PHOTOGRAPH_SIDE
+    height, width = listing.array.shape[1:3]
+    # not from PHOTOGRAPH_SIDE on: Python's open images of several sizes have been made into squares of up to this side
+    return filled_side((width, height), config.train.frame) > DEFAULT_SIDE

@@ -44,8 +44,8 @@ def cluster_settings(wanted: str | None) -> dict[str, object]:
 
 
 def network_settings(backbone: str | None, settings: Mapping[str, Any] | None = None) -> dict[str, str]:
-    """The name of a network as settings: one of our own, or what encoders.py finds by its name. Where none is given,
-    train.encoder of other settings is taken for one."""
+    """The name of a network as settings: one of our own, or what encoders.py finds by its name. Without a name,
+    train.encoder among the other settings counts as one."""
     if backbone is None:
         train = (settings or {}).get("train")
         encoder = train.get("encoder") if isinstance(train, Mapping) else None

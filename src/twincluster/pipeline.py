@@ -149,11 +149,13 @@ def describe(
 
 
 def rows_to_score(listing: Listing | None, split: Split, count: int) -> tuple[np.ndarray, Split]:
-    """Which inputs scores are about, (n,) bool: all of them, or the part that was not trained on."""
+    """Which of `count` rows scores are about, (n,) bool: all of them, or those that were not trained on, which are the
+    other part of the listing and all rows after it: `twincluster update` added these."""
     held_out: dict[Split, Split] = {"all": "all", "train": "test", "test": "train"}
     if listing is None or split == "all":
         return np.ones(count, dtype=bool), "all"
-    return _in_split(listing, held_out[split]), held_out[split]
+    part = _in_split(listing, held_out[split])
+    return np.concatenate([part, np.ones(count - len(part), dtype=bool)]), held_out[split]
 
 
 def predict(

@@ -105,7 +105,7 @@ class Processes:
             )
 
     def check(self, weights: Sequence[Tensor]) -> None:
-        """Everybody holds the same weights; a process that went astray is not trained on with."""
+        """Refuse to train on once somebody holds other weights than the rest."""
         if self.count == 1:
             return
         lengths = torch.stack([weight.detach().double().norm() for weight in weights]).cpu()
@@ -250,6 +250,6 @@ def _exists(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:
-        return True
+    except PermissionError:  # it is there, and somebody else's
+        pass
     return True

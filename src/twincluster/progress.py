@@ -112,10 +112,8 @@ class Progress(Reporter):
         row = self._row
         if not row:
             return ""
-        return (
-            f"epoch {row['epoch'] + 1}: loss {row['loss']:.3f}, confidence {row['confidence']:.2f}, "
-            f"views agree {row['agreement']:.2f}"
-        )
+        loss = "" if row["loss"] is None else f"loss {row['loss']:.3f}, "  # None: nothing could be compared yet
+        return f"epoch {row['epoch'] + 1}: {loss}confidence {row['confidence']:.2f}, views agree {row['agreement']:.2f}"
 
     def _count(self, what: str, done: int, total: int, last: bool = False) -> None:
         """Of images, some of which may have been there before."""

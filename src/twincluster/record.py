@@ -40,15 +40,20 @@ class Record:
             self.totals[name] += value.detach()
 
     def read(self, steps: int) -> dict[str, Any]:
-        """Averages as Python numbers, the histogram as counts; the sums start again."""
+        """Averages as Python numbers, the histogram as counts; the sums start again.
+
+        A loss that was zero in every step is None: no loss reaches zero, so there was nothing yet to compare.
+        """
         flat = torch.cat([total.flatten() for total in self.totals.values()]).cpu()
         row: dict[str, Any] = {}
         for name, total in self.totals.items():
             values, flat = flat[: total.numel()], flat[total.numel() :]
             if name == "histogram":
                 row[name] = [int(count) for count in values]
+            elif total.dim():
+                row[name] = [float(value) / steps for value in values]
             else:
-                row[name] = [float(value) / steps for value in values] if total.dim() else float(values) / steps
+                row[name] = None if name.endswith("loss") and not values else float(values) / steps
             total.zero_()
         return row
 

@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save
 import twincluster
 from twincluster.choose import Candidate, Choice, plot
 from twincluster.config import Config, make_config
-from twincluster.disk import json_lines, strict_json, write_atomically
+from twincluster.disk import is_taken, json_lines, strict_json, write_atomically
 from twincluster.errors import InputError
 from twincluster.images.store import Images
 from twincluster.methods import find_method
@@ -119,17 +119,19 @@ class Assignments:
                 status=tuple(row["status"] for row in rows),
             )
         except (ValueError, KeyError, OverflowError, csv.Error) as error:
-            raise InputError(f"{path} cannot be read as a table of {', '.join(COLUMNS)}: {error}") from error
+            raise InputError(
+                f"{path} cannot be read as a table of {', '.join(COLUMNS)} ({error}): put back a copy, or fit again"
+            ) from error
 
 
 def check_table(path: Path) -> None:
-    """Whether `Assignments.write` will know what to do with a name, before any work is done for it."""
+    """Refuse a name that `Assignments.write` could not write to, before any work is done."""
     if path.suffix.lower() not in (".csv", ".parquet"):
-        raise InputError(f"--out {path}: expected a name that ends in .csv or .parquet")
+        raise InputError(f"{path}: expected a name that ends in .csv or .parquet")
     if path.is_dir():
-        raise InputError(f"--out {path} is a folder: give the name of a file, for example {path / 'new.csv'}")
+        raise InputError(f"{path} is a folder: give the name of a file, for example {path / 'new.csv'}")
     if path.suffix.lower() == ".parquet" and importlib.util.find_spec("pyarrow") is None:
-        raise InputError(f"--out {path} needs a package: pip install 'twincluster[parquet]', or name a .csv file")
+        raise InputError(f"{path} needs a package: pip install 'twincluster[parquet]', or name a .csv file")
 
 
 class Run:
@@ -175,7 +177,7 @@ class Run:
         return run
 
     def refuse_if_taken(self) -> None:
-        if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
+        if is_taken(self.folder):
             hint = ", or continue it with --resume" if self._config.is_file() else ""
             raise InputError(f"{self.folder} exists and is not empty: choose another --out{hint}")
 
@@ -208,7 +210,10 @@ class Run:
                 raise KeyError(*sorted(missing))
             return make_config(content["config"]), _read_shape(**content["shape"]), content["data"]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"{self._config} cannot be read as a run's settings: {_first_line(error)}") from error
+            raise InputError(
+                f"{self._config} cannot be read as a run's settings ({_first_line(error)}): "
+                "put back a copy, or fit again"
+            ) from error
 
     def save_model(self, network: Network) -> None:
         tensors = {name: tensor.cpu().contiguous() for name, tensor in network.state_dict().items()}
@@ -228,7 +233,8 @@ class Run:
             network.load_state_dict(load_file(self._model))
         except (SafetensorError, RuntimeError, ValueError, TypeError, KeyError) as error:
             raise InputError(
-                f"{self._model} and its config.json are damaged or from different runs: {_first_line(error)}"
+                f"{self._model} and its config.json are damaged or from different runs ({_first_line(error)}): "
+                "put back copies that belong together, or fit again"
             ) from error
         return network.to(device).eval()
 
@@ -244,7 +250,7 @@ class Run:
         if more < 0 or (more and not self.is_updated) or lowest < -1 or highest >= config.n_clusters:
             raise InputError(
                 f"{self._assignments} does not fit its config.json ({data['inputs']} inputs, {config.n_clusters} "
-                "clusters): one of them is damaged or from another run"
+                "clusters): one is damaged or from another run; put back copies that belong together, or fit again"
             )
         return assignments
 

@@ -47,10 +47,10 @@ def weigh_sizes(rows: Tensor, found: Clusters, balance: float) -> Sized:
     sample = rows[:: math.ceil(len(rows) * len(centres) / assign.CELLS)]  # shares can be told from some of the rows
     scale = MARGIN / gaps(sample @ centres.T).mean().clamp(min=1e-6)
     unit, asked = F.normalize(rows, dim=1), []
-    best = Sized(centres, shift, _nearest(rows, centres, shift), 0.0)
+    best = Sized(centres, shift, assign.nearest(rows, centres, shift), 0.0)
     for _ in range(ROUNDS):
         shift = _shifts(scale * sample @ centres.T, shift, balance)
-        labels = _nearest(rows, centres, shift / scale)
+        labels = assign.nearest(rows, centres, shift / scale)
         if _count(labels) < _count(best.labels):  # too many small clusters to be told from one another
             break
         asked.append(float(shift.std()))
@@ -121,11 +121,6 @@ def _shifts(logits: Tensor, shift: Tensor, balance: float) -> Tensor:
         if moved < SETTLED:
             break
     return shift
-
-
-def _nearest(rows: Tensor, centres: Tensor, shift: Tensor) -> Tensor:
-    parts = torch.split(rows, max(1, assign.CELLS // len(centres)))
-    return torch.cat([(part @ centres.T + shift).argmax(dim=1) for part in parts])
 
 
 def _count(labels: Tensor) -> int:

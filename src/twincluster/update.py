@@ -204,7 +204,8 @@ def _write(
     """The rows, where there are any, then the line of the update, then the stamps that were found."""
     if done.added + done.changed:
         begun = [task.place for task in tasks if task.is_new and task.place is not None]  # by one that was broken off
-        replaced = [task.place for task in tasks if task.place is not None and not task.is_new and fresh[task.row]]
+        changed = {task.name for task in tasks if not task.is_new and fresh[task.row]}
+        replaced = [row for row, path in enumerate(before.paths) if path in changed]  # a list may name a file twice
         begin(done.run, before, stamps, replaced, found)
         done.run.append_update()
         # before the table: after a kill in between it is only told too early

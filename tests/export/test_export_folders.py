@@ -239,6 +239,20 @@ def test_a_move_to_another_disk_copies_first(tmp_path: Path, monkeypatch: pytest
     assert files_in(tmp_path) == {b"out/b.png": b"picture"}
 
 
+def test_two_images_that_came_from_one_place_are_moved_back_one_after_the_other(tmp_path: Path) -> None:
+    place, out = tmp_path / "a.png", tmp_path / "out"
+    for content, target in (("first", out / "x" / "a.png"), ("second", out / "x" / "a-2.png")):
+        place.write_text(content)
+        moves.move_all([(place, target)], out)
+    assert moves.undo(out) == (
+        f"moved 1 image back; 1 from a place that is taken again: move {place} away, and repeat it"
+    )
+    assert place.read_text() == "second"
+    place.rename(tmp_path / "b.png")
+    assert moves.undo(out) == "moved 1 image back"
+    assert (place.read_text(), (out / moves.JOURNAL).exists()) == ("first", False)
+
+
 def test_links_are_not_moved(run: Run, own_photos: Path, tmp_path: Path) -> None:
     picture = own_photos / "b" / "0.png"
     picture.rename(tmp_path / "elsewhere.png")

@@ -95,6 +95,21 @@ def test_images_of_any_size_and_number(tmp_path: Path) -> None:
             assert np.abs(found - expected).max() < TOLERANCE
 
 
+@pytest.mark.parametrize("frame", ["crop", "letterbox"])
+def test_arrays_that_were_made_smaller_and_others(tmp_path: Path, frame: str) -> None:
+    np.save(tmp_path / "images.npy", photographs(38, 40))
+    sizes = ("--set", "train.image_size=8", "--set", f"train.frame={frame}")
+    worked("fit", tmp_path / "images.npy", "-k", 2, "--out", tmp_path / "run", *TINY, *sizes)
+    run = Run.open(tmp_path / "run")
+    assert run.read_config()[2]["side"] == 12
+    worked("export", run.folder, tmp_path / "model.onnx", "--to", "onnx")
+    model = session(tmp_path / "model.onnx")
+    for height, width in ((38, 40), (17, 17), (16, 16), (16, 15), (6, 7)):  # from 17 on they are made smaller
+        images = photographs(height, width)
+        for found, expected in zip(model.run(None, {"images": images}), by_torch(run, images), strict=True):
+            assert np.abs(found - expected).max() < (FILE_TOLERANCE if min(height, width) > 16 else TOLERANCE)
+
+
 def test_rows(tmp_path: Path) -> None:
     np.save(tmp_path / "rows.npy", rows(n=60))
     worked("fit", tmp_path / "rows.npy", "-k", 3, "--out", tmp_path / "run", "--epochs", 1, "--device", "cpu")

@@ -112,6 +112,7 @@ def test_bad_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "file,label\na.png,cat\n": "list.csv has the columns file, label: call the one with the files path",
         "path\na.png\nb, c.png\n": "2 values in line 3, but 1 column: put names that hold a comma in double quotes",
         "path,label\na,b.png,cat\n": "3 values in line 2, but 2 columns",
+        'path,label\na.png,cat\n"b.png,cat\nc.png,dog\n': "list.csv cannot be read (unexpected end of data): close",
     }.items():
         file.write_text(content)
         assert says in complaint(file)

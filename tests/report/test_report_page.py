@@ -200,6 +200,25 @@ def test_nothing_scrolls_sideways_on_a_phone(browser: Browser, which: str, reque
     page.close()
 
 
+@pytest.mark.parametrize("width", [320, 390, 760, 1280])
+@pytest.mark.parametrize("which", ["report", "large_report"])
+def test_the_images_at_the_top_are_of_one_size(
+    browser: Browser, which: str, width: int, request: pytest.FixtureRequest
+) -> None:
+    """The last row too, however few are left for it; and rows are filled before another one begins."""
+    page = watch(browser, request.getfixturevalue(which), viewport={"width": width, "height": 900}).page
+    boxes = page.evaluate(
+        "[...document.querySelectorAll('#strip .picture')].map((e) => e.getBoundingClientRect().toJSON())"
+    )
+    assert len(boxes) == (3 if which == "report" else 12)
+    assert max(box["width"] for box in boxes) - min(box["width"] for box in boxes) < 1
+    assert 54 <= boxes[0]["width"] <= 116
+    per_row = [sum(box["y"] == y for box in boxes) for y in sorted({box["y"] for box in boxes})]
+    assert len(set(per_row[:-1])) <= 1
+    assert width < 1280 or len(per_row) == 1
+    page.close()
+
+
 def test_a_tap_on_the_map_shows_the_image(browser: Browser, report: Path) -> None:
     page = watch(browser, report, **PHONE).page
     show(page, "map")

@@ -48,9 +48,10 @@ def test_without_opentsne_the_map_is_pca_and_says_so(monkeypatch: pytest.MonkeyP
     assert (found.places.min(), found.places.max()) == (0, layout.LARGEST)
 
 
-@pytest.mark.parametrize("features", [np.ones((30, 4)), np.zeros((2, 1)), np.eye(3)[:, :1]])
-def test_features_without_any_shape_still_have_places(features: np.ndarray) -> None:
-    places = layout.lay_out(features).places
+@pytest.mark.parametrize("method", [None, "t-SNE"])
+@pytest.mark.parametrize("features", [np.ones((30, 4)), np.zeros((2, 1)), np.eye(2), np.eye(15)[:, :1]])
+def test_features_without_any_shape_still_have_places(features: np.ndarray, method: str | None) -> None:
+    places = layout.lay_out(features, method=method).places
     assert places.shape == (len(features), 2)
     assert ((places >= 0) & (places <= layout.LARGEST)).all()
 

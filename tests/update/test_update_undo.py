@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from update_runs import counts, pictures, rows_of, updated
 
-from command_line import command, worked
+from command_line import TINY, command, worked
 from twincluster.edits import Edits
 from twincluster.results import Run
 
@@ -65,6 +65,19 @@ def test_two_updates_are_taken_back_one_after_the_other(place: Path) -> None:
     assert state(run) == first
     assert command("update", run, "--undo").complaint == f"{run} has no update to undo"
     assert counts(updated(run, more)) == (12, 0, 0, 0)  # as if it had never been
+
+
+def test_every_row_of_a_file_that_a_list_names_twice_is_put_back(tmp_path: Path) -> None:
+    names = [str(file.relative_to(tmp_path)) for file in sorted(pictures(tmp_path / "photos", n=12).rglob("*.png"))]
+    (tmp_path / "list.txt").write_text("\n".join([*names, names[0]]))
+    worked("fit", tmp_path / "list.txt", "--clusters", 3, "--out", tmp_path / "run", *TINY)
+    before = state(tmp_path / "run")
+    (tmp_path / names[0]).write_bytes(b"no longer a picture")
+    worked("update", tmp_path / "run", tmp_path / "list.txt")
+    table = Run.open(tmp_path / "run").read_assignments()
+    assert (table.clusters[0], table.clusters[-1]) == (-1, -1)
+    assert "0 rows removed, 2 put back" in worked("update", tmp_path / "run", "--undo").out
+    assert state(tmp_path / "run") == before
 
 
 def test_an_undo_that_was_broken_off_is_finished_by_the_same_command(

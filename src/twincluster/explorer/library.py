@@ -73,7 +73,7 @@ class Library:
         # those of the training for now: what came later is opened with the features, in the background
         self.pictures = Pictures(len(self.assignments.paths), [part]) if part and not self.is_rows else None
         self.no_pictures = "" if self.pictures else IS_ROWS if self.is_rows else self.inputs.absent
-        self.files: list[Path | Member] | None = self.inputs.files() if self.inputs.knows_files else None
+        self.files: list[Path | Member] | None = self.inputs.files if self.inputs.knows_files else None
         self.stamps = read_stamps(run.folder)  # of the files as the run has seen them, by their paths
         self.seen: Seen | None = None
         self.no_features = NOT_YET
@@ -87,7 +87,7 @@ class Library:
         self._laying_out = Lock()
 
     def read_signature(self, *names: str) -> Signature:
-        """Of files of the run, else of what `twincluster update` writes: it is another one when that has run."""
+        """Times and sizes of files of the run; without names, of those that every `twincluster update` changes."""
         stats = []
         for name in names or TABLES:
             with suppress(FileNotFoundError):  # which `update --undo` may remove at any moment

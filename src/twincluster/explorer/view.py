@@ -35,7 +35,7 @@ class View:
         return self._current()[0]
 
     def rows(self, of: str, cluster: int, order: Order, path: str) -> dict[str, Any] | None:
-        """Rows of a cluster, of all, of junk or of what is unreadable; None for a cluster that there is not."""
+        """Rows of a cluster, of all, of junk or of what is unreadable; None where there is no such cluster."""
         state, clusters, near = self._current()
         if of == "cluster" and all(cluster != one["id"] for one in state["clusters"]):
             return None

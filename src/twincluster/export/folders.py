@@ -8,7 +8,6 @@ from __future__ import annotations
 import filecmp
 import io
 import os
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -144,7 +143,7 @@ def _sources(inputs: Inputs, out: Path, mode: Mode, plan: Plan) -> dict[int, Sou
     assignments = inputs.assignments
     if not inputs.data["files"]:
         return _pictures(inputs, mode, plan)
-    files = inputs.files()
+    files = inputs.files
     _refuse_inside(inputs, out, mode)
     gone_before = moves.moved_from(out) if mode == "move" else set()
     found: dict[int, Source] = {}
@@ -175,7 +174,7 @@ def _pictures(inputs: Inputs, mode: Mode, plan: Plan) -> dict[int, Source]:
     """PNG files of the images of an array."""
     if mode != "copy":
         raise InputError(f"{inputs.data['source']} is an array, which has no files: --mode copy writes PNG files")
-    listing = inputs.listing()
+    listing = inputs.listing
     if listing is None or listing.array is None or len(listing.array) < inputs.data["inputs"]:
         raise InputError(f"{inputs.data['source']} is not where it was, or not as it was: put it back")
     if listing.is_rows:
@@ -199,7 +198,7 @@ def _refuse_inside(inputs: Inputs, out: Path, mode: Mode) -> None:
 
 
 def _file_name(source: Source, path: str) -> str:
-    """The name a file has; of what is none, one by its row's."""
+    """The name of a file; an image that has no file of its own gets one from the path of its row."""
     if isinstance(source, Path):
         return source.name
     name = safe_name(path.rpartition("/")[2], longest=200)
@@ -242,23 +241,9 @@ def _same(target: Path, source: Source, mode: Mode) -> bool:
 def _place(transfer: Transfer, mode: Mode) -> None:
     if mode == "symlink":
         os.symlink(str(transfer.source), transfer.target)
-    else:
-        copy_whole(transfer.source, transfer.target)
-
-
-def copy_whole(source: Source, target: Path) -> None:
-    """Under its name there is all of the file or nothing, and never instead of another."""
-    partial = target.with_name(f".{os.getpid()}.partial")
-    try:
-        with _opened(source) as file, partial.open("wb") as to:
-            shutil.copyfileobj(file, to)
-            to.flush()
-            os.fsync(to.fileno())
-        if isinstance(source, Path):
-            shutil.copystat(source, partial)
-        moves.rename_new(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
+        return
+    with _opened(transfer.source) as file:
+        moves.write_new(file, transfer.target, like=transfer.source if isinstance(transfer.source, Path) else None)
 
 
 def _opened(source: Source) -> AbstractContextManager[BinaryIO]:

@@ -13,10 +13,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from twincluster.corrected import JUNK_STATUS
-from twincluster.disk import strict_json, write_atomically
+from twincluster.disk import is_taken, strict_json, write_atomically
 from twincluster.edit_replay import State
 from twincluster.edits import FILE as EDITS
 from twincluster.edits import Edits
@@ -25,7 +23,6 @@ from twincluster.evaluate import Scores, score
 from twincluster.export.inputs import Inputs
 from twincluster.findings import trained_on, truth_of
 from twincluster.images.folders import printable
-from twincluster.images.sources import open_source
 from twincluster.pipeline import rows_to_score
 from twincluster.results import Assignments, Run
 
@@ -51,7 +48,7 @@ _MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|~-])")
 def write_model(inputs: Inputs, out: Path, labels: str | None = None) -> str:
     """model.safetensors, config.json, labels.json, README.md, and what predicting needs beside them."""
     run = inputs.run
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if is_taken(out):
         raise InputError(f"{out} exists and is not empty: choose another folder")
     if not (run.folder / "model.safetensors").is_file():
         raise InputError(f"{run.folder} has no model yet: continue the run with `twincluster fit ... --resume`")
@@ -138,18 +135,11 @@ def _score_section(scores: Scores | None) -> str:
 def _scores(inputs: Inputs, labels: str | None) -> Scores | None:
     """As `twincluster evaluate` counts them; None without labels."""
     data, assignments = inputs.data, inputs.assignments
-    listing = None
-    if data["location"]:
-        try:
-            root = inputs.root or (Path(data["root"]) if data.get("root") else None)
-            listing = trained_on(inputs.run, open_source(data["location"], root=root))
-        except InputError:
-            listing = None
+    listing = trained_on(inputs.run, inputs.listing)
     truth, _ = truth_of(inputs.run, labels, assignments, listing)
     if truth is None or (listing is None and data["split"] != "all"):
         return None
-    part, _ = rows_to_score(listing, data["split"], data["inputs"])
-    rows = np.concatenate([part, np.ones(len(assignments.paths) - len(part), dtype=bool)])
+    rows, _ = rows_to_score(listing, data["split"], len(assignments.paths))
     return score(truth[rows], assignments.clusters[rows])
 
 

@@ -24,11 +24,11 @@ from twincluster.edits import Edits
 from twincluster.encoders import load_encoder
 from twincluster.errors import InputError
 from twincluster.export.stored import open_stored
-from twincluster.findings import reopen
+from twincluster.findings import own_source, reopen
 from twincluster.images.inputs import Member
 from twincluster.images.sources import Listing, open_source
 from twincluster.images.store import Images, open_images
-from twincluster.known import read_stamps, row_names, stamps_of
+from twincluster.known import base_of, read_stamps, row_names, stamps_of
 from twincluster.opening import open_with
 from twincluster.results import Assignments, Run
 
@@ -96,23 +96,18 @@ class Inputs:
         state, count = edits.state, len(edits.history[0])
         return (with_edits(self.assignments, state) if count else self.assignments), state, count
 
+    @cached_property
     def listing(self) -> Listing | None:
-        """The source of the run, if it can be opened still."""
-        if not self.data["location"]:
-            return None
-        try:
-            root = self.root or (Path(self.data["root"]) if self.data.get("root") else None)
-            return open_source(self.data["location"], root=root, labels="none", at_least=1)
-        except InputError:
-            return None
+        """The source of the run as it is now, if it can be opened still."""
+        return own_source(self.run, self.root)
 
+    @cached_property
     def files(self) -> list[Path | Member]:
         """Where the file of each row is, or was."""
-        listing = self.listing()
         known: dict[str, Path | Member] = {}
-        if listing and listing.files is not None:
-            known = dict(zip(listing.paths, listing.files, strict=True))
-        base = self._base()
+        if self.listing and self.listing.files is not None:
+            known = dict(zip(self.listing.paths, self.listing.files, strict=True))
+        base = base_of(self.data)
         return [
             known.get(path) or Path(os.path.abspath(os.path.join(base, as_on_disk(path))))
             for path in self.assignments.paths
@@ -123,14 +118,10 @@ class Inputs:
         """A model that was shared has neither a place nor stamps: what is called like its rows is something else."""
         return bool(self.data["files"] and (self.data["location"] or read_stamps(self.run.folder)))
 
-    def _base(self) -> str:
-        location = str(self.data["location"] or os.path.join(os.getcwd(), "paths"))  # handed over in Python
-        return location if os.path.isdir(location) else os.path.dirname(location)
-
     @cached_property
     def own(self) -> Part | None:
         """Rows of the training, without those that `update` has changed."""
-        images, why = reopen(self.run, self.root, self.decoding)
+        images, why = reopen(self.run, self.root, self.decoding, self.listing)
         if images is not None:
             self.source = images.listing
             usable = images.usable[self.assignments.clusters[images.usable] >= 0]
@@ -167,6 +158,15 @@ class Inputs:
         """The embedding of those rows that can be read again, (m,D) float32, and which these are, (m,), rising."""
         return self._embedded([part if rows is None else part.among(rows) for part in self.parts])
 
+    def features_of(self, rows: np.ndarray) -> np.ndarray:
+        """The embedding of all of these rows, (m,D), in their order; InputError where one cannot be read again."""
+        features, found = self.features(rows)
+        if len(missing := np.setdiff1d(rows, found)):
+            lost = self.assignments.paths[int(missing[0])][:200]
+            why = f" ({self.absent})" if self.absent else ""
+            raise InputError(f"{lost} cannot be read again{why}: put it back, or move it to another cluster first")
+        return np.asarray(features[np.searchsorted(found, rows)])
+
     def _features_later(self, rows: np.ndarray) -> np.ndarray | None:
         """For rows that came after a split: all of them, or none where one is missing."""
         features, found = self._embedded([*self._from_arrays(rows), self._from_files(rows)])
@@ -184,14 +184,13 @@ class Inputs:
 
     def _from_files(self, rows: np.ndarray) -> Part | None:
         """Rows by their own files, as far as these are there and unchanged."""
-        files = self.files() if len(rows) else []
         count, paths, stamps = self.data["inputs"], self.assignments.paths, read_stamps(self.run.folder)
         there = [row for row in rows.tolist() if self.knows_files or (row >= count and os.path.isabs(paths[row]))]
-        there = [row for row in there if is_there(files[row])]
+        there = [row for row in there if is_there(self.files[row])]
         if not there:
             return None
         listing = Listing(
-            self.data["source"], tuple(paths[row] for row in there), files=tuple(files[row] for row in there)
+            self.data["source"], tuple(paths[row] for row in there), files=tuple(self.files[row] for row in there)
         )
         said = stamps_of(listing)
         same = [at for at, row in enumerate(there) if stamps.get(paths[row], said[at]) == said[at]]

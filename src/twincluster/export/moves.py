@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from twincluster.disk import write_atomically
 from twincluster.errors import InputError
@@ -68,10 +68,15 @@ def undo(out: Path) -> str:
     if taken := [source for source, target in both if not _is_copy(source, target)]:
         raise InputError(f"{printable(str(taken[0]))} exists again: move it away first; nothing was done")
     back = sum(_put_back(source, target) for source, target in reversed(pairs))
-    (out / JOURNAL).unlink()
+    stayed = [pair for pair in pairs if os.path.lexists(pair[1])]  # of two that came from one place, the older
+    _write(out, stayed, moving=False)
     _remove_empty({target.parent for _, target in pairs})
-    gone = len(pairs) - back
-    return f"moved {back:,} images back" + (f"; {gone:,} are not in {out} any more" if gone else "")
+    said = f"moved {back:,} image{'s' * (back != 1)} back"
+    if stayed:
+        taken_by = printable(str(stayed[0][0]))
+        said += f"; {len(stayed):,} from a place that is taken again: move {taken_by} away, and repeat it"
+    gone = len(pairs) - back - len(stayed)
+    return said + (f"; not in {out} any more: {gone:,}" if gone else "")
 
 
 def moved_from(out: Path) -> set[str]:
@@ -96,15 +101,25 @@ def move_one(source: Path, target: Path) -> None:
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
-        partial = target.with_name(f".{os.getpid()}.partial")
-        try:
-            shutil.copy2(source, partial)
-            with partial.open("rb") as file:
-                os.fsync(file.fileno())
-            rename_new(partial, target)
-        finally:
-            partial.unlink(missing_ok=True)
+        with source.open("rb") as file:
+            write_new(file, target, like=source)
         source.unlink()
+
+
+def write_new(file: BinaryIO, target: Path, like: Path | None = None) -> None:
+    """A copy of an open file, with the times and rights of `like`. Under its name there is all of it or nothing, and
+    never instead of another."""
+    partial = target.with_name(f".{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as to:
+            shutil.copyfileobj(file, to)
+            to.flush()
+            os.fsync(to.fileno())
+        if like is not None:
+            shutil.copystat(like, partial)
+        rename_new(partial, target)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def rename_new(source: Path, target: Path) -> None:

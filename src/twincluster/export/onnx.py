@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from twincluster.edits import Edits
 from twincluster.encoders import load_encoder
 from twincluster.errors import InputError
-from twincluster.export.seeing import Seeing
+from twincluster.export.seeing import Seeing, SeeingArrays
 from twincluster.methods.base import Network
-from twincluster.opening import later_side, refuse_other_weights
+from twincluster.opening import full_side, later_side, refuse_other_weights
 from twincluster.results import Run
 
 OPSET = 18
@@ -73,7 +73,10 @@ def exported(run: Run) -> tuple[nn.Module, Tensor, str]:
         seeing, stored = partial(Seeing, shape.side, shape.mean, shape.std), later_side(config, data)
     else:
         return OfRows(network).eval(), torch.zeros(2, shape.n_inputs), "rows"
-    seen = seeing(config.train.frame, stored if data["files"] else 0)  # as the run's own images were read
+    frame = config.train.frame
+    seen: Seeing | SeeingArrays = seeing(frame, stored if data["files"] else 0)  # as the run's own images were read
+    if not data["files"] and stored == full_side(config) and not config.train.frozen:
+        seen = SeeingArrays(seeing(frame), seeing(frame, stored))
     example = torch.zeros(2, seen.side + 5, seen.side + 3, 3, dtype=torch.uint8)  # no two sizes alike
     return OfImages(network, seen, inner, of_rows=not shape.side).eval(), example, "images"
 
@@ -92,7 +95,7 @@ class OfRows(nn.Module):
 class OfImages(nn.Module):
     """uint8 images (N,H,W,3) to probabilities (N,K) and embedding (N,D)."""
 
-    def __init__(self, network: Network, seeing: Seeing, encoder: nn.Module, of_rows: bool) -> None:
+    def __init__(self, network: Network, seeing: nn.Module, encoder: nn.Module, of_rows: bool) -> None:
         super().__init__()
         self.network, self.seeing, self.encoder, self.of_rows = network, seeing, encoder, of_rows
 

@@ -98,6 +98,19 @@ class Seeing(nn.Module):
         return pixels.round().clamp(0, 255) if self.stored else pixels
 
 
+class SeeingArrays(nn.Module):
+    """The same for a run that made its arrays smaller: what is much larger becomes T pixels a side first."""
+
+    def __init__(self, plain: Seeing, kept: Seeing) -> None:
+        super().__init__()
+        self.plain, self.kept, self.side = plain, kept, plain.side
+
+    def forward(self, images: Tensor) -> Tensor:
+        height, width = (torch.ones_like(torch.arange(length)).sum() for length in images.shape[1:3])
+        edge = torch.minimum(height, width) if self.plain.frame == "crop" else torch.maximum(height, width)
+        return torch.where(3 * edge > 4 * self.kept.stored, self.kept(images), self.plain(images))
+
+
 def _weights(
     places: Tensor,
     edge: Tensor | int,

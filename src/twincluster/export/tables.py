@@ -52,7 +52,7 @@ def write_parquet(inputs: Inputs, out: Path, place: Map = "auto") -> str:
     count = len(assignments.paths)
     table = assignments.to_arrow()
     if inputs.data["files"]:
-        table = table.append_column("file", pa.array([_writable(file) for file in inputs.files()], pa.string()))
+        table = table.append_column("file", pa.array([_writable(file) for file in inputs.files], pa.string()))
     missing = np.ones(count, dtype=bool)
     missing[rows] = False
     for name, values in zip("xy", _spread(laid.places, rows, count).T, strict=True):

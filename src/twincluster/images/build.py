@@ -41,10 +41,7 @@ class Store:
         self.folder, self.entries, self.side, self.frame = folder, entries, side, frame
         self.tag = short_hash(entries)
         self.pixels, self.journal = folder / f"{self.tag}.npy", folder / f"{self.tag}.jsonl"
-        written = io.BytesIO()
-        shape = (len(entries), side, side, 3)
-        np.lib.format.write_array_header_1_0(written, {"descr": "|u1", "fortran_order": False, "shape": shape})
-        self.header = written.getvalue()
+        self.header = npy_header((len(entries), side, side, 3))
         self.row_bytes = side * side * 3
         self.nbytes = len(self.header) + len(entries) * self.row_bytes
 
@@ -74,7 +71,7 @@ class Store:
 def build(store: Store, files: Sequence[Input], workers: int, progress: Callable[[int, int], None]) -> dict[int, Row]:
     """Decode what is missing from a store, and say what is in it then."""
     store.folder.mkdir(parents=True, exist_ok=True)
-    with _only_one(store.folder):
+    with only_one(store.folder):
         rows = store.rows()  # once more: another process may have built it while this one waited
         if store.is_complete(rows):
             return rows
@@ -134,8 +131,8 @@ def _sound_lines(lines: list[bytes]) -> dict[int, Row]:
 
 
 @contextmanager
-def _only_one(folder: Path) -> Iterator[None]:
-    """Builds of one source wait for each other; the system lifts the lock when a process dies."""
+def only_one(folder: Path) -> Iterator[None]:
+    """Builds in one folder wait for each other; the system lifts the lock when a process dies."""
     with open(folder / "lock", "ab") as handle:
         with suppress(ImportError, OSError):  # where there are no locks, do without
             import fcntl
@@ -235,17 +232,25 @@ def _line(row: int, kept: Row) -> str:
 
 
 @contextmanager
-def explained(store: Store) -> Iterator[None]:
+def explained(folder: Path, nbytes: int) -> Iterator[None]:
+    """Around the writing of so much: what the system refuses becomes what the user can do about it."""
     try:
         yield
     except BrokenPipeError:  # whoever watched the progress left
         raise
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            why = f"no room for {store.nbytes / 1e6 + 1:,.0f} MB of decoded images in {store.folder}: free some"
+            why = f"no room for {nbytes / 1e6 + 1:,.0f} MB of decoded images in {folder}: free some"
         else:
-            why = f"decoded images cannot be written to {store.folder} ({error.strerror}): check its permissions"
+            why = f"decoded images cannot be written to {folder} ({error.strerror}): check its permissions"
         raise InputError(f"{why}, or set TWINCLUSTER_CACHE to another folder") from None
+
+
+def npy_header(shape: tuple[int, ...]) -> bytes:
+    """What an .npy file of uint8 begins with."""
+    written = io.BytesIO()
+    np.lib.format.write_array_header_1_0(written, {"descr": "|u1", "fortran_order": False, "shape": shape})
+    return written.getvalue()
 
 
 def short_hash(value: object) -> str:

@@ -32,7 +32,7 @@ def read_labels(source: str, name: str, paths: Sequence[str], *, are_files: bool
     if file.suffix.lower() not in (".csv", ".parquet", ".npy"):
         raise InputError(f"labels {shown}: expected none, folders, or a .csv, .parquet or .npy file")
     if not os.path.exists(file):
-        raise InputError(f"labels {shown}: no such file")
+        raise InputError(f"labels {shown}: no such file; check the path")
     if file.suffix.lower() != ".npy":
         return _table(file, shown, paths)
     try:
@@ -50,7 +50,7 @@ def as_labels(values: np.ndarray, count: int, name: str) -> Labels:
     if values.dtype.kind in "US":
         return _coded([printable(os.fsdecode(value)) for value in values.tolist()])
     if values.dtype.kind not in "iub":
-        raise InputError(f"{name}: labels must be integers or names, not {values.dtype}")
+        raise InputError(f"{name}: labels must be integers or names, not {values.dtype}; save them as such")
     return _compact(np.maximum(values.astype(np.int64), -1))
 
 

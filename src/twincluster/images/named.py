@@ -1,8 +1,8 @@
 """The data sets known by name: each from a folder of arrays, from the files torchvision keeps, or downloaded by it."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -43,45 +43,26 @@ def _digits(root: Path | None) -> Listing:
 
 def _mnist(root: Path | None) -> Listing:
     """60,000 handwritten digits for training and then 10,000 for testing, 28 x 28, grey."""
-
-    def load(holder: Path) -> list[Part]:
-        from torchvision.datasets import MNIST
-
-        return _train_and_test(MNIST, holder)
-
-    return _arrays("mnist", root, tuple("0123456789"), "MNIST/raw", load)
+    return _arrays("mnist", root, tuple("0123456789"), "MNIST/raw", partial(_train_and_test, "mnist"))
 
 
 def _fashion_mnist(root: Path | None) -> Listing:
     """60,000 articles of clothing and then 10,000, 28 x 28, grey."""
-
-    def load(holder: Path) -> list[Part]:
-        from torchvision.datasets import FashionMNIST
-
-        return _train_and_test(FashionMNIST, holder)
-
+    load = partial(_train_and_test, "fashion_mnist")
     return _arrays("fashion_mnist", root, FASHION_CLASSES, "FashionMNIST/raw", load)
 
 
 def _cifar10(root: Path | None) -> Listing:
     """50,000 photographs and then 10,000, 32 x 32."""
-
-    def load(holder: Path) -> list[Part]:
-        from torchvision.datasets import CIFAR10
-
-        return _train_and_test(CIFAR10, holder)
-
-    return _arrays("cifar10", root, CIFAR10_CLASSES, "cifar-10-batches-py", load)
+    return _arrays("cifar10", root, CIFAR10_CLASSES, "cifar-10-batches-py", partial(_train_and_test, "cifar10"))
 
 
 def _cifar100(root: Path | None) -> Listing:
     """50,000 photographs and then 10,000, 32 x 32; the labels are the 20 superclasses, as clustering is scored."""
 
     def load(holder: Path) -> list[Part]:
-        from torchvision.datasets import CIFAR100
-
         superclass = np.array(CIFAR100_SUPERCLASS_OF)
-        return [(images, superclass[labels]) for images, labels in _train_and_test(CIFAR100, holder)]
+        return [(images, superclass[labels]) for images, labels in _train_and_test("cifar100", holder)]
 
     return _arrays("cifar100", root, CIFAR100_SUPERCLASSES, "cifar-100-python", load)
 
@@ -135,9 +116,12 @@ def _arrays(
     )
 
 
-def _train_and_test(dataset: Any, holder: Path) -> list[Part]:
+def _train_and_test(name: str, holder: Path) -> list[Part]:
+    from torchvision.datasets import CIFAR10, CIFAR100, MNIST, FashionMNIST
+
+    known = {"mnist": MNIST, "fashion_mnist": FashionMNIST, "cifar10": CIFAR10, "cifar100": CIFAR100}
     # torchvision unpickles the files of CIFAR, after comparing them with the checksums it knows.
-    parts = [dataset(holder, train=train, download=True) for train in (True, False)]
+    parts = [known[name](holder, train=train, download=True) for train in (True, False)]
     return [(np.asarray(part.data), np.asarray(part.targets)) for part in parts]
 
 

@@ -1,7 +1,7 @@
 """What a caller in Python may hand over: tensors become arrays here, and images are told from rows of numbers."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,13 @@ NAMES_OR_IMAGES = (str, bytes, os.PathLike, Image.Image)
 
 
 def as_arrays(X: Any) -> Any:
-    """A tensor, or a list of tensors, as an array with the channels of images last; anything else as it is."""
+    """A tensor, or a list of tensors, as an array with the channels of images last, and a generator, which can be read
+    only once, as a list; anything else as it is."""
+    if isinstance(X, Iterator):
+        X = list(X)
     if isinstance(X, list | tuple) and len(X) and all(isinstance(item, torch.Tensor) for item in X):
+        if len({item.shape for item in X}) > 1:
+            raise InputError("the tensors differ in shape: resize the images to one size, or pass paths or PIL images")
         X = torch.stack(list(X))
     if not isinstance(X, torch.Tensor):
         return X

@@ -1,6 +1,7 @@
 """What the trainer reads: one row of pixels, or of numbers, for every input of a source.
 
-Arrays are used where they are; files are decoded once into a memory-mapped store, which the next run opens at once.
+Arrays are used where they are, unless they are far larger than asked for; files are decoded once into a memory-mapped
+store, which the next run opens at once.
 """
 
 import hashlib
@@ -9,6 +10,7 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,7 @@ from twincluster.errors import InputError
 from twincluster.images.build import Row, Store, build, explained, short_hash
 from twincluster.images.decode import DEFAULT_SIDE, Frame, letterboxed
 from twincluster.images.kept import cache_folder
+from twincluster.images.shrink import is_much_larger, shrunk
 from twincluster.images.sources import Listing
 
 VERSION = 2  # of the files and of what decode.py makes of an image: another number, another store
@@ -50,6 +53,7 @@ def open_images(
     listing: Listing,
     *,
     side: int = 0,
+    array_side: int = 0,
     frame: Frame = "crop",
     cache: Path | None = None,
     workers: int | None = None,
@@ -58,39 +62,53 @@ def open_images(
     """Give a listing pixels.
 
     Arrays keep their size and stay where they are: grey and four-channel ones become three channels, and oblong ones
-    their centre square, as views; only a letterbox takes a copy. Files are decoded at side x side pixels (0: 96) by
+    their centre square, as views; only a letterbox takes a copy, and so do images that are much larger than
+    `array_side`, which are made that size (shrink.py; 0: never). Files are decoded at side x side pixels (0: 96) by
     `workers` processes (None: one per core; 1: in this process) under cache, else $TWINCLUSTER_CACHE, else
     ~/.cache/twincluster/store; progress is told (rows done, rows in all). A file that cannot be read keeps its row,
     black, with a status.
     """
+    workers, progress = workers or _cores(), progress or (lambda done, total: None)
     if listing.array is not None:
-        pixels = listing.array if listing.array.ndim == 2 else _squares(listing.array, frame)
-        count = len(pixels)
-        fingerprint = _array_fingerprint(listing.array, frame if pixels.ndim == 4 else "crop")
-        return Images(listing, pixels, ("ok",) * count, np.arange(count, dtype=np.int64), fingerprint)
+        small = partial(shrunk, side=array_side, frame=frame, workers=workers, cache=cache, progress=progress)
+        return _of_array(listing, listing.array, array_side, frame, small)
     side = side or DEFAULT_SIDE
     if not 1 <= side <= 4096:
         raise InputError(f"images cannot be decoded at {side} pixels a side: choose 1 to 4096")
     files = listing.files or ()
     store = Store(place_of(listing, side, frame, cache), listing.entries, side, frame)
-    with explained(store):
+    with explained(store.folder, store.nbytes):
         rows = store.rows()
         if not store.is_complete(rows):
-            rows = build(store, files, workers or _cores(), progress or (lambda done, total: None))
+            rows = build(store, files, workers, progress)
         pixels = np.load(store.pixels, mmap_mode="r", allow_pickle=False)
     status = tuple(rows[row].status for row in range(len(rows)))
     usable = np.flatnonzero([said == "ok" for said in status]).astype(np.int64)
     return Images(listing, pixels, status, usable, fingerprint_of(side, frame, rows))
 
 
-def _squares(array: np.ndarray, frame: Frame) -> np.ndarray:
-    """uint8 (n,h,w) or (n,h,w,c) as (n,s,s,3), without a copy unless bars have to be added."""
+def _of_array(
+    listing: Listing, array: np.ndarray, side: int, frame: Frame, small: Callable[[np.ndarray], np.ndarray]
+) -> Images:
+    pixels = array
+    if not listing.is_rows:
+        pixels = _three_channels(array)
+        pixels = small(pixels) if is_much_larger(pixels, side, frame) else _squares(pixels, frame)
+    fingerprint = _array_fingerprint(array, "crop" if listing.is_rows else frame)
+    return Images(listing, pixels, ("ok",) * len(array), np.arange(len(array), dtype=np.int64), fingerprint)
+
+
+def _three_channels(array: np.ndarray) -> np.ndarray:
+    """uint8 (n,h,w) or (n,h,w,c) as (n,h,w,3), without a copy."""
     if array.ndim == 3:
         array = array[..., None]
     if array.shape[3] == 1:
-        array = np.broadcast_to(array, (*array.shape[:3], 3))
-    elif array.shape[3] == 4:
-        array = array[..., :3]
+        return np.broadcast_to(array, (*array.shape[:3], 3))
+    return array[..., :3] if array.shape[3] == 4 else array
+
+
+def _squares(array: np.ndarray, frame: Frame) -> np.ndarray:
+    """uint8 (n,h,w,3) as (n,s,s,3), without a copy unless bars have to be added."""
     height, width = array.shape[1:3]
     if height == width:
         return array

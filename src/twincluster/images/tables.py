@@ -38,10 +38,10 @@ def _csv(file: Path, shown: str) -> Table:
     first = text.lstrip("\r\n").partition("\n")[0]
     marks = [mark for mark in ",;\t" if "path" in [cell.strip(' "\r') for cell in first.split(mark)]]
     try:
-        lines = csv.reader(io.StringIO(text, newline=""), delimiter=marks[0] if marks else ",")
+        lines = csv.reader(io.StringIO(text, newline=""), delimiter=marks[0] if marks else ",", strict=True)
         rows = [(lines.line_num, row) for row in lines if row]
     except csv.Error as error:
-        raise InputError(f"{shown} cannot be read ({error}): save it again as plain .csv") from None
+        raise InputError(f"{shown} cannot be read ({error}): close its quotes, or save it again as .csv") from None
     names = [name.strip() for name in rows[0][1]] if rows else []
     if len(names) == 1 and ("/" in names[0] or os.path.splitext(names[0])[1].lower() in IMAGE_SUFFIXES):
         names = ["path"]  # a list without a heading

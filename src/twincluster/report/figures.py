@@ -21,7 +21,7 @@ LONGEST = 18  # letters of a name
 
 
 def check_installed() -> None:
-    """Before any work is done."""
+    """Refuse --figures where they cannot be drawn, before any work is done."""
     if importlib.util.find_spec("matplotlib") is None:
         raise InputError("--figures needs a package: pip install 'twincluster[plots]'")
 

@@ -67,7 +67,7 @@ def gather(material: Material) -> Gathered:
     data["images"] = shown.columns()
     data["thumbnails"] = {"absent": material.no_pictures} if material.pictures is None else {}
     data["thumbnails"]["pixelated"] = material.pictures is not None and material.pictures.side <= PIXELATED
-    return Gathered({"head": head.head_of(material, data), **data}, shown.large, shown.small)
+    return Gathered({"head": head.head_of(material, data), **data}, list(shown.large), list(shown.small))
 
 
 class _Shown:
@@ -75,18 +75,15 @@ class _Shown:
 
     def __init__(self, material: Material) -> None:
         self.material = material
-        self.places: dict[int, int] = {}  # by input
-        self.large: list[int] = []
-        self.small: list[int] = []
-        self.tiles: dict[str, dict[int, int]] = {"large": {}, "small": {}}
+        self.places: dict[int, int] = {}  # of an input among the images
+        self.large: dict[int, int] = {}  # of an input among the tiles of a size
+        self.small: dict[int, int] = {}
 
-    def add(self, row: int, size: str) -> int:
-        """The place of an input among the images, with a tile of this size if it has a picture."""
-        rows, tiles = (self.large, self.tiles["large"]) if size == "large" else (self.small, self.tiles["small"])
+    def add(self, row: int, tiles: dict[int, int]) -> int:
+        """The place of an input among the images; if it has a picture, it gets a tile among `tiles`, large or small."""
         has_picture = self.material.pictures is not None and row in self.material.pictures
-        if has_picture and row not in tiles and self.material.clusters[row] >= 0:
-            tiles[row] = len(rows)
-            rows.append(row)
+        if has_picture and self.material.clusters[row] >= 0:
+            tiles.setdefault(row, len(tiles))
         return self.places.setdefault(row, len(self.places))
 
     def columns(self) -> dict[str, list[Any]]:
@@ -96,8 +93,8 @@ class _Shown:
             "cluster": material.groups.ids_of(material.clusters[rows]).tolist(),
             "confidence": [round(float(value), 3) for value in material.confidence[rows]],
             "label": [-1] * len(rows) if material.truth is None else material.truth[rows].tolist(),
-            "large": [self.tiles["large"].get(row, -1) for row in rows],
-            "small": [self.tiles["small"].get(row, -1) for row in rows],
+            "large": [self.large.get(row, -1) for row in rows],
+            "small": [self.small.get(row, -1) for row in rows],
         }
 
 
@@ -149,8 +146,8 @@ def _clusters(material: Material, middle: np.ndarray, shown: _Shown) -> list[dic
             "size": sizes[k],
             "share": round(sizes[k] / readable, 5),
             "confidence": round(float(mine.mean()), 4) if len(mine) else None,
-            "typical": [shown.add(row, "large") for row in typical],
-            "doubtful": [shown.add(row, "large") for row in doubtful],
+            "typical": [shown.add(row, shown.large) for row in typical],
+            "doubtful": [shown.add(row, shown.large) for row in doubtful],
         }
         found.append(cluster | _composition(material, k))
     return found
@@ -189,7 +186,7 @@ def _problems(material: Material, middle: np.ndarray, around: problems.Neighbour
             "cosine": problems.COSINE if pictured else problems.COSINE_OF_ROWS,
             "difference": problems.DIFFERENCE if pictured else None,
             "listed": [
-                {"count": len(group), "images": [shown.add(row, "large") for row in group[:GROUP]]}
+                {"count": len(group), "images": [shown.add(row, shown.large) for row in group[:GROUP]]}
                 for group in groups[:GROUPS]
             ],
         },
@@ -215,7 +212,7 @@ def _map(material: Material, shown: _Shown) -> dict[str, Any]:
         "method": layout.method,
         "meaning": layout.meaning,
         "note": how_many(len(chosen), material.visible, int((material.clusters >= 0).sum()), _kind(material)),
-        "image": [shown.add(int(row), "small") for row in material.rows[chosen]],
+        "image": [shown.add(int(row), shown.small) for row in material.rows[chosen]],
         "x": layout.places[:, 0].tolist(),
         "y": layout.places[:, 1].tolist(),
     }

@@ -28,13 +28,15 @@ PCA = ("PCA", "the two directions in which the features differ most; groups that
 
 
 def lay_out(features: np.ndarray, *, seed: int = 0, method: str | None = None) -> Layout:
-    """`method` is "t-SNE" or "PCA"; None takes t-SNE where it can be had. features: (m,D)."""
+    """`method` is "t-SNE" or "PCA"; None takes t-SNE where it can be had. features: (m,D). Fewer than
+    three rows, and rows that differ in one direction at most, have no neighbourhoods to keep: they get PCA."""
     if method is None:
         able = importlib.util.find_spec("openTSNE") is not None and len(features) >= FEWEST
         method = "t-SNE" if able else "PCA"
     components = principal(features, DIRECTIONS)
-    if method == "t-SNE" and components.std() > 0:
-        return Layout(_to_grid(_tsne(components, seed)), *TSNE)
+    varied = components[:, components.std(0) > 0]
+    if method == "t-SNE" and len(varied) > 2 and varied.shape[1] > 1:
+        return Layout(_to_grid(_tsne(varied, seed)), *TSNE)
     return Layout(_to_grid(components[:, :2]), *PCA)
 
 
@@ -63,12 +65,11 @@ def principal(features: np.ndarray, count: int) -> np.ndarray:
 def _tsne(components: np.ndarray, seed: int) -> np.ndarray:
     import openTSNE
 
-    used = components[:, components.std(0) > 0]
     model = openTSNE.TSNE(
-        perplexity=min(PERPLEXITY, (len(used) - 1) / 4), metric="euclidean", initialization="pca", random_state=seed,
-        n_jobs=2,
+        perplexity=min(PERPLEXITY, (len(components) - 1) / 4), metric="euclidean", initialization="pca",
+        random_state=seed, n_jobs=2,
     )  # fmt: skip
-    return np.asarray(model.fit(used))
+    return np.asarray(model.fit(components))
 
 
 def _to_grid(places: np.ndarray) -> np.ndarray:

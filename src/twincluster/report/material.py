@@ -18,7 +18,7 @@ from twincluster.choose import Choice
 from twincluster.config import Config
 from twincluster.derive import resolve_device
 from twincluster.errors import InputError
-from twincluster.evaluate import Scores, score, silhouette
+from twincluster.evaluate import Scores, score
 from twincluster.export.inputs import Inputs, Pictures
 from twincluster.findings import truth_of
 from twincluster.images.labels import Labels
@@ -49,7 +49,6 @@ class Material:
     visible: int = 0  # inputs that can be seen as the model saw them, of which ...
     rows: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # ... (m,) have features, rising
     features: np.ndarray = field(default_factory=lambda: np.empty((0, 1), np.float32))  # (m,D), of length 1
-    silhouette: float | None = None
     truth: np.ndarray | None = None  # (n,) class of each input, -1 where unknown
     class_names: tuple[str, ...] | None = None
     scores: Scores | None = None
@@ -88,7 +87,6 @@ def open_material(
     known["pictures"], known["no_pictures"] = inputs.pictures()
     codes, names = truth or truth_of(run, labels, inputs.assignments, inputs.source)
     if codes is not None:
-        codes = np.concatenate([codes, np.full(len(assignments.paths) - len(codes), -1)])
         known |= {"truth": codes, "class_names": names, **_scores(inputs.source, codes, assignments, data)}
     return Material(run, inputs.config, data, assignments, groups, **known, **_features(inputs, assignments.clusters))
 
@@ -105,8 +103,7 @@ def _scores(
 ) -> dict[str, Any]:
     if source is None and data["split"] != "all":
         return {"no_scores": f"which images are the {data['split']} part is known only from the images, which moved"}
-    part, scored_on = rows_to_score(source, data["split"], data["inputs"])
-    rows = np.concatenate([part, np.ones(len(truth) - len(part), dtype=bool)])
+    rows, scored_on = rows_to_score(source, data["split"], len(truth))
     try:
         return {"scores": score(truth[rows], assignments.clusters[rows]), "scored_on": scored_on}
     except InputError as error:
@@ -123,6 +120,4 @@ def _features(inputs: Inputs, clusters: np.ndarray) -> dict[str, Any]:
         most = max(FEWEST_FEATURES, min(CPU_FEATURES, CPU_PIXELS // max(1, inputs.shape.side) ** 2))
     features, rows = inputs.features(spread_evenly(seen, most))
     features = torch.nan_to_num(F.normalize(torch.from_numpy(features), dim=1)).numpy()
-    quality = silhouette(features, clusters[rows])
-    known = {"visible": len(seen), "rows": rows, "features": features}
-    return known | {"silhouette": quality if np.isfinite(quality) else None}
+    return {"visible": len(seen), "rows": rows, "features": features}

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from twincluster.disk import strict_json, write_atomically
+from twincluster.disk import finite, write_atomically
 from twincluster.errors import InputError
 from twincluster.images.labels import Labels
 from twincluster.report.gather import Gathered, gather
@@ -100,7 +100,7 @@ def part(name: str) -> str:
 
 def as_json(value: Any) -> str:
     """JSON that may stand inside a script element: no < can end it, whatever a file is called."""
-    compact = json.dumps(json.loads(strict_json(value)), separators=(",", ":"), ensure_ascii=False)
+    compact = json.dumps(finite(value), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     compact = compact.encode("utf-8", "backslashreplace").decode("utf-8")
     return compact.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 

@@ -54,7 +54,9 @@ function fillStrip(data, thumbnails, cards) {
     leader.append(picture);
     find("strip").append(make("li", {}, leader));
   }
-  find("strip").hidden = !find("strip").children.length;
+  const many = find("strip").children.length;
+  find("strip").style.setProperty("--many", many);
+  find("strip").hidden = !many;
 }
 
 function trainingPart({ curves }) {
