@@ -28,7 +28,7 @@ STRAIN = 0.35  # nats by which a prior on sizes shifts clusters (sizes.py); imag
 # What can be set to make assignments more certain, and clusters more even; tcc and its ablations share their settings.
 SURER = {
     "anchored": "use milder augmentation",
-    "tcc": "try --set tcc.assignment_temperature=0.1 or the default method",
+    "tcc": "try --method tcc-repaired --set tcc.entropy=batch, or the default method",
     "other": "use milder augmentation or the default method",
 }
 EVENER = {"anchored": "--set anchored.balance=0.5", "tcc": "--set tcc.entropy=batch", "other": "the default method"}

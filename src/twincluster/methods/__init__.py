@@ -27,11 +27,13 @@ from twincluster.methods.scan import Scan
 from twincluster.methods.swav import Swav
 from twincluster.methods.tcc import Tcc
 from twincluster.methods.tcc_ablations import ABLATIONS
+from twincluster.methods.tcc_repaired import Repaired
 
 METHODS: dict[str, type[Method]] = {
     "anchored": Anchored,
     "tcc": Tcc,
     **ABLATIONS,
+    "tcc-repaired": Repaired,
     "moco": Moco,
     "cc": Cc,
     "swav": Swav,
