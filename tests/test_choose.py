@@ -64,7 +64,7 @@ def test_cannot_tell_when_the_range_misses_the_number(low: int, high: int, word:
 
 
 def test_the_table_is_complete_and_the_runners_up_come_from_it() -> None:
-    choice = choose_clusters(blobs(6), 2, 20, seed=0)
+    choice = choose_clusters(blobs(6).double().numpy(), 2, 20, seed=0)  # as an estimator's `transform` may give them
     numbers = [candidate.n_clusters for candidate in choice.candidates]
     assert numbers == sorted(set(numbers))
     assert (numbers[0], numbers[-1]) == (2, 20)

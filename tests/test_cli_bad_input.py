@@ -50,6 +50,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("source,complaint", [
     ("empty", "empty/ is empty: put images into it, or name another folder"),
+    ("", "the source has no name: give a folder, an array, a list of paths or a data set"),
     ("texts", "texts/ holds no images (2 other files): name a folder with .jpg, .png or the like"),
     ("nowhere", "nowhere: no such file, folder or data set; check the path, or name a data set: digits, mnist, "),
     ("digit", "digit: no such file, folder or data set; did you mean digits?"),
@@ -106,6 +107,8 @@ def test_predict_asks_the_same_of_its_source(workplace: Path) -> None:
     (["-k", "49", *TINY], "49 clusters need at least as many readable samples; there are 48"),
     (["-k", "3", "--epochs", "1", "--minutes", "2"], "--epochs and --minutes both say how long to train: give one"),
     (["-k", "3", "--epochs", "0"], "--epochs is 0: give a number above 0"),
+    (["-k", "3", "--epochs", "1.5"], "Invalid value for --epochs: expected a whole number, not 1.5"),
+    (["-k", "3", "--seed", "0.7"], "Invalid value for --seed: expected a whole number, not 0.7"),
     (["-k", "3", "--minutes", "-1"], "--minutes is -1.0: give a number above 0"),
     (["-k", "3", "--minutes", "nan"], "--minutes is nan: give a number above 0"),
     (["-k", "3", "--minutes", "inf"], "train.minutes is inf: expected a finite number"),
@@ -136,7 +139,7 @@ def test_options(options: list[str], complaint: str) -> None:
     (["predict", "run", "images.npy"], "twincluster predict needs --out; see twincluster predict --help"),
     (["evaluate"], "twincluster evaluate needs RUN; see twincluster evaluate --help"),
     (["fit", "digits", "--epoch", "3"], "Did you mean --epochs? See twincluster fit --help"),
-    (["fit", "digits", "--epochs", "ten"], "ten into int; see twincluster fit --help"),
+    (["fit", "digits", "--epochs", "ten"], "expected a whole number, not ten; see twincluster fit --help"),
     (["fit", "digits", "--epochs"], "--epochs requires an argument; see twincluster fit --help"),
     (["fit", "digits", "--device", "gpu"], "ee twincluster fit --help"),
     (["fit", "digits", "more"], "twincluster fit has no place for 'more'; see twincluster fit --help"),

@@ -51,6 +51,14 @@ def test_what_an_option_takes_and_what_it_is_otherwise() -> None:
     assert not re.search(r"STR\b|CHOICE|False|None", fit + predict)
 
 
+@pytest.mark.parametrize("words", pages(cli.app), ids=lambda words: " ".join(words) or "twincluster")
+def test_a_usage_names_what_may_be_left_out(words: tuple[str, ...]) -> None:
+    page = "\n".join(lines_of(words))
+    assert not re.search(r"ARGS|FLOAT|INT\b", page)
+    for name in re.findall(r"\[([A-Z]+)\]", page.splitlines()[0].replace("[OPTIONS]", "")):
+        assert re.search(rf"\nArguments:\n(  .*\n)*  {name} ", page)
+
+
 def test_the_first_page_begins_with_what_comes_first() -> None:
     page = "\n".join(lines_of(()))
     places = [page.index(f"\n{heading}:\n") for heading in ("Start here", "With a finished run", "To look up")]

@@ -134,6 +134,12 @@ def test_pipeline_clone_and_fit_predict() -> None:
     assert set(again) <= {0, 1}
 
 
+def test_settings_may_be_numbers_of_numpy() -> None:
+    settings = {"augment.noise": np.float32(0.5), "train": {"batch_size": np.int64(8)}}
+    config = on_rows(epochs=1, settings=settings).fit(rows(24)).config_
+    assert (config.augment.noise, config.train.batch_size) == (0.5, 8)
+
+
 def test_settings_may_be_dotted_or_nested() -> None:
     dotted = on_rows(settings={"augment.noise": 0.3, "augment": {"dropout": 0.0}, "train.batch_size": 8}).fit(rows(24))
     nested = on_rows(settings={"augment": {"noise": 0.3, "dropout": 0.0}, "train": {"batch_size": 8}}).fit(rows(24))
@@ -152,6 +158,11 @@ def test_settings_may_be_dotted_or_nested() -> None:
         ({"recipe": "row"}, "did you mean 'rows'"),
         ({"epochs": 2, "minutes": 1.0}, "give one of them"),
         ({"epochs": 0}, "epochs is 0"),
+        ({"epochs": None, "minutes": 0}, "minutes is 0: expected a number above 0"),
+        ({"epochs": None, "minutes": "1"}, "minutes is '1': expected a number above 0"),
+        ({"settings": ["augment.noise=0.3"]}, "settings is ['augment.noise=0.3']: expected a dict"),
+        ({"settings": {1: 2}}, "settings is {1: 2}: expected a dict"),
+        ({"backbone": 18}, "backbone is 18: expected the name of a network"),
         ({"n_clusters": 0}, "n_clusters is 0"),
         ({"n_clusters": 2.5}, "n_clusters is 2.5"),
         ({"n_clusters": "ten"}, "n_clusters is 'ten': expected a whole number of at least 1, or \"auto\""),
@@ -193,7 +204,7 @@ def test_unhealthy_clusters_are_warned_of_once_training_has_ended() -> None:
         on_rows(settings=flat).fit(rows(24))
     assert len(caught) == 1
     said = str(caught[0].message)
-    assert 'settings={"tcc.assignment_temperature": 0.1}' in said  # as one would write it in Python
+    assert 'try settings={"method": "tcc-repaired", "tcc.entropy": "batch"}, or' in said  # Python's words
     assert "--" not in said
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -118,14 +118,32 @@ def test_folder_and_paths_keep_the_place_of_unreadable_files(photo_folder: Path)
         (pictures(8)[0].transpose(0, 3, 1, 2), "channels last"),
         ([Image.new("RGB", (8, 8))], "1 sample"),
         ("no/such/folder", "no such file"),
-        ([], "Expected 2D array"),
-        (["a.png", "b.png", "c.png"], "n_samples=0 is below n_clusters=3"),
+        ([], "X is empty"),
+        ((path for path in []), "X is empty"),
+        ("", "X is empty"),
+        (["a.png", "b.png", "c.png"], r"none of the 3 files can be read \(a.png: missing file\)"),
         (pictures(2)[0], "n_samples=2 is below n_clusters=3"),
     ],
 )
 def test_bad_images_are_refused(wrong: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         on_images().fit(wrong)
+
+
+def test_open_photographs_of_several_sizes_get_what_their_files_get(tmp_path: Path) -> None:
+    files = [tmp_path / f"{number}.png" for number in range(8)]
+    for number, file in enumerate(files):
+        Image.new("RGB", (300 + number, 150 + number), (30 * number, 90, 0)).save(file)
+    model = TwinContrastClustering(2, epochs=1, device="cpu", random_state=0)
+    with pytest.warns(UserWarning, match="a pretrained network is used"):
+        expected = model.fit_predict(files)
+    with pytest.warns(UserWarning, match="a pretrained network is used"):
+        labels = model.fit_predict(Image.open(file) for file in files)
+    assert model.config_.train.encoder == "pretrained"
+    np.testing.assert_array_equal(labels, expected)
+    np.testing.assert_array_equal(model.predict([Image.open(file) for file in files]), expected)
+    small = [Image.open(file).resize((40 + number, 30)) for number, file in enumerate(files)]
+    assert not model.fit(small).config_.train.encoder
 
 
 def test_images_for_rows_and_rows_for_images_are_refused() -> None:

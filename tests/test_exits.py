@@ -52,6 +52,7 @@ class OutOfMemoryError(RuntimeError):
     (OSError(errno.ENOSPC, "No space left on device", "run/model"), "the disk is full (run/model): free some room"),
     (OSError(errno.ENOSPC, "No space left on device"), "the disk is full (while writing): free some room"),
     (OSError(errno.EACCES, "Permission denied", "run"), "run: permission denied; check the path and its permissions"),
+    (OSError(errno.EACCES, "Failed to open 'Out/a.parquet'"), "Failed to open 'Out/a.parquet'; check the path and its"),
     (OutOfMemoryError("CUDA out of memory.\nTried ..."), "the memory of the GPU is full: lower train.batch_size"),
 ], ids=str)  # fmt: skip
 def test_what_a_user_can_mend_is_no_fault_of_ours(

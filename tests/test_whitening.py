@@ -35,6 +35,11 @@ def test_whitening_evens_out_directions_down_to_the_floor(shrinkage: float) -> N
     assert np.allclose(unit @ unit.T, wanted @ wanted.T, atol=1e-2)  # the same cosines; directions have no sign
 
 
+def test_features_of_an_estimator_may_be_float64() -> None:
+    features = stretched()
+    torch.testing.assert_close(whiten(features.double())(features.double()), whiten(features)(features))
+
+
 def test_whitening_does_not_blow_up_directions_without_variance() -> None:
     features = stretched()
     features[:, 2] = features[:, 1]  # a direction in which nothing varies

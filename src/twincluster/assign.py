@@ -41,7 +41,7 @@ class Whitening:
 
     def rows(self, features: Tensor) -> Tensor:
         """(N,D) the same, each as long as it comes out."""
-        return (features - self.mean) @ self.matrix
+        return (features.to(self.mean.dtype) - self.mean) @ self.matrix
 
 
 @torch.no_grad()

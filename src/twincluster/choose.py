@@ -64,7 +64,7 @@ class Choice:
 @torch.no_grad()
 def choose_clusters(features: Tensor | np.ndarray, low: int, high: int, *, seed: int) -> Choice:
     """The number of clusters between `low` and `high` that is found most reproducibly in features (N,D)."""
-    features = torch.as_tensor(features)
+    features = torch.as_tensor(features).float()
     _check(features, low, high)
     generator = torch.Generator().manual_seed(seed)
     with torch.autocast(features.device.type, enabled=False):

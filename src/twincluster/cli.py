@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from cyclopts import App, Parameter
+from cyclopts import App, Parameter, Token
 
 import twincluster
 from twincluster import bench
@@ -28,6 +28,15 @@ from twincluster.report.command import labels_of, report, report_after_fit
 if TYPE_CHECKING:
     from twincluster.images.listing import Listing
 
+
+def _whole(_: type, tokens: Sequence[Token]) -> int:
+    """Cyclopts itself would round 1.5."""
+    if not re.fullmatch(r"[+-]?\d+", said := tokens[0].value):
+        raise ValueError(f"expected a whole number, not {said}")
+    return int(said)
+
+
+Whole = Annotated[int, Parameter(converter=_whole)]
 TOGETHER = ("fit", "demo")  # what several processes, started by torchrun, do together
 
 app = App(
@@ -74,12 +83,12 @@ def fit(
     recipe: str | None = None,
     method: str | None = None,
     backbone: str | None = None,
-    epochs: int | None = None,
+    epochs: Whole | None = None,
     minutes: float | None = None,
     settings: Annotated[list[str] | None, Parameter(name="--set", negative=())] = None,
     labels: str | None = None,
     split: Literal["all", "train", "test"] = "all",
-    seed: int | None = None,
+    seed: Whole | None = None,
     device: Literal["auto", "cpu", "cuda"] | None = None,
     precision: Literal["auto", "float32", "bf16"] | None = None,
     data_root: Path | None = None,
@@ -179,13 +188,14 @@ def fit(
             reporter=progress, decoding=progress.decoding, encoding=progress.encoding,
         )  # fmt: skip
     print(fitted.summary(), flush=True)
+    _tell_empty(fitted.assignments.sizes(fitted.config.n_clusters))
     truth = labels_of(listing)
     del listing  # the report opens the source itself, and an array counts in memory as often as it is open
     report_after_fit(fitted.run, data_root, truth, progress)
 
 
 @app.command(group=START)
-def demo(*, out: Path | None = None, seed: int = 0, epochs: int | None = None) -> None:
+def demo(*, out: Path | None = None, seed: Whole = 0, epochs: Whole | None = None) -> None:
     """Cluster 1,797 embedded images of digits in a minute or two, beside k-means, Ward and spectral clustering.
 
     Example: twincluster demo
@@ -256,6 +266,16 @@ def _suited(config: Config, listing: Listing, recipe: Callable[[str], Config]) -
     if note:
         print(note, flush=True)
     return config
+
+
+def _tell_empty(sizes: list[int]) -> None:
+    if not (empty := sizes.count(0)):
+        return
+    if len(sizes) - empty == 1:
+        note = "all images are in one cluster: they are the same, or the network sees no difference between them"
+    else:
+        note = f"{empty:,} of {len(sizes):,} clusters are empty: ask for fewer, or train longer"
+    print(f"warning: {note}", file=sys.stderr, flush=True)
 
 
 def _above_zero(**options: float | None) -> None:

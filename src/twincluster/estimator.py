@@ -28,13 +28,13 @@ from twincluster.encoders import Encoder, load_encoder, wrap_module
 from twincluster.engine import Trainer
 from twincluster.errors import InputError
 from twincluster.evaluate import health
-from twincluster.images.objects import as_arrays, as_squares, differ_in_size, is_rows
+from twincluster.images.objects import as_arrays, as_squares, differ_in_size, is_rows, outline, refuse_too_few
 from twincluster.images.sources import Listing, location_of, open_source
 from twincluster.images.store import Images
 from twincluster.known import read_stamps, stamps_of, write_stamps
 from twincluster.methods.base import DataShape, Network
 from twincluster.opening import by_device, later_side, open_for, refuse_other_weights, with_image_size
-from twincluster.options import clusters_of, configure, in_python, nested, network_settings, python_words, whole_number
+from twincluster.options import clusters_of, configure, how_long, in_python, nested, network_settings, python_words
 from twincluster.pipeline import describe
 from twincluster.progress import Watcher
 from twincluster.results import Assignments, Run
@@ -135,17 +135,14 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         """Train on `X`; `y` is ignored."""
         with python_words(), (watcher := Watcher(self.verbose)):
             listing = self._listing(X, reset=True)
-            config, note = self._configure(listing.is_rows), None
-            if self.recipe is None:
-                config, note = by_device(config, listing, lambda name: self._configure(False, name))
+            config, note = self._suited(listing)
             if note:
                 warnings.warn(in_python(note), stacklevel=2)
             config = with_image_size(config, listing)
             stamps, encoder = stamps_of(listing) if listing.files else (), self._encoder(config)
             images = open_for(config, listing, watcher.decoding, encoder=encoder, device=self.device,
                               encoding=watcher.encoding)  # fmt: skip
-            if (n_samples := len(images.usable)) < (0 if self.n_clusters == "auto" else self.n_clusters):
-                raise InputError(f"n_samples={n_samples} is below n_clusters={self.n_clusters}: ask for fewer clusters")
+            refuse_too_few(images, 0 if self.n_clusters == "auto" else self.n_clusters)
             config = resolve(config, images)
             method = Trainer(config, images, reporter=watcher).run()
         self.choice_ = method.choice
@@ -226,7 +223,7 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         """What `X` holds. Rows are validated by scikit-learn, so that its users meet its messages."""
         X, at_least = as_arrays(X), 2 if reset else 1
         if differ_in_size(X):
-            config = self._configure(rows=False) if reset else self.config_
+            config = self._suited(outline(X))[0] if reset else self.config_
             encoder = self._encoder(config)
             X = as_squares(X, encoder.side if encoder else 0, config.train.frame)
         if is_rows(X):
@@ -240,19 +237,18 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
                 self.n_features_in_ = listing.array.shape[1]
         return listing
 
+    def _suited(self, listing: Listing) -> tuple[Config, str | None]:
+        """Settings for what is to be trained on, and what to say about them."""
+        config = self._configure(listing.is_rows)
+        return (config, None) if self.recipe else by_device(config, listing, lambda name: self._configure(False, name))
+
     def _configure(self, rows: bool, recipe: str | Path | None = None) -> Config:
         """Recipe, then `settings`, then the other parameters that were given."""
-        if self.epochs is not None and self.minutes is not None:
-            raise InputError("epochs and minutes both say how long to train: give one of them")
         settings = nested(self.settings or {})
         name = wrap_module(self.backbone).name if isinstance(self.backbone, nn.Module) else self.backbone
-        train: dict[str, Any] = {**network_settings(name, settings)}
+        train: dict[str, Any] = {**network_settings(name, settings), **how_long(self.epochs, self.minutes)}
         recipe = self.recipe or recipe or ("pretrained" if "encoder" in train else "rows" if rows else "default")
         train |= {} if self.device == "auto" else {"device": self.device}
-        if self.epochs is not None:
-            train |= {"epochs": whole_number("epochs", self.epochs), "minutes": 0.0}
-        elif self.minutes is not None:
-            train["minutes"] = float(self.minutes)
         seed = self.random_state  # a number means the same as `twincluster fit --seed`
         if not isinstance(seed, Integral):
             seed = check_random_state(seed).randint(2**31 - 1)

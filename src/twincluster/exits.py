@@ -142,8 +142,9 @@ def _fixable(error: Exception) -> str | None:
         return str(error)
     if isinstance(error, OSError) and error.errno in FULL:
         return f"the disk is full ({error.filename or 'while writing'}): free some room"
-    if isinstance(error, OSError) and error.errno in IN_THE_WAY and error.filename:
-        return f"{error.filename}: {str(error.strerror).lower()}; check the path and its permissions"
+    if isinstance(error, OSError) and error.errno in IN_THE_WAY:  # pyarrow names the file in its words
+        said = f"{error.filename}: {str(error.strerror).lower()}" if error.filename else error.strerror
+        return f"{said}; check the path and its permissions"
     if type(error).__name__ == "OutOfMemoryError":  # torch's, which is not imported here
         return (
             "the memory of the GPU is full: lower train.batch_size or train.image_size with --set, or go on with "

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,8 @@ def network_settings(backbone: str | None, settings: Mapping[str, Any] | None = 
         train = (settings or {}).get("train")
         encoder = train.get("encoder") if isinstance(train, Mapping) else None
         return network_settings(encoder) if isinstance(encoder, str) and encoder not in ("", *OWN_BACKBONES) else {}
+    if not isinstance(backbone, str):
+        raise InputError(f"backbone is {backbone!r}: expected the name of a network, or an nn.Module")
     if backbone in OWN_BACKBONES:
         return {"backbone": backbone}
     kind, _, file = backbone.partition(":")  # a file is remembered by where it is, not by where we are
@@ -64,20 +66,35 @@ def whole_number(name: str, value: Any, or_else: str = "") -> int:
 
 def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
     """`{"tcc.alpha": 0.25}` as `{"tcc": {"alpha": 0.25}}`, merged with what is nested already."""
+    if not isinstance(settings, Mapping) or not all(isinstance(name, str) for name in settings):
+        raise InputError(f'settings is {settings!r}: expected a dict such as {{"augment.noise": 0.1}}')
     result: dict[str, Any] = {}
     for name, value in settings.items():
         section, _, rest = name.partition(".")
         if rest or isinstance(value, Mapping):
             inner = nested({rest: value} if rest else value)
             result[section] = result.get(section, {}) | inner
-        else:
-            result[section] = value
+        else:  # a number of numpy's, as from a grid, as one of Python's
+            result[section] = value.item() if isinstance(value, Real) and hasattr(value, "item") else value
     return result
 
 
 def clusters_of(n_clusters: Any) -> int:
     """`n_clusters` of the estimator as a setting: 0 for "auto", and 2 for one, since fewer are not trained."""
     return 0 if n_clusters == "auto" else max(2, whole_number("n_clusters", n_clusters, ', or "auto"'))
+
+
+def how_long(epochs: Any, minutes: Any) -> dict[str, float]:
+    """`epochs` or `minutes` of the estimator as settings."""
+    if epochs is not None and minutes is not None:
+        raise InputError("epochs and minutes both say how long to train: give one of them")
+    if epochs is not None:
+        return {"epochs": whole_number("epochs", epochs), "minutes": 0.0}
+    if minutes is None:
+        return {}
+    if not isinstance(minutes, Real) or isinstance(minutes, bool) or not float(minutes) > 0:
+        raise InputError(f"minutes is {minutes!r}: expected a number above 0")
+    return {"minutes": float(minutes)}
 
 
 @contextmanager
@@ -93,17 +110,18 @@ def python_words() -> Iterator[None]:
 
 def in_python(advice: str) -> str:
     """`--set tcc.alpha=0.25` as `settings={"tcc.alpha": 0.25}`, and options as arguments of the estimator."""
-    return _OPTION.sub(_as_argument, advice)
+    return _OPTION.sub(_as_argument, advice).replace("} settings={", ", ")
 
 
-_OPTION = re.compile(r"--(set|clusters|backbone|device|precision|epochs|minutes|recipe) ([\w.:=@-]*\w)")
+_OPTION = re.compile(r"--(set|method|clusters|backbone|device|precision|epochs|minutes|recipe) ([\w.:=@-]*\w)")
+_SETTINGS = {"method": "method", "precision": "train.precision"}  # options that are no arguments of the estimator
 
 
 def _as_argument(found: re.Match[str]) -> str:
     name, value = found.groups()
-    field, _, given = value.partition("=") if name == "set" else (f"train.{name}", "", value)
+    field, _, given = value.partition("=") if name == "set" else (_SETTINGS.get(name), "", value)
     written = given if re.fullmatch(r"-?[\d.]+", given) else json.dumps(given)
-    if name in ("set", "precision"):
+    if field:
         return f'settings={{"{field}": {written}}}'
     return f"{'n_clusters' if name == 'clusters' else name}={written}"
 

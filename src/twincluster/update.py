@@ -18,7 +18,7 @@ import numpy as np
 import twincluster
 from twincluster import inference
 from twincluster.disk import only_one, strict_json
-from twincluster.drift import Drift, Reference
+from twincluster.drift import FEWEST, Drift, Reference
 from twincluster.images.decode import may_pass
 from twincluster.images.sources import Listing
 from twincluster.known import read_stamps, row_names, stamps_of, write_stamps
@@ -69,7 +69,7 @@ class Updated:
 
     def to_text(self) -> str:
         kept = self.inputs - self.added - self.changed
-        unread = f"; {self.unreadable:,} could not be read, and their status says why" if self.unreadable else ""
+        unread = f"; {self.unreadable:,} could not be read: see the status" if self.unreadable else ""
         lines = [
             f"{self.inputs:,} inputs in {self.source}: {self.added:,} new, {self.changed:,} changed, "
             f"{kept:,} known already{unread}",
@@ -81,7 +81,7 @@ class Updated:
             return "\n".join([*lines, NO_REFERENCE])
         if not self.drift:
             return "\n".join([*lines, "nothing to compare: none of the new images can be read"])
-        return "\n".join([*lines, _mix(*self.sizes), *self.drift.lines()])
+        return "\n".join([*lines, *_mix(*self.sizes), *self.drift.lines()])
 
 
 def update(
@@ -224,14 +224,14 @@ def _write(
     end(done.run)
 
 
-def _mix(then: list[int], now: list[int]) -> str:
-    """How the shares of the clusters differ, which is no drift by itself."""
+def _mix(then: list[int], now: list[int]) -> list[str]:
+    """A line on how the shares of the clusters differ, which is no drift by itself; none where too few are alike."""
     old, new = np.array(then) / max(1, sum(then)), np.array(now) / max(1, sum(now))
     pooled = (np.array(then) + np.array(now)) / max(1, sum(then) + sum(now))
     error = np.sqrt(pooled * (1 - pooled) * (1 / max(1, sum(then)) + 1 / max(1, sum(now))))
     differ = [int(k) for k in np.argsort(-np.abs(new - old)) if abs(new[k] - old[k]) > NOTABLE * error[k]]
     if not differ:
-        return "the clusters are about as frequent as among the training images"
+        return ["the clusters are about as frequent as among the training images"] if sum(now) >= FEWEST else []
     told = ", ".join(f"{k} {new[k]:.0%} (was {old[k]:.0%})" for k in differ[:LISTED])
     more = f", and {len(differ) - LISTED} others" if len(differ) > LISTED else ""
-    return f"clusters of another share than among the training images: {told}{more}"
+    return [f"clusters of another share than among the training images: {told}{more}"]

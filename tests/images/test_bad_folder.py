@@ -129,7 +129,8 @@ def test_all_images_identical(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     for number in range(24):
         noise(0).save(tmp_path / "photos" / f"{number}.png")
-    worked("fit", tmp_path / "photos", "--clusters", 3, "--out", tmp_path / "run", *TINY)
+    done = worked("fit", tmp_path / "photos", "--clusters", 3, "--out", tmp_path / "run", *TINY)
+    assert "all images are in one cluster: they are the same" in done.err
     table = Assignments.read(tmp_path / "run" / "assignments.csv")
     assert set(table.status) == {"ok"}
     assert np.ptp(table.clusters) == 0  # what is the same cannot be told apart

@@ -45,6 +45,9 @@ def test_another_mix_is_told_and_is_no_drift(place: Path) -> None:
     said = worked("update", place / "run", pictures(place / "again", n=60, seed=2) / "red").out
     assert f"clusters of another share than among the training images: {cluster} 100% (was 33%)" in said
     assert "about as frequent" in worked("update", place / "run", pictures(place / "third", n=60, seed=3)).out
+    few = worked("update", place / "run", pictures(place / "fourth", n=6, seed=4)).out
+    assert "too few new images to tell" in few
+    assert "frequent" not in few  # six images cannot show it
 
 
 def test_figures_of_the_new_images_alone(place: Path) -> None:

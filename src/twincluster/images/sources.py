@@ -81,6 +81,8 @@ def location_of(source: Any) -> str | None:
 def _from_name(source: str | bytes | os.PathLike[Any], root: Path | None) -> Listing:
     if isinstance(source, str) and source in NAMED:
         return NAMED[source](root)
+    if not os.fspath(source):  # a variable that is not set; as a path it would be the folder we are in
+        raise InputError("the source has no name: give a folder, an array, a list of paths or a data set")
     path = Path(os.path.expanduser(os.fsdecode(source)))
     shown = printable(os.fsdecode(source))
     if os.path.isdir(path):
