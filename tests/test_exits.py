@@ -78,9 +78,10 @@ def test_an_interrupt_before_training_says_so(monkeypatch: pytest.MonkeyPatch) -
     assert (done.status, done.err) == (130, "twincluster: interrupted\n")
 
 
-def test_warnings_are_lines_without_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warnings_are_lines_without_code_and_come_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def warn(*_: object, **__: object) -> None:
         warnings.warn("a sub-folder cannot be\nread: left out", stacklevel=1)
+        warnings.warn("a sub-folder cannot be\nread: left out", stacklevel=1)  # as when it is listed for the report
         raise SystemExit(0)
 
     monkeypatch.setattr(pipeline, "fit", warn)

@@ -131,7 +131,7 @@ def _with_clusters(config: Config, n_samples: int) -> Config:
     if low > high:
         raise InputError(
             f"{n_samples} samples can show {high} clusters at most, not {low} or more: ask for fewer, or give their "
-            "number, for example --clusters 10"
+            f"number, for example --clusters {min(10, n_samples)}"
         )
     return replace(config, clusters_between=(low, high))
 

@@ -83,7 +83,8 @@ def _how_to_go_on() -> str:
 
 @contextmanager
 def _plain_warnings() -> Iterator[None]:
-    """Warnings as one line each, without the line of code that raised them."""
+    """Warnings as one line each, and each once, without the line of code that raised them."""
+    shown = set()  # a source is listed again for the report
 
     def show(
         message: Warning | str,
@@ -93,7 +94,9 @@ def _plain_warnings() -> Iterator[None]:
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
-        print(f"warning: {_one_line(str(message))}", file=file or sys.stderr)
+        if (said := _one_line(str(message))) not in shown:
+            shown.add(said)
+            print(f"warning: {said}", file=file or sys.stderr)
 
     with warnings.catch_warnings():
         warnings.showwarning = show

@@ -48,7 +48,8 @@ class Fitted:
     def summary(self) -> str:
         """Where the result is and what to do next."""
         unread = sum(status != "ok" for status in self.assignments.status)
-        lines = [self.choice.describe(), "clusters.json has all that were tried"] if self.choice else []
+        plot = " and clusters.png" if (self.run.folder / "clusters.png").is_file() else ""
+        lines = [self.choice.describe(), f"all that were tried: clusters.json{plot}"] if self.choice else []
         lines.append(f"sizes {' '.join(map(str, self.assignments.sizes(self.config.n_clusters)))}")
         if unread:
             inputs = "1 input" if unread == 1 else f"{unread:,} inputs"
