@@ -135,9 +135,9 @@ def test_pipeline_clone_and_fit_predict() -> None:
 
 
 def test_settings_may_be_numbers_of_numpy() -> None:
-    settings = {"augment.noise": np.float32(0.5), "train": {"batch_size": np.int64(8)}}
+    settings = {"augment.noise": np.float32(0.5), "train": {"batch_size": np.int64(8), "compile": np.False_}}
     config = on_rows(epochs=1, settings=settings).fit(rows(24)).config_
-    assert (config.augment.noise, config.train.batch_size) == (0.5, 8)
+    assert (config.augment.noise, config.train.batch_size, config.train.compile) == (0.5, 8, False)
 
 
 def test_settings_may_be_dotted_or_nested() -> None:

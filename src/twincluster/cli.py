@@ -156,13 +156,8 @@ def fit(
     _above_zero(epochs=epochs, minutes=minutes)
     minutes = 0.0 if epochs else minutes
     changes = ({"method": method} if method else {}) | parse_overrides(settings or ())
-    train = {
-        "epochs": epochs,
-        "minutes": minutes,
-        "device": device,
-        "precision": precision,
-        **network_settings(backbone, changes),
-    }
+    train: dict[str, object] = {"epochs": epochs, "minutes": minutes, "device": device, "precision": precision}
+    train |= network_settings(backbone, changes)
     options = {**cluster_settings(clusters), "seed": seed, "train": train}
     config = configure(recipe or ("pretrained" if "encoder" in train else "default"), changes, options)
     out = out or _next_free(Path("runs") / _run_name(source), config)

@@ -29,9 +29,15 @@ STRAIN = 0.35  # nats by which a prior on sizes shifts clusters (sizes.py); imag
 SURER = {
     "anchored": "use milder augmentation",
     "tcc": "try --method tcc-repaired --set tcc.entropy=batch, or the default method",
+    "tcc-repaired": "try --set tcc.entropy=batch or the default method",
     "other": "use milder augmentation or the default method",
 }
-EVENER = {"anchored": "--set anchored.balance=0.5", "tcc": "--set tcc.entropy=batch", "other": "the default method"}
+EVENER = {
+    "anchored": "--set anchored.balance=0.5",
+    "tcc": "--set tcc.entropy=batch",
+    "tcc-repaired": "--set tcc.entropy=batch",
+    "other": "the default method",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,8 +169,7 @@ class Health:
 
     def warning(self, method: str) -> str | None:
         """One sentence on what is wrong and what to try with this method, or None."""
-        own = ":" in method  # code of the user's
-        family = "tcc" if method.startswith("tcc") and not own else method if method in SURER else "other"
+        family = method if method in SURER else "tcc" if method.startswith("tcc-") else "other"
         n_clusters = len(self.sizes)
         if not math.isfinite(self.confidence):
             return "the assignments are not numbers: training diverged; lower the learning rate or train in float32"

@@ -24,7 +24,7 @@ from twincluster.errors import InputError
 from twincluster.images.decode import Decoded, decode
 from twincluster.images.inputs import Content
 from twincluster.images.listing import from_array
-from twincluster.opening import later_side, open_for, refuse_other_weights
+from twincluster.opening import full_side, later_side, open_for, refuse_other_weights
 from twincluster.results import Run
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Worker:
         encoder = load_encoder(self.config.train.frozen) if self.config.train.frozen else None
         refuse_other_weights(name, data, encoder.version if encoder else None)
         self.encoder = dataclasses.replace(encoder, version="") if encoder else None  # features are not kept here
-        self.side = encoder.side if encoder else later_side(self.config, data) or self.config.train.image_size * 3 // 2
+        self.side = encoder.side if encoder else later_side(self.config, data) or full_side(self.config)
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         column = self.column or next((name for name in COLUMNS if name in batch), "")

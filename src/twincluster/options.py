@@ -75,7 +75,7 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
             inner = nested({rest: value} if rest else value)
             result[section] = result.get(section, {}) | inner
         else:  # a number of numpy's, as from a grid, as one of Python's
-            result[section] = value.item() if isinstance(value, Real) and hasattr(value, "item") else value
+            result[section] = value.item() if getattr(value, "shape", None) == () else value
     return result
 
 

@@ -46,3 +46,15 @@ def edit(run: Run) -> Edits:
 
 def features(rows: np.ndarray) -> np.ndarray:
     return np.random.default_rng(0).normal(size=(len(rows), 5)).astype(np.float32)
+
+
+def files_in(folder: Path) -> dict[bytes, bytes]:
+    """Content by relative name."""
+    root = os.fsencode(folder)
+    found = {}
+    for place, _, names in os.walk(root):
+        for name in names:
+            path = os.path.join(place, name)
+            with open(path, "rb") as file:
+                found[os.path.relpath(path, root)] = file.read()
+    return found

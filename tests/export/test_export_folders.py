@@ -1,40 +1,21 @@
 """Folders of images by cluster: links, copies and moves, odd names, and nothing lost whatever happens on the way."""
 
-import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from photo_runs import ODD, row_of
+from photo_runs import ODD, files_in, row_of
 from PIL import Image
 
-import twincluster
 from command_line import TINY, colours, command, worked
 from twincluster.edits import Edits
-from twincluster.errors import InputError
 from twincluster.export import moves
 from twincluster.export.folder_names import folder_names, numbered, safe_name
 from twincluster.results import Run
 
-SOURCE = str(Path(twincluster.__file__).parents[1])
 CATS = "cats%2F..%2Fdogs"
-
-
-def files_in(folder: Path) -> dict[bytes, bytes]:
-    """Content by relative name."""
-    root = os.fsencode(folder)
-    found = {}
-    for place, _, names in os.walk(root):
-        for name in names:
-            path = os.path.join(place, name)
-            with open(path, "rb") as file:
-                found[os.path.relpath(path, root)] = file.read()
-    return found
 
 
 def expected_folders(run: Run) -> dict[int, str]:
@@ -167,92 +148,6 @@ def test_a_move_that_fails_half_way_puts_everything_back(
     assert files_in(tmp_path / "out") == {}
 
 
-MOVER = """if True:
-    import sys, time
-    from pathlib import Path
-    from twincluster.export import moves
-    real = moves.rename_new
-    def slow(source, target):
-        real(source, target)
-        print(target, flush=True)
-        time.sleep(0.05)
-    moves.rename_new = slow
-    photos, out = map(Path, sys.argv[1:])
-    moves.move_all([(file, out / "all" / file.name) for file in sorted(photos.iterdir())], out)
-"""
-
-
-@pytest.mark.parametrize("then", ["finish", "undo"])
-def test_a_killed_move_can_be_finished_or_undone(tmp_path: Path, then: str) -> None:
-    photos, out = tmp_path / "photos", tmp_path / "out"
-    photos.mkdir()
-    for number in range(30):
-        (photos / f"{number:02}.png").write_text(f"picture {number}")
-    before = files_in(photos)
-    mover = subprocess.Popen(
-        [sys.executable, "-c", MOVER, str(photos), str(out)], stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": SOURCE},
-    )  # fmt: skip
-    assert mover.stdout
-    for _ in range(7):
-        mover.stdout.readline()
-    os.kill(mover.pid, signal.SIGKILL)
-    mover.wait()
-    assert 0 < len(files_in(photos)) < 30
-    if then == "finish":
-        assert moves.finish(out)
-        assert files_in(out / "all") == before
-        assert not moves.finish(out)
-    else:
-        moves.undo(out)
-        assert files_in(photos) == before
-
-
-def test_the_two_halves_of_a_move(tmp_path: Path) -> None:
-    """A kill between the new name and the end of the old one leaves both: the old one goes when the move goes on."""
-    (tmp_path / "from.png").write_text("picture")
-    out = tmp_path / "out"
-    (out / "all").mkdir(parents=True)
-    moves._write(out, [(tmp_path / "from.png", out / "all" / "to.png")], moving=True)
-    os.link(tmp_path / "from.png", out / "all" / "to.png")
-    moves.finish(out)
-    assert not (tmp_path / "from.png").exists()
-    assert (out / "all" / "to.png").read_text() == "picture"
-    (tmp_path / "from.png").write_text("another that came since")
-    with pytest.raises(ValueError, match="exists again"):
-        moves.undo(out)
-    assert (out / "all" / "to.png").read_text() == "picture"
-
-
-def test_a_move_to_another_disk_copies_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = moves.rename_new
-
-    def elsewhere(source: Path, target: Path) -> None:
-        if source.parent != target.parent:
-            raise OSError(18, "Invalid cross-device link")
-        real(source, target)
-
-    monkeypatch.setattr(moves, "rename_new", elsewhere)
-    (tmp_path / "out").mkdir()
-    (tmp_path / "a.png").write_text("picture")
-    moves.move_one(tmp_path / "a.png", tmp_path / "out" / "b.png")
-    assert files_in(tmp_path) == {b"out/b.png": b"picture"}
-
-
-def test_two_images_that_came_from_one_place_are_moved_back_one_after_the_other(tmp_path: Path) -> None:
-    place, out = tmp_path / "a.png", tmp_path / "out"
-    for content, target in (("first", out / "x" / "a.png"), ("second", out / "x" / "a-2.png")):
-        place.write_text(content)
-        moves.move_all([(place, target)], out)
-    assert moves.undo(out) == (
-        f"moved 1 image back; 1 from a place that is taken again: move {place} away, and repeat it"
-    )
-    assert place.read_text() == "second"
-    place.rename(tmp_path / "b.png")
-    assert moves.undo(out) == "moved 1 image back"
-    assert (place.read_text(), (out / moves.JOURNAL).exists()) == ("first", False)
-
-
 def test_links_are_not_moved(run: Run, own_photos: Path, tmp_path: Path) -> None:
     picture = own_photos / "b" / "0.png"
     picture.rename(tmp_path / "elsewhere.png")
@@ -292,16 +187,3 @@ def test_different_names_stay_different() -> None:
     assert numbered("a.tar.png", 2) == "a.tar-2.png"
     assert len(numbered("x" * 251 + ".png", 12)) == 255
     assert os.fsencode(numbered(os.fsdecode(b"\xff.png"), 2)) == b"\xff-2.png"
-
-
-@pytest.mark.parametrize("target", ["../precious.jpg", "a/../../precious.jpg", "{place}/precious.jpg"])
-def test_a_strangers_journal_moves_nothing_from_elsewhere(tmp_path: Path, target: str) -> None:
-    (tmp_path / "precious.jpg").write_bytes(b"mine")
-    out = tmp_path / "out"
-    out.mkdir()
-    pair = [str(tmp_path / "taken"), target.format(place=tmp_path)]
-    (out / moves.JOURNAL).write_text(json.dumps({"moving": False, "pairs": [pair]}))
-    with pytest.raises(InputError, match="is damaged"):
-        moves.undo(out)
-    assert (tmp_path / "precious.jpg").read_bytes() == b"mine"
-    assert not (tmp_path / "taken").exists()

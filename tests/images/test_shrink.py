@@ -103,6 +103,15 @@ def test_many_are_kept_on_disk_and_made_once(tmp_path: Path, own_cache: Path, mo
     assert {file.suffix for file in own_cache.rglob("*.*")} == {".npy"}
 
 
+def test_a_copy_that_is_there_waits_for_no_other_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does it write anything: a cache may be read-only."""
+    monkeypatch.setattr(shrink, "HELD_BYTES", 0)
+    listing = open_source(noise(3, 32, 32, 3))
+    made = open_images(listing, array_side=8).pixels
+    monkeypatch.setattr(shrink, "only_one", lambda folder: pytest.fail(f"{folder} was locked"))
+    assert np.array_equal(open_images(listing, array_side=8).pixels, made)
+
+
 def test_a_build_that_was_broken_off_is_not_taken_for_whole(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shrink, "HELD_BYTES", 0)
     monkeypatch.setattr(shrink, "BYTES_AT_ONCE", 1)

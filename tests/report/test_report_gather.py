@@ -191,8 +191,8 @@ def test_curves_keep_both_ends_and_leave_out_what_was_not_recorded() -> None:
 
 
 def test_an_epoch_without_a_loss_is_not_drawn_at_zero() -> None:
-    """With nothing in the queue to compare with, or before a term begins, metrics.jsonl says 0."""
-    rows = [metrics_row(epoch, 3) | ({"loss": 0.0, "cluster_loss": 0.0} if epoch < 2 else {}) for epoch in range(6)]
+    """With nothing in the queue to compare with, or before a term begins, metrics.jsonl says null."""
+    rows = [metrics_row(epoch, 3) | ({"loss": None, "cluster_loss": None} if epoch < 2 else {}) for epoch in range(6)]
     rows[4]["loss"] = float("nan")
     rows[3]["relabelled"] = 0.0  # which is a value
     found = {line["name"]: line["values"] for group in curves_of(rows)["groups"] for line in group["lines"]}

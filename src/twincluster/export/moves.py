@@ -29,7 +29,7 @@ def move_all(pairs: Sequence[Pair], out: Path) -> None:
         return
     out.mkdir(parents=True, exist_ok=True)
     before = read_journal(out)
-    _write(out, [*before, *pairs], moving=True)
+    _write(out, [*before, *pairs], moving=len(pairs))
     done: list[Pair] = []
     try:
         for source, target in pairs:
@@ -39,23 +39,23 @@ def move_all(pairs: Sequence[Pair], out: Path) -> None:
     except OSError as error:
         for source, target in reversed(done):
             _put_back(source, target)
-        _write(out, before, moving=False)
+        _write(out, before)
         _remove_empty({target.parent for _, target in done})
         why = f"{printable(str(done[-1][0]))} cannot be moved ({str(error.strerror).lower()})"
         raise InputError(f"{why}: everything is back where it was") from error
-    _write(out, [*before, *pairs], moving=False)
+    _write(out, [*before, *pairs])
 
 
 def finish(out: Path) -> bool:
     """Complete a move that was interrupted; whether there was one."""
-    if not _is_moving(out):
+    if not (moving := _moving(out)):
         return False
     pairs = read_journal(out)
-    for source, target in pairs:
+    for source, target in pairs[-moving:]:  # where one of the others was, there may be another file since
         if os.path.lexists(source):
             target.parent.mkdir(parents=True, exist_ok=True)
             _complete(source, target)
-    _write(out, pairs, moving=False)
+    _write(out, pairs)
     return True
 
 
@@ -67,9 +67,9 @@ def undo(out: Path) -> str:
     both = [pair for pair in pairs if os.path.lexists(pair[0]) and os.path.lexists(pair[1])]
     if taken := [source for source, target in both if not _is_copy(source, target)]:
         raise InputError(f"{printable(str(taken[0]))} exists again: move it away first; nothing was done")
-    back = sum(_put_back(source, target) for source, target in reversed(pairs))
+    back = len({source for source, target in reversed(pairs) if _put_back(source, target)})
     stayed = [pair for pair in pairs if os.path.lexists(pair[1])]  # of two that came from one place, the older
-    _write(out, stayed, moving=False)
+    _write(out, stayed)
     _remove_empty({target.parent for _, target in pairs})
     said = f"moved {back:,} image{'s' * (back != 1)} back"
     if stayed:
@@ -174,8 +174,10 @@ def _remove_empty(folders: set[Path]) -> None:
             folder.rmdir()
 
 
-def _is_moving(out: Path) -> bool:
-    return bool(_content(out).get("moving"))
+def _moving(out: Path) -> int:
+    """How many pairs, the last of the journal, belong to a move that has not ended."""
+    count = _content(out).get("moving")
+    return count if isinstance(count, int) else 0
 
 
 def _content(out: Path) -> dict[str, Any]:
@@ -189,7 +191,7 @@ def _content(out: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _write(out: Path, pairs: Sequence[Pair], *, moving: bool) -> None:
+def _write(out: Path, pairs: Sequence[Pair], *, moving: int = 0) -> None:
     """Targets relative to the folder, which may be moved as a whole; names that are no UTF-8 survive as escapes."""
     if not pairs:
         (out / JOURNAL).unlink(missing_ok=True)

@@ -18,6 +18,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
+from twincluster.disk import lock
 from twincluster.errors import InputError
 from twincluster.images.decode import Frame, may_pass
 from twincluster.images.decode_many import RowFile, decode_many, digest_of
@@ -132,12 +133,9 @@ def _sound_lines(lines: list[bytes]) -> dict[int, Row]:
 
 @contextmanager
 def only_one(folder: Path) -> Iterator[None]:
-    """Builds in one folder wait for each other; the system lifts the lock when a process dies."""
+    """Builds in one folder wait for each other."""
     with open(folder / "lock", "ab") as handle:
-        with suppress(ImportError, OSError):  # where there are no locks, do without
-            import fcntl
-
-            fcntl.flock(handle, fcntl.LOCK_EX)
+        lock(handle.fileno())
         yield
 
 

@@ -1,7 +1,8 @@
 """Arrays of images much larger than training needs, made smaller once, as files are when they are decoded.
 
 A crop is sampled bilinearly, which skips pixels of an image that is several times as large as the view. Few images are
-held in memory; of more a copy is kept in the cache, by all of their bytes, and the next run opens it at once.
+held in memory; of more a copy is kept in the cache, and the next run opens it once it has read the array through: a
+copy is known by all bytes of what it was made of.
 """
 
 import hashlib
@@ -48,21 +49,30 @@ def shrunk(
     header = npy_header(shape)
     path = cache_folder(cache) / "arrays" / f"{_digest(array, side, frame)}.npy"
     with explained(path.parent, nbytes):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with only_one(path.parent):
-            if not path.exists() or path.stat().st_size != len(header) + nbytes:
-                partial = path.with_suffix(".partial")
-                try:
-                    with open(partial, "wb") as file:
-                        file.write(header)
-                        for _, some in _in_parts(array, side, frame, workers, progress):
-                            file.write(some.data)
-                        os.fsync(file.fileno())
-                    os.replace(partial, path)
-                finally:
-                    partial.unlink(missing_ok=True)  # where the disk is full it is in the way
+        if not _is_whole(path, len(header) + nbytes):  # else it is taken even where nothing can be written
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with only_one(path.parent):
+                if not _is_whole(path, len(header) + nbytes):  # another process may have made it meanwhile
+                    _write(path, header, _in_parts(array, side, frame, workers, progress))
         kept: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
     return kept
+
+
+def _is_whole(path: Path, nbytes: int) -> bool:
+    return path.exists() and path.stat().st_size == nbytes
+
+
+def _write(path: Path, header: bytes, parts: Iterator[tuple[int, np.ndarray]]) -> None:
+    partial = path.with_suffix(".partial")
+    try:
+        with open(partial, "wb") as file:
+            file.write(header)
+            for _, some in parts:
+                file.write(some.data)
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)  # where the disk is full it is in the way
 
 
 def _in_parts(

@@ -24,7 +24,7 @@ from twincluster.methods.tcc import Tcc
 class RepairedSettings:
     """What is not in the paper."""
 
-    kmeans_at: Share = 0.5  # of the run: after it, at the end of an epoch, k-means sets mu
+    kmeans_at: Share = 0.5  # of the run: after it, at the end of an epoch, k-means sets mu; 1: never
 
 
 class Repaired(Tcc):

@@ -38,7 +38,7 @@ def curves_of(metrics: Sequence[dict[str, Any]]) -> dict[str, Any]:
     kept = [metrics[i] for i in _even(len(metrics), POINTS)]
     groups = []
     for title, note, names in GROUPS:
-        lines = [{"name": said, "values": [_value(row, name) for row in kept]} for name, said in names]
+        lines = [{"name": said, "values": [_number(row.get(name)) for row in kept]} for name, said in names]
         lines = [line for line in lines if any(value is not None for value in line["values"])]
         if lines:
             groups.append({"title": title, "note": note, "lines": lines})
@@ -68,12 +68,6 @@ def _even(length: int, count: int) -> list[int]:
     if length <= count:
         return list(range(length))
     return sorted({round(i * (length - 1) / (count - 1)) for i in range(count)})
-
-
-def _value(row: dict[str, Any], name: str) -> float | None:
-    """No loss reaches zero: an epoch that says so had nothing yet to compare with, or the term had not begun."""
-    value = _number(row.get(name))
-    return None if name.endswith("loss") and value == 0 else value
 
 
 def _number(value: Any) -> float | None:
