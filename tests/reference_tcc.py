@@ -5,9 +5,11 @@ Shapes: N samples of a batch, K clusters, D features, J and L rows of the queues
 
 import copy
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
@@ -16,7 +18,7 @@ from torch import Tensor
 import reference_losses as slow
 from twincluster import config, draws
 from twincluster.methods import METHODS
-from twincluster.methods.base import DataShape, Outcome
+from twincluster.methods.base import Batch, DataShape, Outcome
 from twincluster.methods.tcc import KEY_GUMBEL, ONLINE_GUMBEL, Reading, Tcc, TccNetwork
 
 N, K, D, J, L = 12, 4, 6, 30, 12
@@ -61,6 +63,18 @@ def build(name: str = "tcc", shape: DataShape = SHAPE, **settings: object) -> Tc
 def pictures(seed: int = 0, n: int = N, shape: DataShape = SHAPE) -> Tensor:
     size = (n, shape.n_inputs, shape.side, shape.side) if shape.side else (n, shape.n_inputs)
     return torch.randn(size, generator=torch.Generator().manual_seed(seed))
+
+
+def batches(count: int = 4, size: int = 8) -> Iterator[Batch]:
+    """All of a set once, as methods see it between epochs; the paper's look at augmented images alone."""
+    for number in range(count):
+        samples = torch.arange(size) + number * size
+        yield Batch(
+            samples,
+            draws.sample_keys(0, torch.tensor(0), samples),
+            view=lambda i, number=number: pictures(100 * number + i, n=size),
+            plain=lambda: pytest.fail("these are images without augmentation"),
+        )
 
 
 def three_views(shape: DataShape = SHAPE) -> tuple[Tensor, Tensor, Tensor]:

@@ -3,30 +3,14 @@
 Shapes: n samples, K clusters, D features.
 """
 
-from collections.abc import Iterator
-
 import numpy as np
-import pytest
 import torch
 
-from reference_tcc import KEYS, SAMPLES, D, K, close, fresh, pictures, three_views
-from twincluster import draws
-from twincluster.methods.base import Batch
+from reference_tcc import KEYS, SAMPLES, D, K, batches, close, fresh, three_views
 from twincluster.methods.tcc import Tcc
 from twincluster.methods.tcc_repaired import towards_clusters
 
 NAME = "tcc-repaired"
-
-
-def batches(count: int = 3, size: int = 8) -> Iterator[Batch]:
-    for number in range(count):
-        samples = torch.arange(size) + number * size
-        yield Batch(
-            samples,
-            draws.sample_keys(0, torch.tensor(0), samples),
-            view=lambda i, number=number: pictures(100 * number + i, n=size),
-            plain=lambda: pytest.fail("k-means sees what the losses see: augmented images"),
-        )
 
 
 def end_of_epoch(method: Tcc, progress: float) -> None:

@@ -2,7 +2,6 @@
 
 import copy
 import weakref
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -11,27 +10,16 @@ from torch import Tensor
 from reference_tcc import (
     KEYS,
     SAMPLES,
+    batches,
     build,
     close,
-    pictures,
     sides,
     slow_l2,
     step,
 )
-from twincluster import draws, losses
+from twincluster import losses
 from twincluster.methods.base import Batch
 from twincluster.methods.tcc import Tcc
-
-
-def batches(count: int = 4, size: int = 8) -> Iterator[Batch]:
-    for number in range(count):
-        samples = torch.arange(size) + number * size
-        yield Batch(
-            samples,
-            draws.sample_keys(0, torch.tensor(0), samples),
-            view=lambda i, number=number: pictures(100 * number + i, n=size),
-            plain=lambda: pytest.fail("this ablation keeps the augmentation of images"),
-        )
 
 
 def optimiser_of(method: Tcc) -> torch.optim.Optimizer:
