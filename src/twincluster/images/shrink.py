@@ -6,14 +6,15 @@ copy is known by all bytes of what it was made of.
 """
 
 import hashlib
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+from twincluster.disk import write_atomically
 from twincluster.images.build import explained, npy_header, only_one
 from twincluster.images.decode import Frame, filled_side, square
 from twincluster.images.kept import cache_folder
@@ -53,26 +54,14 @@ def shrunk(
             path.parent.mkdir(parents=True, exist_ok=True)
             with only_one(path.parent):
                 if not _is_whole(path, len(header) + nbytes):  # another process may have made it meanwhile
-                    _write(path, header, _in_parts(array, side, frame, workers, progress))
+                    small_ones = _in_parts(array, side, frame, workers, progress)
+                    write_atomically(path, chain([header], (some.data.cast("B") for _, some in small_ones)))
         kept: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
     return kept
 
 
 def _is_whole(path: Path, nbytes: int) -> bool:
     return path.exists() and path.stat().st_size == nbytes
-
-
-def _write(path: Path, header: bytes, parts: Iterator[tuple[int, np.ndarray]]) -> None:
-    partial = path.with_suffix(".partial")
-    try:
-        with open(partial, "wb") as file:
-            file.write(header)
-            for _, some in parts:
-                file.write(some.data)
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)  # where the disk is full it is in the way
 
 
 def _in_parts(
