@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import fused_networks
 from small_runs import images_of, make, pictures, train
 from twincluster import rehearsal
 from twincluster.engine import Trainer
@@ -25,6 +26,7 @@ def exact(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def take_steps(trainer: Trainer, captured: bool) -> dict[str, torch.Tensor]:
     """Two epochs of steps at the full rate, and all that they leave behind."""
+    rehearsal.fuse(trainer.method)
     take = rehearsal.captured(trainer) if captured else trainer.step
     for group in trainer.optimiser.param_groups:
         group["lr"].fill_(0.05)
@@ -42,6 +44,12 @@ def test_a_captured_step_does_what_the_plain_step_does(name: str) -> None:
     assert plain.keys() == graph.keys()
     for key, tensor in plain.items():
         torch.testing.assert_close(graph[key], tensor, rtol=1e-3, atol=1e-3, msg=lambda text, key=key: f"{key}: {text}")
+
+
+@pytest.mark.parametrize("network", fused_networks.NAMES)
+def test_fused_kernels_compute_what_the_layers_do(network: str) -> None:
+    found = fused_networks.difference(network, "cuda")
+    assert max(found.values()) < 2e-5, found
 
 
 @pytest.mark.parametrize("name", ["anchored", "tcc"])

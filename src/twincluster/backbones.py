@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from twincluster.batch_norm import BatchNorm1d, BatchNorm2d
+from twincluster.batch_norm import BatchNorm1d, BatchNorm2d, is_divided
 from twincluster.errors import InputError
 
 SMALL_STEM_SIDE = 64  # up to this many pixels the stem keeps the resolution; above, it divides it by four
@@ -52,6 +52,8 @@ def flops(backbone: nn.Module, side: int) -> int:
 class ResNet(Backbone):
     """A stem, stages of residual blocks, and the mean over the remaining pixels."""
 
+    fused = False  # whether to train with the kernels of fused.py, which want a GPU and channels-last
+
     def __init__(self, stem: nn.Module, stages: nn.Module, n_features: int) -> None:
         super().__init__()
         self.stem = stem
@@ -62,7 +64,12 @@ class ResNet(Backbone):
                 nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.stages(self.stem(x))
+        if self.fused and self.training and not is_divided(self):
+            from twincluster.fused import pixels  # which imports Triton
+
+            x = pixels(self, x)
+        else:
+            x = self.stages(self.stem(x))
         return x.mean(dim=(2, 3))  # (N,D)
 
 

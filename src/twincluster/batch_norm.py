@@ -33,8 +33,12 @@ class _Shared(nn.modules.batchnorm._BatchNorm):
     seen: Statistics | None = None
     given: Statistics | None = None  # instead of those of the rows that come, which are a part of the batch
 
+    @property
+    def divided(self) -> bool:
+        return self.processes.count > 1 or self.observing or self.given is not None
+
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training or (self.processes.count == 1 and not self.observing and self.given is None):
+        if not (self.training and self.divided):
             return super().forward(x)
         if self.given is not None:
             return _normalised(x, self, self.given, ALONE)
@@ -83,6 +87,11 @@ def share_batch_norm(backbone: nn.Module, processes: Processes) -> None:
     for layer in backbone.modules():
         if isinstance(layer, _Shared):
             layer.processes = processes
+
+
+def is_divided(backbone: nn.Module) -> bool:
+    """Whether the rows that come are only some of a batch."""
+    return any(isinstance(layer, _Shared) and layer.divided for layer in backbone.modules())
 
 
 def in_parts(encode: Callable[[Tensor], Tensor], backbone: nn.Module, x: Tensor, parts: int) -> Tensor:

@@ -8,10 +8,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 
+from twincluster.backbones import ResNet
 from twincluster.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,11 +32,19 @@ def captured(trainer: Trainer) -> Step:
     cudnn, chosen = torch.backends.cudnn, torch.backends.cudnn.benchmark
     cudnn.benchmark = True  # kernels are picked once, while rehearsing
     alone = trainer.processes.count == 1
+    fuse(trainer.method)
     if trainer.config.train.compile and alone and trainer.parts == 1:
         trainer.losses, trainer.view = torch.compile(trainer.losses), torch.compile(trainer.view)
     step = within_memory(trainer, _graph if alone else rehearsed)
     cudnn.benchmark = chosen
     return step
+
+
+def fuse(method: nn.Module) -> None:
+    """Have residual networks train with kernels of our own, written in Triton, which not every system has."""
+    for backbone in method.modules():
+        if isinstance(backbone, ResNet):
+            backbone.fused = find_spec("triton") is not None
 
 
 def within_memory(trainer: Trainer, attempt: Callable[[Trainer], Step]) -> Step:

@@ -16,7 +16,7 @@ KINDS = {  # by what the name of a kernel holds, the first that fits
     "convolution": ("conv", "xmma", "cutlass", "sm90", "sm80", "implicit", "wgrad", "dgrad", "fprop", "mkldnn"),
     "matrix product": ("gemm", "cublas", "addmm", "::mm"),
     "optimiser": ("multi_tensor", "adam", "sgd", "foreach", "lerp"),
-    "batch-norm": ("batch_norm", "bn_"),
+    "batch-norm": ("batch_norm", "bn_", "_settle_", "_sum_kernel", "_activate_", "_slope_", "_pull_back_"),
     "copies": ("copy", "memcpy", "memset", "fill", "cat"),
 }
 

@@ -1,0 +1,85 @@
+"""The forward and backward pass of a residual network in training on a GPU, around the kernels of norm_kernels.py.
+
+Activations travel as pairs that share their memory: one for the convolution ahead and one for the shortcut. So the two
+gradients come back apart, and one kernel adds, masks and sums them, where autograd would add them in a pass of its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from twincluster.norm_kernels import Settled, activate, pull_back, settle, slopes
+
+if TYPE_CHECKING:
+    from twincluster.backbones import ResNet
+
+Pair = tuple[Tensor, Tensor]
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # it has nothing left to fuse here
+def pixels(network: ResNet, images: Tensor) -> Tensor:
+    """What the last block gives, (N,C,H,W)."""
+    conv, norm, _, *pool = network.stem.children()
+    pair = norm_relu(conv(images), norm)
+    for layer in pool:
+        pair = (layer(pair[0]),) * 2
+    for block in network.stages.children():
+        pair = _through(block, pair)
+    return pair[0]
+
+
+def _through(block: nn.Module, pair: Pair) -> Pair:
+    assert isinstance(block.residual, nn.Module)  # as in every block of backbones.py
+    assert isinstance(block.shortcut, nn.Module)
+    layers = [layer for layer in block.residual.children() if not isinstance(layer, nn.ReLU)]
+    x, also = pair
+    for conv, norm in zip(layers[:-2:2], layers[1:-2:2], strict=True):
+        x = norm_relu(conv(x), norm)[0]
+    x = layers[-2](x)
+    if isinstance(block.shortcut, nn.Identity):
+        return norm_relu(x, layers[-1], also)
+    conv, norm = block.shortcut.children()
+    return norm_relu(x, layers[-1], conv(also), norm)
+
+
+def norm_relu(
+    x: Tensor, norm: nn.Module, shortcut: Tensor | None = None, shortcut_norm: nn.Module | None = None
+) -> Pair:
+    """ReLU of the normalised input, to which a shortcut, normalised or not, is added; the same tensor twice."""
+    of_shortcut = (shortcut_norm.weight, shortcut_norm.bias) if shortcut_norm else (None, None)
+    pair: Pair = _NormRelu.apply(x, norm.weight, norm.bias, shortcut, *of_shortcut, norm, shortcut_norm)
+    return pair
+
+
+class _NormRelu(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, shortcut: Tensor | None, _weight: Tensor | None,
+        _bias: Tensor | None, norm: nn.Module, shortcut_norm: nn.Module | None,
+    ) -> Pair:  # fmt: skip
+        settled = settle(_rows(x), norm)
+        joined: Tensor | Settled | None = None if shortcut is None else _rows(shortcut)
+        if isinstance(joined, Tensor) and shortcut_norm:
+            joined = settle(joined, shortcut_norm)
+        out = activate(settled, joined)
+        ctx.set_materialize_grads(False)
+        ctx.joins = joined is not None
+        other = joined if isinstance(joined, Settled) else (None, None)
+        ctx.save_for_backward(*settled, *other, out if ctx.joins else None)
+        return out, out.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        x, channels, other_x, other_channels, out = ctx.saved_tensors
+        settled, shortcut = Settled(x, channels), None if other_x is None else Settled(other_x, other_channels)
+        slope = slopes([_rows(one) for one in gradients if one is not None], out, settled, shortcut)
+        of_input = pull_back(slope, settled, 1)
+        of_shortcut = pull_back(slope, shortcut, 2) if shortcut else (slope.gradient if ctx.joins else None, None, None)
+        return *of_input, *of_shortcut, None, None
+
+
+def _rows(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last)

@@ -1,0 +1,283 @@
+"""GPU kernels for batch-norm, shortcut and ReLU of a residual network, which pass over memory as seldom as they can.
+
+Going forward, what a convolution wrote is read once for its statistics and once to be normalised, with the shortcut
+and the ReLU on the way. Going back, the incoming gradients are added and masked on the way to the two sums that
+batch-norm needs, and a second pass gives the gradient. Sums are float32 and always added in one order.
+Shapes: M values per channel (rows; images are channels-last), C channels, P parts of the rows that are summed apart.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor, nn
+
+PROGRAMS = 1056  # that sum at the same time: eight for each multiprocessor of a large GPU
+FUSION = {"enable_fp_fusion": True}  # of multiply and add, which later versions of Triton want to be asked for
+TILE = {"M": 64, "N": 64, **FUSION}  # rows and channels
+SUM_TILE = {"M": 32, "N": 64, **FUSION}  # sums take registers
+PARTS_TILE = {"P": 512, "N": 8, "num_warps": 8, **FUSION}  # few channels, so that more programs add at the same time
+
+
+class Settled(NamedTuple):
+    """What the statistics of a batch make of a layer."""
+
+    x: Tensor  # its input
+    channels: Tensor  # (4,C): mean, 1/deviation, and the scale and offset that normalise
+
+
+class Slopes(NamedTuple):
+    """The gradient before ReLU, and its sums by channel."""
+
+    gradient: Tensor  # as it came where `masked` is false: then one more look at the input tells where ReLU was zero
+    masked: bool
+    sums: Tensor  # (P,3,C): of the gradient, and of its products with the centred inputs
+
+
+def settle(x: Tensor, layer: nn.Module) -> Settled:
+    """The statistics of `x`, with which the running ones of the layer move on."""
+    rows, n_channels = _shape(x)
+    parts, chunk, columns = _division(rows, n_channels)
+    sums = torch.empty(parts, 2, n_channels, dtype=torch.float32, device=x.device)
+    channels = torch.empty(4, n_channels, dtype=torch.float32, device=x.device)
+    _sum_kernel[parts, columns](x, layer.running_mean, sums, rows, n_channels, chunk, **SUM_TILE)
+    _settle_kernel[_few(n_channels)](
+        sums, layer.running_mean, layer.running_var, layer.num_batches_tracked, layer.weight, layer.bias, channels,
+        parts, rows, n_channels, layer.momentum, layer.eps, **PARTS_TILE,
+    )  # fmt: skip
+    return Settled(x, channels)
+
+
+def activate(settled: Settled, shortcut: Tensor | Settled | None) -> Tensor:
+    """ReLU of the normalised input and, where there is one, of what it is added to."""
+    rows, n_channels = _shape(settled.x)
+    out = torch.empty_like(settled.x)
+    join, other, other_channels = _joined(settled, shortcut)
+    _activate_kernel[_tiles(rows, n_channels)](
+        settled.x, settled.channels, other, other_channels, out, rows, n_channels, JOIN=join, **TILE
+    )
+    return out
+
+
+def slopes(gradients: list[Tensor], out: Tensor | None, settled: Settled, shortcut: Settled | None) -> Slopes:
+    """Of one gradient, or the sum of two. `out` says where ReLU let it through; None asks the input itself."""
+    rows, n_channels = _shape(settled.x)
+    parts, chunk, columns = _division(rows, n_channels)
+    sums = torch.empty(parts, 3, n_channels, dtype=torch.float32, device=settled.x.device)
+    two, masked = len(gradients) == 2, out is not None or len(gradients) == 2
+    kept = torch.empty_like(settled.x) if masked else gradients[0]
+    _, other, other_channels = _joined(settled, shortcut)
+    _slope_kernel[parts, columns](
+        gradients[0], gradients[-1], settled.x if out is None else out, settled.x, settled.channels, other,
+        other_channels, kept, sums, rows, n_channels, chunk,
+        TWO=two, OUT=out is not None, OTHER=shortcut is not None, KEEP=masked, **SUM_TILE,
+    )  # fmt: skip
+    return Slopes(kept, masked, sums)
+
+
+def pull_back(slopes: Slopes, settled: Settled, which: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of the input (which = 1; of the shortcut's, 2), of the layer's weight and of its bias."""
+    rows, n_channels = _shape(settled.x)
+    channels = torch.empty(4, n_channels, dtype=torch.float32, device=settled.x.device)
+    _settle_back_kernel[_few(n_channels)](
+        slopes.sums, settled.channels, channels, len(slopes.sums), rows, n_channels, which, **PARTS_TILE
+    )
+    back = torch.empty_like(settled.x)
+    _pull_back_kernel[_tiles(rows, n_channels)](
+        slopes.gradient, settled.x, settled.channels, channels, back, rows, n_channels, MASKED=slopes.masked, **TILE
+    )
+    return back, channels[0], channels[1]
+
+
+def _shape(x: Tensor) -> tuple[int, int]:
+    assert x.is_contiguous(memory_format=torch.channels_last), "rows of channels lie one after another"
+    return x.numel() // x.shape[1], x.shape[1]
+
+
+def _division(rows: int, n_channels: int) -> tuple[int, int, int]:
+    """Parts of the rows, how many rows each has, and tiles side by side."""
+    columns = triton.cdiv(n_channels, SUM_TILE["N"])
+    chunk = SUM_TILE["M"] * triton.cdiv(rows, SUM_TILE["M"] * max(1, PROGRAMS // columns))
+    return triton.cdiv(rows, chunk), chunk, columns
+
+
+def _tiles(rows: int, n_channels: int) -> tuple[int, int]:
+    return triton.cdiv(rows, TILE["M"]), triton.cdiv(n_channels, TILE["N"])
+
+
+def _few(n_channels: int) -> tuple[int]:
+    return (triton.cdiv(n_channels, PARTS_TILE["N"]),)
+
+
+def _joined(settled: Settled, shortcut: Tensor | Settled | None) -> tuple[int, Tensor, Tensor]:
+    """How the shortcut comes in (0: not at all, 1: as it is, 2: normalised too), and what the kernels read of it."""
+    if isinstance(shortcut, Settled):
+        return 2, shortcut.x, shortcut.channels
+    return (0, settled.x, settled.channels) if shortcut is None else (1, shortcut, settled.channels)
+
+
+@triton.jit
+def _tile(row, n_left, n_channels, N: tl.constexpr):
+    """Channels of this program; where rows from `row` on lie in memory; which of both exist."""
+    channel = tl.program_id(1) * N + tl.arange(0, N)
+    return channel, row[:, None] * n_channels + channel, (row < n_left)[:, None] & (channel < n_channels)
+
+
+@triton.jit
+def _sum_kernel(x, shift, sums, n_rows, n_channels, chunk, M: tl.constexpr, N: tl.constexpr):
+    part = tl.program_id(0)
+    channel = tl.program_id(1) * N + tl.arange(0, N)
+    x += part.to(tl.int64) * chunk * n_channels
+    centre = tl.load(shift + channel, channel < n_channels, 0.0)  # else a large mean would drown a small deviation
+    first, second = tl.zeros((M, N), tl.float32), tl.zeros((M, N), tl.float32)
+    for start in tl.range(0, chunk, M, loop_unroll_factor=2):  # two reads under way at the same time
+        channel, place, exists = _tile(start + tl.arange(0, M), n_rows - part * chunk, n_channels, N)
+        value = tl.load(x + place, exists, 0.0).to(tl.float32)
+        value = tl.where(exists, value - centre, 0.0)
+        first += value
+        second += value * value
+    sums += part * 2 * n_channels + channel
+    tl.store(sums, tl.sum(first, 0), channel < n_channels)
+    tl.store(sums + n_channels, tl.sum(second, 0), channel < n_channels)
+
+
+@triton.jit
+def _added(sums, which, kinds, n_parts, n_channels, P: tl.constexpr, N: tl.constexpr):
+    """The first kind of sums and another one over all parts, for the channels of this program."""
+    channel = tl.program_id(0) * N + tl.arange(0, N)
+    first, other = tl.zeros((P, N), tl.float32), tl.zeros((P, N), tl.float32)
+    for start in range(0, n_parts, P):
+        part = start + tl.arange(0, P)
+        exists = (part < n_parts)[:, None] & (channel < n_channels)
+        place = sums + part[:, None] * kinds * n_channels + channel
+        first += tl.load(place, exists, 0.0)
+        other += tl.load(place + which * n_channels, exists, 0.0)
+    return tl.sum(first, 0), tl.sum(other, 0)
+
+
+@triton.jit
+def _settle_kernel(
+    sums, running_mean, running_var, tracked, weight, bias, settled,
+    n_parts, n_rows, n_channels, momentum, eps, P: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    channel = tl.program_id(0) * N + tl.arange(0, N)
+    exists = channel < n_channels
+    total, of_squares = _added(sums, 1, 2, n_parts, n_channels, P, N)
+    off = total / n_rows
+    variance = tl.maximum(of_squares / n_rows - off * off, 0.0)
+    old_mean, old_var = tl.load(running_mean + channel, exists, 0.0), tl.load(running_var + channel, exists, 0.0)
+    mean = old_mean + off
+    tl.store(running_mean + channel, old_mean + momentum * off, exists)
+    unbiased = variance * (n_rows / tl.maximum(n_rows - 1, 1))
+    tl.store(running_var + channel, old_var + momentum * (unbiased - old_var), exists)
+    if tl.program_id(0) == 0:
+        tl.store(tracked, tl.load(tracked) + 1)
+    inverse = 1.0 / tl.sqrt(variance + eps)
+    scale = tl.load(weight + channel, exists, 0.0) * inverse
+    tl.store(settled + channel, mean, exists)
+    tl.store(settled + n_channels + channel, inverse, exists)
+    tl.store(settled + 2 * n_channels + channel, scale, exists)
+    tl.store(settled + 3 * n_channels + channel, tl.load(bias + channel, exists, 0.0) - mean * scale, exists)
+
+
+@triton.jit
+def _read(settled, channel, n_channels):
+    """Mean, scale and offset of these channels."""
+    exists = channel < n_channels
+    mean = tl.load(settled + channel, exists, 0.0)
+    scale = tl.load(settled + 2 * n_channels + channel, exists, 0.0)
+    return mean, scale, tl.load(settled + 3 * n_channels + channel, exists, 0.0)
+
+
+@triton.jit
+def _activate_kernel(
+    x, settled, other, other_settled, out, n_rows, n_channels,
+    JOIN: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    before = tl.program_id(0).to(tl.int64) * M
+    channel, place, exists = _tile(tl.arange(0, M), n_rows - before, n_channels, N)
+    ahead = before * n_channels
+    _, scale, offset = _read(settled, channel, n_channels)
+    value = tl.load(x + ahead + place, exists, 0.0).to(tl.float32) * scale + offset
+    if JOIN == 1:
+        value += tl.load(other + ahead + place, exists, 0.0).to(tl.float32)
+    if JOIN == 2:
+        _, scale, offset = _read(other_settled, channel, n_channels)
+        value += tl.load(other + ahead + place, exists, 0.0).to(tl.float32) * scale + offset
+    tl.store(out + ahead + place, tl.where(value < 0, 0.0, value), exists)  # what is not a number stays so
+
+
+@triton.jit
+def _slope_kernel(
+    one, two, out, x, settled, other, other_settled, kept, sums,
+    n_rows, n_channels, chunk,
+    TWO: tl.constexpr, OUT: tl.constexpr, OTHER: tl.constexpr, KEEP: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    part = tl.program_id(0)
+    channel = tl.program_id(1) * N + tl.arange(0, N)
+    is_channel = channel < n_channels
+    ahead = part.to(tl.int64) * chunk * n_channels
+    mean, scale, offset = _read(settled, channel, n_channels)
+    other_mean, _, _ = _read(other_settled, channel, n_channels)
+    of_bias, of_weight = tl.zeros((M, N), tl.float32), tl.zeros((M, N), tl.float32)
+    of_other = tl.zeros((M, N), tl.float32)
+    for start in range(0, chunk, M):
+        channel, place, exists = _tile(start + tl.arange(0, M), n_rows - part * chunk, n_channels, N)
+        slope = tl.load(one + ahead + place, exists, 0.0).to(tl.float32)
+        if TWO:
+            slope += tl.load(two + ahead + place, exists, 0.0).to(tl.float32)
+        value = tl.load(x + ahead + place, exists, 0.0).to(tl.float32)
+        if OUT:
+            passed = tl.load(out + ahead + place, exists, 0.0).to(tl.float32) > 0
+        else:
+            passed = value * scale + offset > 0
+        slope = tl.where(passed & exists, slope, 0.0)
+        if KEEP:
+            tl.store(kept + ahead + place, slope, exists)
+        of_bias += slope
+        of_weight += slope * (value - mean)
+        if OTHER:
+            of_other += slope * (tl.load(other + ahead + place, exists, 0.0).to(tl.float32) - other_mean)
+    sums += part * 3 * n_channels + channel
+    tl.store(sums, tl.sum(of_bias, 0), is_channel)
+    tl.store(sums + n_channels, tl.sum(of_weight, 0), is_channel)
+    if OTHER:
+        tl.store(sums + 2 * n_channels, tl.sum(of_other, 0), is_channel)
+
+
+@triton.jit
+def _settle_back_kernel(
+    sums, settled, back, n_parts, n_rows, n_channels, which,
+    P: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    channel = tl.program_id(0) * N + tl.arange(0, N)
+    exists = channel < n_channels
+    of_bias, of_centred = _added(sums, which, 3, n_parts, n_channels, P, N)
+    mean, inverse = tl.load(settled + channel, exists, 0.0), tl.load(settled + n_channels + channel, exists, 0.0)
+    scale = tl.load(settled + 2 * n_channels + channel, exists, 0.0)
+    by_input = -scale * inverse * inverse * of_centred / n_rows  # the gradient is scale * slope + this * x + the last
+    tl.store(back + channel, of_centred * inverse, exists)
+    tl.store(back + n_channels + channel, of_bias, exists)
+    tl.store(back + 2 * n_channels + channel, by_input, exists)
+    tl.store(back + 3 * n_channels + channel, -scale * of_bias / n_rows - by_input * mean, exists)
+
+
+@triton.jit
+def _pull_back_kernel(
+    slope, x, settled, back, out, n_rows, n_channels,
+    MASKED: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    before = tl.program_id(0).to(tl.int64) * M
+    channel, place, exists = _tile(tl.arange(0, M), n_rows - before, n_channels, N)
+    ahead = before * n_channels
+    gradient = tl.load(slope + ahead + place, exists, 0.0).to(tl.float32)
+    value = tl.load(x + ahead + place, exists, 0.0).to(tl.float32)
+    _, scale, offset = _read(settled, channel, n_channels)
+    if not MASKED:
+        gradient = tl.where(value * scale + offset > 0, gradient, 0.0)
+    by_input = tl.load(back + 2 * n_channels + channel, channel < n_channels, 0.0)
+    rest = tl.load(back + 3 * n_channels + channel, channel < n_channels, 0.0)
+    tl.store(out + ahead + place, scale * gradient + by_input * value + rest, exists)

@@ -1,0 +1,36 @@
+"""The kernels that train residual networks on a GPU, interpreted on the CPU, against torch's own layers."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fused_networks import NAMES
+
+pytest.importorskip("triton")
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Any]:
+    """From a process of its own: Triton decides once, when it is imported, whether it interprets."""
+    script = Path(__file__).with_name("fused_networks.py")
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    differences: dict[str, Any] = json.loads(done.stdout)
+    return differences
+
+
+@pytest.mark.parametrize("network", NAMES)
+@pytest.mark.parametrize("what", ["output", "gradient", "statistics"])
+def test_they_compute_what_the_layers_do(found: dict[str, Any], network: str, what: str) -> None:
+    assert found["networks"][network][what] < 2e-5
+
+
+def test_steps_of_the_default_method_stay_the_same(found: dict[str, Any]) -> None:
+    plain, fused = found["losses"]
+    assert fused == pytest.approx(plain, rel=1e-5)
