@@ -21,7 +21,7 @@ def sample_keys(seed: int, epoch: Tensor, samples: Tensor) -> Tensor:
     return _mix(_mix((samples + start) & _MASK) ^ start)  # twice, lest one epoch's keys be another's, shifted
 
 
-def uniform(keys: Tensor, stream: int, count: int) -> Tensor:
+def uniform(keys: Tensor, stream: int | Tensor, count: int) -> Tensor:
     """(N,C) float32, strictly between 0 and 1. Different streams of one key are independent."""
     columns = _mix(torch.arange(1, count + 1, device=keys.device))
     rows = _mix((keys + (stream + 1) * 0x85EBCA6B) & _MASK)
@@ -29,7 +29,7 @@ def uniform(keys: Tensor, stream: int, count: int) -> Tensor:
     return (bits.to(torch.float32) + 0.5) * 2.0**-23
 
 
-def normal(keys: Tensor, stream: int, count: int) -> Tensor:
+def normal(keys: Tensor, stream: int | Tensor, count: int) -> Tensor:
     """(N,C) standard normal, by Box and Muller."""
     both = uniform(keys, stream, 2 * count)
     return (-2 * both[:, ::2].log()).sqrt() * (2 * math.pi * both[:, 1::2]).cos()

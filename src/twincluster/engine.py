@@ -131,9 +131,14 @@ class Trainer:
 
     def _batch(self, samples: Tensor, images: Tensor, keys: Tensor) -> Batch:
         prepare, shown = self.method.online.prepare, partial(self.neighbours.shown, images, samples, keys)
-        return Batch(samples, keys, view=lambda i: self.view(shown(i), keys, i), plain=lambda: prepare(images))
 
-    def _view(self, images: Tensor, keys: Tensor, stream: int) -> Tensor:
+        def view(i: int) -> Tensor:
+            stream = torch.full_like(self.epoch_on_device, i)  # for a number the compiler would begin again
+            return self.view(shown(i), keys, stream)
+
+        return Batch(samples, keys, view, plain=lambda: prepare(images))
+
+    def _view(self, images: Tensor, keys: Tensor, stream: Tensor) -> Tensor:
         """The augmentation of a batch, drawn from one stream of random numbers."""
         network, settings = self.method.online, self.config.augment
         if not network.side:
