@@ -1,5 +1,8 @@
 """Training on a GPU: the captured step is the plain step, every method can be captured, and a run can be resumed."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,6 +53,26 @@ def test_a_captured_step_does_what_the_plain_step_does(name: str) -> None:
 def test_fused_kernels_compute_what_the_layers_do(network: str) -> None:
     found = fused_networks.difference(network, "cuda")
     assert max(found.values()) < 2e-5, found
+
+
+def test_without_a_c_compiler_a_run_says_so_and_takes_longer(tmp_path: Path) -> None:
+    environment = os.environ | {"CC": "/nowhere/cc", "TRITON_CACHE_DIR": str(tmp_path / "cache")}
+    command = [
+        sys.executable,
+        "-m",
+        "twincluster",
+        "fit",
+        "digits",
+        "-k",
+        "10",
+        "--epochs",
+        "2",
+        "--out",
+        tmp_path / "run",
+    ]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Triton" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["anchored", "tcc"])

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from fused_networks import NAMES
+from twincluster.rehearsal import trouble_with_triton
 
 pytest.importorskip("triton")
 
@@ -34,3 +36,7 @@ def test_they_compute_what_the_layers_do(found: dict[str, Any], network: str, wh
 def test_steps_of_the_default_method_stay_the_same(found: dict[str, Any]) -> None:
     plain, fused = found["losses"]
     assert fused == pytest.approx(plain, rel=1e-5)
+
+
+def test_where_there_is_no_gpu_the_trouble_is_told_and_not_raised() -> None:
+    assert trouble_with_triton(torch.device("cpu"))

@@ -8,13 +8,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 from twincluster.backbones import ResNet
+from twincluster.batch_norm import BatchNorm2d
 from twincluster.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,19 +32,34 @@ def captured(trainer: Trainer) -> Step:
     cudnn, chosen = torch.backends.cudnn, torch.backends.cudnn.benchmark
     cudnn.benchmark = True  # kernels are picked once, while rehearsing
     alone = trainer.processes.count == 1
-    fuse(trainer.method)
-    if trainer.config.train.compile and alone and trainer.parts == 1:
-        trainer.losses, trainer.view = torch.compile(trainer.losses), torch.compile(trainer.view)
+    if problem := trouble_with_triton(trainer.device):
+        trainer.reporter.warn(f"Triton, which compiles for the GPU, does not work: {problem}; steps take longer")
+    else:
+        fuse(trainer.method)
+        if trainer.config.train.compile and alone and trainer.parts == 1:
+            trainer.losses, trainer.view = torch.compile(trainer.losses), torch.compile(trainer.view)
     step = within_memory(trainer, _graph if alone else rehearsed)
     cudnn.benchmark = chosen
     return step
 
 
+def trouble_with_triton(device: torch.device) -> str:
+    """What it says where it is not installed, finds no C compiler, or does not know the GPU; else nothing."""
+    try:
+        from twincluster.norm_kernels import settle
+
+        images = torch.zeros(1, 16, 4, 4, device=device, dtype=torch.bfloat16)
+        settle(images.contiguous(memory_format=torch.channels_last), BatchNorm2d(16).to(device))
+    except Exception as error:  # of its compiler, its driver, or the import
+        return str(error).splitlines()[0] if str(error) else type(error).__name__
+    return ""
+
+
 def fuse(method: nn.Module) -> None:
-    """Have residual networks train with kernels of our own, written in Triton, which not every system has."""
+    """Have residual networks train with kernels of our own, which are written in Triton."""
     for backbone in method.modules():
         if isinstance(backbone, ResNet):
-            backbone.fused = find_spec("triton") is not None
+            backbone.fused = True
 
 
 def within_memory(trainer: Trainer, attempt: Callable[[Trainer], Step]) -> Step:
