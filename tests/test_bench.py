@@ -39,6 +39,11 @@ def test_bench_alone_lists_the_benchmarks_with_a_line_each(capsys: pytest.Captur
         (["train", "--method", "k-means"], "no method 'k-means'"),
         (["train", "--set", "train.speed=3"], "train.speed"),
         (["memory", "--images", "0"], "--images"),
+        (["predict", "nowhere"], "nowhere: no such file, folder or data set"),
+        (["growth", "--plot", "nowhere/growth.svg"], "name a .svg, .png or .pdf file, in a folder that exists"),
+        (["growth", "--plot", "growth.txt"], "name a .svg, .png or .pdf file"),
+        (["methods", "--data", "digits", "--out", __file__], "a file: name a folder"),
+        (["longtail", "digits", "--seed", "-1"], "--seed: expected a whole number from 0 to 4294967295, not -1"),
     ],
 )
 def test_bad_input_is_told_in_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

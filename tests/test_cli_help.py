@@ -1,10 +1,13 @@
 """The pages of --help: filled to the width of the terminal, in plain text, and complete."""
 
+import functools
+import inspect
 import io
 import re
+from typing import get_args, get_type_hints
 
 import pytest
-from cyclopts import App
+from cyclopts import App, CycloptsError
 from rich.console import Console
 
 from twincluster import cli
@@ -57,6 +60,26 @@ def test_a_usage_names_what_may_be_left_out(words: tuple[str, ...]) -> None:
     assert not re.search(r"ARGS|FLOAT|INT\b", page)
     for name in re.findall(r"\[([A-Z]+)\]", page.splitlines()[0].replace("[OPTIONS]", "")):
         assert re.search(rf"\nArguments:\n(  .*\n)*  {name} ", page)
+
+
+def test_whole_numbers_are_never_rounded() -> None:
+    """By any option of any command that is of type int."""
+    found = set()
+    for words in pages(cli.app):
+        command = functools.reduce(lambda app, word: app[word], words, cli.app).default_command
+        if command is None:
+            continue
+        needed = [p for p in inspect.signature(command).parameters.values() if p.default is p.empty]
+        given = [word for p in needed for word in ([] if p.kind is p.POSITIONAL_ONLY else [f"--{p.name}"]) + ["csv"]]
+        for name, hint in get_type_hints(command).items():
+            option = f"--{name.replace('_', '-')}"
+            for number in ("1.5", "1e3", "0x10", "-1", "ten") if int in (hint, *get_args(hint)) else ():
+                said = rf"{option}: expected a whole number (of at least|from) \d.*, not {number}"
+                with pytest.raises(CycloptsError, match=said):
+                    cli.app.parse_args([*words, *given, option, number], exit_on_error=False, print_error=False)
+                found.add((*words, option))
+    assert found > {("fit", "--seed"), ("demo", "--epochs"), ("serve", "--port"), ("bench", "longtail", "--seed")}
+    assert len(found) > 30
 
 
 def test_the_first_page_begins_with_what_comes_first() -> None:

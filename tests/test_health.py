@@ -91,6 +91,16 @@ def test_empty_clusters_warn_unless_there_are_too_few_rows_to_tell() -> None:
     assert "55 of 100 are empty" in warning_of([2] * 10 + [3] * 10 + [2] * 25 + [0] * 55)
 
 
+def test_a_finished_run_has_no_empty_cluster_by_chance() -> None:
+    """What it was asked for it does not have, however few images there are; nothing but sizes is judged."""
+    few = [2] * 46 + [0] * 54
+    assert warning_of(few) == ""
+    assert "54 of 100 are empty" in (Health.of_result(few).warning("tcc") or "")
+    assert "holds 100% of the images (they are the same, or" in (Health.of_result([50, 0, 0]).warning("anchored") or "")
+    assert "they are the same" not in (Health.of_result([49, 1]).warning("anchored") or "")
+    assert Health.of_result([3, 1, 1]).warning("anchored") is None
+
+
 def test_few_rows_drawn_evenly_rarely_raise_a_false_alarm() -> None:
     generator = torch.Generator().manual_seed(0)
     for n_clusters, n in [(10, 40), (10, 100), (100, 128), (1000, 320)]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from cyclopts import App, Parameter, Token
+from cyclopts import App, Parameter
 
 import twincluster
 from twincluster import bench
@@ -21,22 +22,17 @@ from twincluster.exits import resumable, status_of
 from twincluster.explorer.command import serve
 from twincluster.export.command import export
 from twincluster.launch import decided, in_turn, refuse_several
-from twincluster.options import cluster_settings, configure, network_settings
+from twincluster.options import cluster_settings, configure, how_long, network_settings
 from twincluster.recipe import load_recipe, recipe_names
 from twincluster.report.command import labels_of, report, report_after_fit
+from twincluster.whole_numbers import Count, Seed
 
 if TYPE_CHECKING:
     from twincluster.images.listing import Listing
 
 
-def _whole(_: type, tokens: Sequence[Token]) -> int:
-    """Cyclopts itself would round 1.5."""
-    if not re.fullmatch(r"[+-]?\d+", said := tokens[0].value):
-        raise ValueError(f"expected a whole number, not {said}")
-    return int(said)
-
-
-Whole = Annotated[int, Parameter(converter=_whole)]
+Split = Literal["all", "train", "test"]
+Out = Annotated[Path | None, Parameter(name=("--out", "-o"))]
 TOGETHER = ("fit", "demo")  # what several processes, started by torchrun, do together
 
 app = App(
@@ -79,16 +75,16 @@ def fit(
     /,
     *,
     clusters: Annotated[str | None, Parameter(name=("--clusters", "-k"))] = None,
-    out: Annotated[Path | None, Parameter(name=("--out", "-o"))] = None,
+    out: Out = None,
     recipe: str | None = None,
     method: str | None = None,
     backbone: str | None = None,
-    epochs: Whole | None = None,
+    epochs: Count | None = None,
     minutes: float | None = None,
     settings: Annotated[list[str] | None, Parameter(name="--set", negative=())] = None,
     labels: str | None = None,
-    split: Literal["all", "train", "test"] = "all",
-    seed: Whole | None = None,
+    split: Split = "all",
+    seed: Seed | None = None,
     device: Literal["auto", "cpu", "cuda"] | None = None,
     precision: Literal["auto", "float32", "bf16"] | None = None,
     data_root: Path | None = None,
@@ -112,8 +108,8 @@ def fit(
     out
         The run folder to write; runs/NAME when left out.
     recipe
-        A recipe by name (`twincluster recipes` lists them) or a TOML file. Left out, it is `default`, or `gpu` for
-        20,000 images and more where there is one, or `rows` for an array of rows, or `pretrained` with a pretrained
+        A recipe by name (`twincluster recipes` lists them) or a TOML file. Left out, it is `default`, or `gpu` where
+        there is a GPU and 20,000 images or more, or `rows` for an array of rows, or `pretrained` with a pretrained
         backbone.
     method
         A method by name (`twincluster methods` lists them) instead of the recipe's, or package.module:Class, one of
@@ -149,48 +145,25 @@ def fit(
     tensorboard
         Also write the metrics for TensorBoard, into the run folder.
     """
-    if epochs is not None and minutes is not None:
-        raise InputError("--epochs and --minutes both say how long to train: give one of them")
     if resume and out is None:
         raise InputError("--resume continues the run in --out: say which, for example --out runs/photos")
-    _above_zero(epochs=epochs, minutes=minutes)
-    minutes = 0.0 if epochs else minutes
     changes = ({"method": method} if method else {}) | parse_overrides(settings or ())
-    train: dict[str, object] = {"epochs": epochs, "minutes": minutes, "device": device, "precision": precision}
+    train: dict[str, object] = {**how_long(epochs, minutes), "device": device, "precision": precision}
     train |= network_settings(backbone, changes)
     options = {**cluster_settings(clusters), "seed": seed, "train": train}
-    config = configure(recipe or ("pretrained" if "encoder" in train else "default"), changes, options)
-    out = out or _next_free(Path("runs") / _run_name(source), config)
-
-    from twincluster.images.sources import location_of, open_source
-
-    # before torch: a wrong name is told at once
-    listing = in_turn(config.train.device, lambda: open_source(source, labels=labels, root=data_root))
-    _announce(listing, config)
-
-    from twincluster import pipeline
-    from twincluster.methods import import_method
-    from twincluster.progress import Progress
-
+    configured = partial(configure, settings=changes, options=options)
+    config = configured(recipe or ("pretrained" if "encoder" in train else "default"))
     if ":" in str(named := changes.get("method", "")):
+        from twincluster.methods import import_method
+
         import_method(named)  # who names code here wants it to run; a recipe or a run that does is not enough
-    if recipe is None and "encoder" not in train:
-        config = _suited(config, listing, lambda name: configure(name, changes, options))
-    board = out / "tensorboard" if tensorboard else None
-    with resumable(out, "the same command with"), Progress(tensorboard=board) as progress:
-        fitted = pipeline.fit(
-            listing, config, out, location=location_of(source), root=data_root, split=split, resume=resume,
-            reporter=progress, decoding=progress.decoding, encoding=progress.encoding,
-        )  # fmt: skip
-    print(fitted.summary(), flush=True)
-    _tell_empty(fitted.assignments.sizes(fitted.config.n_clusters))
-    truth = labels_of(listing)
-    del listing  # the report opens the source itself, and an array counts in memory as often as it is open
-    report_after_fit(fitted.run, data_root, truth, progress)
+    out = out or _next_free(Path("runs") / _run_name(source), config)
+    recipes = configured if recipe is None and "encoder" not in train else None
+    _cluster(source, config, recipes, out, labels, split, data_root, resume, tensorboard)
 
 
 @app.command(group=START)
-def demo(*, out: Path | None = None, seed: Whole = 0, epochs: Whole | None = None) -> None:
+def demo(*, out: Out = None, seed: Seed = 0, epochs: Count | None = None) -> None:
     """Cluster 1,797 embedded images of digits in a minute or two, beside k-means, Ward and spectral clustering.
 
     Example: twincluster demo
@@ -204,7 +177,6 @@ def demo(*, out: Path | None = None, seed: Whole = 0, epochs: Whole | None = Non
     epochs
         Passes over the data instead of the recipe's; 1 shows all there is to see in seconds, with poor clusters.
     """
-    _above_zero(epochs=epochs)
     config = configure("digits", {}, {"seed": seed, "train": {"epochs": epochs}})
     out = out or _next_free(Path("runs") / "demo", config)
 
@@ -245,6 +217,38 @@ def methods() -> None:
         print(f"{name:32} {(method.__doc__ or '').strip().splitlines()[0]}")
 
 
+def _cluster(
+    source: str, config: Config, recipes: Callable[[str], Config] | None, out: Path, labels: str | None, split: Split,
+    root: Path | None, resume: bool, tensorboard: bool,
+) -> None:  # fmt: skip
+    """Train, and write the run and its report. Where nobody named a recipe, `recipes` makes settings of any."""
+    from twincluster.images.sources import location_of, open_source
+
+    # before torch: a wrong name is told at once
+    listing = in_turn(config.train.device, lambda: open_source(source, labels=labels, root=root))
+    _announce(listing, config)
+
+    from twincluster import pipeline
+    from twincluster.evaluate import Health
+    from twincluster.progress import Progress
+
+    if recipes:
+        config = _suited(config, listing, recipes)
+    board = out / "tensorboard" if tensorboard else None
+    with resumable(out, "the same command with"), Progress(tensorboard=board) as progress:
+        fitted = pipeline.fit(
+            listing, config, out, location=location_of(source), root=root, split=split, resume=resume,
+            reporter=progress, decoding=progress.decoding, encoding=progress.encoding,
+        )  # fmt: skip
+        sizes = fitted.assignments.sizes(fitted.config.n_clusters)
+        if warning := Health.of_result(sizes).warning(config.method):
+            progress.warn(warning)
+    print(fitted.summary(), flush=True)
+    truth = labels_of(listing)
+    del listing  # the report opens the source itself, and an array counts in memory as often as it is open
+    report_after_fit(fitted.run, root, truth, progress)
+
+
 def _announce(listing: Listing, config: Config) -> None:
     others = f" ({listing.skipped:,} other file{'s' * (listing.skipped != 1)} left alone)" if listing.skipped else ""
     wanted = str(config.n_clusters or "{} to {}".format(*config.clusters_between))
@@ -252,7 +256,7 @@ def _announce(listing: Listing, config: Config) -> None:
 
 
 def _suited(config: Config, listing: Listing, recipe: Callable[[str], Config]) -> Config:
-    """The settings of the recipe that suits data and device, where nobody named one; `recipe` makes settings of it."""
+    """The settings of the recipe that suits data and device."""
     from twincluster.opening import by_device
 
     if listing.is_rows:
@@ -261,22 +265,6 @@ def _suited(config: Config, listing: Listing, recipe: Callable[[str], Config]) -
     if note:
         print(note, flush=True)
     return config
-
-
-def _tell_empty(sizes: list[int]) -> None:
-    if not (empty := sizes.count(0)):
-        return
-    if len(sizes) - empty == 1:
-        note = "all images are in one cluster: they are the same, or the network sees no difference between them"
-    else:
-        note = f"{empty:,} of {len(sizes):,} clusters are empty: ask for fewer, or train longer"
-    print(f"warning: {note}", file=sys.stderr, flush=True)
-
-
-def _above_zero(**options: float | None) -> None:
-    for name, value in options.items():
-        if value is not None and not value > 0:
-            raise InputError(f"--{name} is {value}: give a number above 0")
 
 
 def _run_name(source: str) -> str:

@@ -64,7 +64,7 @@ class PlainHelp:
             console.print(line, soft_wrap=True)
 
     def render_usage(self, console: Any, options: Any, usage: Any) -> None:
-        words = str(usage).strip().removeprefix("Usage:").replace("[ARGS]", "[SOURCE]").split()  # no other is optional
+        words = str(usage).strip().removeprefix("Usage:").split()
         for place, before in enumerate(words[:-1], start=1):
             words[place] = TAKES.get(before, words[place])
         console.print(_text(f"Usage: {' '.join(words)}\n", "bold"), soft_wrap=True)

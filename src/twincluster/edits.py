@@ -81,7 +81,7 @@ class Edits:
 
     def features(self, rows: np.ndarray) -> np.ndarray:
         """(m,D) what the network makes of rows of the run, computed from their images, which must still be there."""
-        from twincluster.export.inputs import Inputs  # which imports torch
+        from twincluster.inputs import Inputs  # which imports torch
 
         return Inputs(self._run).features_of(rows)
 

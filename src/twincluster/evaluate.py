@@ -6,7 +6,7 @@ Shapes: N rows, K clusters, C classes, D feature.
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -166,6 +166,12 @@ class Health:
     agreement: float | None  # share of rows whose argmax is the same in two views
     strain: float = 0.0  # what a prior on sizes takes, in nats
     empty: int | None = None  # clusters without a row, where that is known better than from the sizes of views
+    final: bool = False  # the sizes are those of the result, which no other epoch will mend
+
+    @classmethod
+    def of_result(cls, sizes: list[int]) -> Self:
+        """What the sizes of a finished run tell: whether it collapsed, and no more."""
+        return cls(sizes, confidence=1.0, marginal_entropy=1.0, agreement=None, final=True)
 
     def warning(self, method: str) -> str | None:
         """One sentence on what is wrong and what to try with this method, or None."""
@@ -184,13 +190,14 @@ class Health:
         n_clusters, n_rows = len(self.sizes), sum(self.sizes)
         largest = max(self.sizes) / n_rows
         if n_clusters > 1 and largest > DOMINANT_SHARE:
+            why = " (they are the same, or the network sees no difference between them)" if largest == 1 else ""
             return (
-                f"the clusters collapsed: one of {n_clusters} holds {largest:.0%} of the images; lower"
+                f"the clusters collapsed: one of {n_clusters} holds {largest:.0%} of the images{why}; lower"
                 f" optimiser.learning_rate, make clusters more even with {evener}, or ask for fewer"
             )
         empty = self.sizes.count(0) if self.empty is None else self.empty
         expected = n_clusters * (1 - 1 / n_clusters) ** n_rows  # empty by chance: few rows cannot fill many clusters
-        if empty > expected + 3 * math.sqrt(expected):
+        if empty > (0 if self.final else expected + 3 * math.sqrt(expected)):
             return (
                 f"the clusters collapsed: {empty} of {n_clusters} {'is' if empty == 1 else 'are'} empty; ask for fewer"
                 f" clusters, or make them more even with {evener}"

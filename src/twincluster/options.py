@@ -85,7 +85,7 @@ def clusters_of(n_clusters: Any) -> int:
 
 
 def how_long(epochs: Any, minutes: Any) -> dict[str, float]:
-    """`epochs` or `minutes` of the estimator as settings."""
+    """`epochs` or `minutes` as settings."""
     if epochs is not None and minutes is not None:
         raise InputError("epochs and minutes both say how long to train: give one of them")
     if epochs is not None:

@@ -14,7 +14,7 @@ from edited_runs import features
 from small_runs import pictures
 from twincluster.edits import Edits
 from twincluster.evaluate import score
-from twincluster.export.inputs import Inputs
+from twincluster.inputs import Inputs
 from twincluster.report.gather import gather
 from twincluster.report.material import open_material
 from twincluster.report.page import write_report

@@ -13,8 +13,8 @@ from update_runs import counts, pictures, rows_of, updated
 
 import twincluster
 from command_line import TINY, colours, worked
-from twincluster.export.inputs import Inputs
 from twincluster.images.sources import open_source
+from twincluster.inputs import Inputs
 from twincluster.results import Assignments, Run
 from twincluster.update import update
 

@@ -12,7 +12,9 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from twincluster.bench import speed as speed  # has commands of its own
-from twincluster.bench.arguments import Clusters, Count, DataRoot, Device, MadeUp, Rounds, Settings, Side, commands
+from twincluster.bench.arguments import Clusters, DataRoot, Device, MadeUp, Rounds, Settings, Side, commands
+from twincluster.errors import InputError
+from twincluster.whole_numbers import Count, Seed
 
 __all__ = ["commands"]
 
@@ -30,7 +32,7 @@ def bench_augment(*, rounds: Rounds = 5, batches: Count = 4, batch_size: Count =
     batch_size
         Images in a batch.
     side
-        Of an image and of its views, in pixels.
+        Width and height of an image and of its views, in pixels.
     """
     from twincluster.bench.augment import measure
 
@@ -61,7 +63,7 @@ def bench_methods(
     data
         What `fit` takes as SOURCE, with labels: a named set, or see --labels. They are scored against, nothing else.
     minutes
-        Of training for each method and seed.
+        Minutes of training for each method and seed.
     seeds
         How often each runs, with the seeds 0, 1, 2 and so on.
     methods
@@ -77,6 +79,9 @@ def bench_methods(
     labels
         As for `fit`: `folders`, or a file (.csv or .parquet with path,label, or .npy).
     """
+    if out and out.is_file():
+        raise InputError(f"--out is {out}, a file: name a folder, new or of an earlier `twincluster bench methods`")
+
     from twincluster.bench.methods import Asked, measure
 
     names = [name.strip() for name in methods.split(",") if name.strip()] if methods else []
@@ -116,19 +121,19 @@ def bench_startup(*, runs: Count = 9) -> None:
     print(measure(runs).to_text())
 
 
-@commands.command(name="longtail")
+@commands.command(name="longtail", usage="twincluster bench longtail [OPTIONS] [SOURCE]")
 def bench_longtail(
     source: str = "cifar10",
     /,
     *,
     ratio: Annotated[float, Parameter(validator=Number(gte=1))] = 100.0,
     images: Count = 3000,
-    seed: int = 0,
+    seed: Seed = 0,
     balance: Annotated[list[float] | None, Parameter(negative=())] = None,
     settings: Settings = None,
     data_root: DataRoot = None,
 ) -> None:
-    """Clusters of a long-tailed subset at several balances.
+    """Clusters of a long-tailed subset at several balances, with the recipe `pretrained`.
 
     Example: twincluster bench longtail cifar10 --ratio 100
 
@@ -137,15 +142,13 @@ def bench_longtail(
     source
         A named set.
     ratio
-        Of the largest class to the smallest; sizes between fall exponentially. 1: all alike.
+        Size of the largest class divided by that of the smallest; sizes between fall exponentially. 1: all alike.
     images
-        In the subset, about.
+        Images in the subset, about.
     seed
         Decides which classes are large, which images are taken, and every draw in training.
     balance
         A value of anchored.balance; may be repeated. Left out: -1, 0 and 1.
-    settings
-        Change one setting of the recipe `pretrained`, as in --set train.encoder=pretrained@224. May be repeated.
     """
     from twincluster.bench.longtail import measure
 

@@ -6,11 +6,16 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
-from cyclopts.validators import Number
 
-commands = App(name="bench", help="Measure speed and memory on this machine.")
+from twincluster.whole_numbers import whole
 
-Count = Annotated[int, Parameter(validator=Number(gte=1))]
+commands = App(
+    name="bench",
+    help="""Measure speed and memory on this machine.
+
+    Example: twincluster bench startup""",
+)
+
 Settings = Annotated[
     list[str] | None,
     Parameter(name="--set", negative=(), help="Change one setting, as in --set train.backbone=small. May be repeated."),
@@ -22,10 +27,8 @@ MethodName = Annotated[
 Device = Annotated[
     Literal["auto", "cpu", "cuda"] | None, Parameter(help="auto (the default) takes a GPU when there is one.")
 ]
-Rounds = Annotated[
-    int, Parameter(validator=Number(gte=1), help="How often each takes its turn; the table holds medians.")
-]
-MadeUp = Annotated[int, Parameter(validator=Number(gte=1), help="How many images to make up.")]
-Clusters = Annotated[int, Parameter(validator=Number(gte=1), help="How many clusters they are in.")]
-Side = Annotated[int, Parameter(validator=Number(gte=1), help="Of an image, in pixels.")]
+Rounds = Annotated[int, whole(1), Parameter(help="How often each takes its turn; the table holds medians.")]
+MadeUp = Annotated[int, whole(10), Parameter(help="How many images to make up.")]  # fewer are no ten clusters
+Clusters = Annotated[int, whole(1), Parameter(help="How many clusters they are in.")]
+Side = Annotated[int, whole(1), Parameter(help="Width and height of an image, in pixels.")]
 DataRoot = Annotated[Path | None, Parameter(help="Where named data sets are kept; else $TWINCLUSTER_DATA.")]

@@ -155,7 +155,8 @@ def _known(names: Sequence[str]) -> list[str]:
             import_method(name)  # who names code here wants it to run
         elif name not in METHODS and name not in CLASSICS:
             every = [*METHODS, *CLASSICS]
-            raise InputError(f"there is no method {name!r}{closest(name, every) or ': choose of ' + ', '.join(every)}")
+            hint = closest(name, every) or f": choose from {', '.join(every)}, or give package.module:Class"
+            raise InputError(f"there is no method {name!r}{hint}")
     return list(dict.fromkeys(names))
 
 

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from cyclopts.validators import Number
 
-from twincluster.bench.arguments import Count, Device, MethodName, Recipe, Rounds, Settings, commands
-
-Some = Annotated[int, Parameter(validator=Number(gte=0))]
+from twincluster.bench.arguments import Device, MethodName, Recipe, Rounds, Settings, commands
+from twincluster.errors import InputError
+from twincluster.whole_numbers import Count, CountOrNone
 
 
 @commands.command(name="train")
@@ -20,7 +19,7 @@ def bench_train(
     method: MethodName = None,
     steps: Count | None = None,
     device: Device = None,
-    kernels: Some = 0,
+    kernels: CountOrNone = 0,
     settings: Settings = None,
 ) -> None:
     """Training speed of a recipe on made-up images, beside the least time it could take, and its memory.
@@ -89,6 +88,9 @@ def bench_growth(
     plot
         A file for the curves, whose name says the type: .svg, .png or .pdf.
     """
+    if plot and (plot.suffix.lower() not in (".svg", ".png", ".pdf") or not plot.parent.is_dir()):
+        raise InputError(f"--plot is {plot}: name a .svg, .png or .pdf file, in a folder that exists")
+
     from twincluster.bench.growth import measure
 
     found = measure(recipe, device, settings or [])
@@ -115,9 +117,9 @@ def bench_feed(
     Parameters
     ----------
     steps
-        Of an epoch. Left out: those of 60,000 images on a GPU, 4 on a CPU.
+        Steps of an epoch. Left out: those of 60,000 images on a GPU, 4 on a CPU.
     side
-        Of the images in the file, in pixels. Left out: that of training.
+        Width and height of the images in the file, in pixels. Left out: that of training.
     """
     from twincluster.bench.feed import measure
     from twincluster.bench.train import configure
@@ -125,7 +127,7 @@ def bench_feed(
     print(measure(configure(recipe, method, device, settings or []), rounds, steps, side).to_text())
 
 
-@commands.command(name="store")
+@commands.command(name="store", usage="twincluster bench store [OPTIONS] [SOURCE]")
 def bench_store(
     source: str | None = None,
     /,
@@ -133,7 +135,7 @@ def bench_store(
     images: Count = 2000,
     side: Count = 144,
     rounds: Rounds = 3,
-    start: Some = 100_000,
+    start: CountOrNone = 100_000,
 ) -> None:
     """Files decoded into a store, beside what Pillow alone decodes, and the time to start on a store that is there.
 
@@ -146,7 +148,7 @@ def bench_store(
     images
         Files of it to decode.
     side
-        Of the decoded images, in pixels.
+        Width and height of the decoded images, in pixels.
     start
         Files that a second run starts on, small and made up; 0 leaves this part out.
     """
@@ -157,7 +159,7 @@ def bench_store(
         print("\n" + measure_start(start, rounds).to_text())
 
 
-@commands.command(name="predict")
+@commands.command(name="predict", usage="twincluster bench predict [OPTIONS] [SOURCE]")
 def bench_predict(
     source: str | None = None,
     /,
@@ -165,7 +167,7 @@ def bench_predict(
     recipe: Recipe = "cifar10",
     method: MethodName = None,
     images: Count | None = None,
-    files: Some = 10_000,
+    files: CountOrNone = 10_000,
     rounds: Rounds = 3,
     device: Device = None,
     settings: Settings = None,
@@ -179,14 +181,17 @@ def bench_predict(
     source
         A folder of JPEG files. Left out: made-up ones of the size of training.
     images
-        In the array. Left out: 200,000 on a GPU, 1,024 on a CPU.
+        Images in the array. Left out: 200,000 on a GPU, 1,024 on a CPU.
     files
         Files to predict; 0 leaves this part out.
     """
     from twincluster.bench.predict import measure_arrays, measure_files
     from twincluster.bench.train import configure
+    from twincluster.images.sources import open_source
 
     config = configure(recipe, method, device, settings or [])
+    if source and files:
+        open_source(source)  # a wrong path is told before anything is measured
     print(measure_arrays(config, images, rounds).to_text(), flush=True)
     if files:
         print("\n" + measure_files(config, source, files).to_text())
@@ -212,7 +217,7 @@ def bench_same(
     method
         A clustering method; may be repeated. Left out: anchored and tcc.
     steps
-        From one seed.
+        How many steps are compared, from one seed.
     """
     from twincluster.bench.same import measure
     from twincluster.bench.train import configure

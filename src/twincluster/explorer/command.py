@@ -6,17 +6,15 @@ import importlib.util
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import Parameter
-from cyclopts.validators import Number
-
 from twincluster.errors import InputError
+from twincluster.whole_numbers import whole
 
 
 def serve(
     run: Path,
     /,
     *,
-    port: Annotated[int, Parameter(validator=Number(gte=0, lte=65535))] = 8765,
+    port: Annotated[int, whole(0, 65535)] = 8765,
     host: str = "127.0.0.1",
     data_root: Path | None = None,
 ) -> None:

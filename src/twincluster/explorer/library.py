@@ -19,10 +19,10 @@ import numpy as np
 from twincluster.edit_lines import unit
 from twincluster.edits import Edits
 from twincluster.errors import InputError
-from twincluster.export.inputs import IS_ROWS, Inputs, Pictures
 from twincluster.images.inputs import Member
 from twincluster.images.kept import cache_folder
 from twincluster.images.store import Images
+from twincluster.inputs import IS_ROWS, Inputs, Pictures
 from twincluster.known import read_stamps
 from twincluster.report.layout import POINTS, Layout, lay_out
 from twincluster.report.material import spread_evenly

@@ -73,7 +73,7 @@ def export(
         return
 
     from twincluster.export import folders, huggingface, onnx, tables
-    from twincluster.export.inputs import Inputs
+    from twincluster.inputs import Inputs
     from twincluster.progress import Progress
 
     with Progress() as progress:

@@ -22,10 +22,10 @@ from twincluster.corrected import JUNK_STATUS
 from twincluster.errors import InputError
 from twincluster.export import moves
 from twincluster.export.folder_names import JUNK_FOLDER, UNREADABLE_FOLDER, folder_names, numbered, safe_name
-from twincluster.export.inputs import Inputs, is_there
 from twincluster.export.tables import guesses
 from twincluster.images.folders import printable
 from twincluster.images.inputs import Member, open_input
+from twincluster.inputs import Inputs, is_there
 
 Mode = Literal["symlink", "copy", "move"]
 VERBS: dict[Mode, tuple[str, str]] = {

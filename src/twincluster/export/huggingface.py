@@ -20,9 +20,9 @@ from twincluster.edits import FILE as EDITS
 from twincluster.edits import Edits
 from twincluster.errors import InputError
 from twincluster.evaluate import Scores, score
-from twincluster.export.inputs import Inputs
 from twincluster.findings import trained_on, truth_of
 from twincluster.images.folders import printable
+from twincluster.inputs import Inputs
 from twincluster.pipeline import rows_to_score
 from twincluster.results import Assignments, Run
 

@@ -13,8 +13,8 @@ from typing import Any, Literal
 import numpy as np
 
 from twincluster.errors import InputError
-from twincluster.export.inputs import Inputs
 from twincluster.images.inputs import Member
+from twincluster.inputs import Inputs
 from twincluster.results import check_table
 
 FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # what a cell begins with that a spreadsheet computes

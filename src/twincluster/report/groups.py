@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from twincluster.export.inputs import Inputs
+from twincluster.inputs import Inputs
 from twincluster.results import Assignments
 
 

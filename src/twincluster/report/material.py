@@ -19,10 +19,10 @@ from twincluster.config import Config
 from twincluster.derive import resolve_device
 from twincluster.errors import InputError
 from twincluster.evaluate import Scores, score
-from twincluster.export.inputs import Inputs, Pictures
 from twincluster.findings import truth_of
 from twincluster.images.labels import Labels
 from twincluster.images.listing import Listing
+from twincluster.inputs import Inputs, Pictures
 from twincluster.pipeline import Split, rows_to_score
 from twincluster.report.groups import Groups, corrected_rows
 from twincluster.results import Assignments, Run
@@ -77,11 +77,15 @@ def open_material(
     root: Path | None = None,
     *,
     truth: Labels | None = None,
+    source: Listing | None = None,
     device: str = "auto",
     decoding: Told | None = None,
 ) -> Material:
-    """`labels` as `twincluster evaluate` takes them; `truth` is what they say, where that is known already."""
+    """`labels` as `twincluster evaluate` takes them; `truth` is what they say and `source` what the run was trained on,
+    where that is known already."""
     inputs = Inputs(run, root, device, decoding)
+    if source is not None:
+        inputs.listing = source  # else it is listed again
     (assignments, groups), data = corrected_rows(inputs), inputs.data
     known: dict[str, Any] = {"choice": run.read_choice(), "metrics": run.read_metrics()}
     known["pictures"], known["no_pictures"] = inputs.pictures()

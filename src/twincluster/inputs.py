@@ -23,7 +23,6 @@ from twincluster.edit_replay import State
 from twincluster.edits import Edits
 from twincluster.encoders import load_encoder
 from twincluster.errors import InputError
-from twincluster.export.stored import open_stored
 from twincluster.findings import own_source, reopen
 from twincluster.images.inputs import Member
 from twincluster.images.sources import Listing, open_source
@@ -31,6 +30,7 @@ from twincluster.images.store import Images, open_images
 from twincluster.known import base_of, read_stamps, row_names, stamps_of
 from twincluster.opening import open_with
 from twincluster.results import Assignments, Run
+from twincluster.stored import open_stored
 
 IS_ROWS = "the inputs are rows of numbers, which have no pictures"
 
