@@ -84,7 +84,7 @@ def test_predict_asks_the_same_of_its_source(workplace: Path) -> None:
     assert (
         "is not a run: it has no config.json" in command("predict", "empty", "images.npy", "--out", "a.csv").complaint
     )
-    assert "is not a run: it has no config.json" in command("evaluate", "nowhere").complaint
+    assert "is not a run: there is no such folder" in command("evaluate", "nowhere").complaint
     assert "name that ends in .csv or .parquet" in command("predict", "run", "images.npy", "--out", "new.txt").complaint
     Path("folder.csv").mkdir()
     assert "folder.csv is a folder" in command("predict", "run", "images.npy", "--out", "folder.csv").complaint

@@ -202,6 +202,7 @@ def test_numbers_as_people_write_them(text: str, value: float) -> None:
         (["tcc=1", "tcc.alpha=0.5"], "--set 'tcc.alpha=0.5': tcc is set to 1 as well; give it one or the other"),
         (["tcc.alpha.more=1"], "tcc.alpha is {'more': 1}: expected a number"),
         (["tcc.aplha=1"], "no setting 'tcc.aplha', did you mean 'tcc.alpha'?"),
+        (["alpha=1"], "no setting 'alpha', did you mean tcc.alpha?"),
         (["=1"], "no setting '': expected one of method, n_clusters"),
         (["train.minutes=nan"], "train.minutes is nan: expected a finite number"),
     ],

@@ -160,11 +160,14 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
         InputError, match="run exists and is not empty: choose another --out, or continue it with --res"
     ):
         Run.create(tmp_path / "run")
-    for taken in (tmp_path / "file", tmp_path):
-        with pytest.raises(InputError, match="exists and is not empty: choose another --out$"):
-            Run.create(taken)
+    with pytest.raises(InputError, match="exists and is not empty: choose another --out$"):
+        Run.create(tmp_path)
+    with pytest.raises(InputError, match="file is a file: choose another --out$"):
+        Run.create(tmp_path / "file")
     with pytest.raises(InputError, match="is not a run: it has no config.json"):
-        Run.open(tmp_path / "empty")
+        Run.open(tmp_path / "a")
+    with pytest.raises(InputError, match="is not a run: there is no such folder"):
+        Run.open(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("content", [

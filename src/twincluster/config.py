@@ -218,7 +218,7 @@ def _replace(section: Any, settings: Mapping[str, Any], prefix: str) -> Any:
     for name, value in settings.items():
         if name not in types_of:
             known = f"expected one of {', '.join(types_of)}" if types_of else "this method has none of its own"
-            hint = closest(name, types_of, prefix) or f": {known}"
+            hint = _group_of(name, section) or closest(name, types_of, prefix) or f": {known}"
             raise InputError(f"no setting {prefix + name!r}{hint}")
         current = getattr(section, name)
         if not isinstance(current, str | int | float | tuple):
@@ -229,6 +229,12 @@ def _replace(section: Any, settings: Mapping[str, Any], prefix: str) -> Any:
         else:
             changes[name] = _coerce(value, types_of[name], prefix + name)
     return dataclasses.replace(section, **changes)
+
+
+def _group_of(name: str, section: Any) -> str:
+    """The end of a message to who has left out the group that a setting stands in."""
+    groups = [group for group, held in vars(section).items() if is_dataclass(held) and hasattr(held, name)]
+    return f", did you mean {' or '.join(f'{group}.{name}' for group in groups)}?" if groups else ""
 
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:  # as config.json holds them

@@ -179,13 +179,15 @@ class Run:
     def refuse_if_taken(self) -> None:
         if is_taken(self.folder):
             hint = ", or continue it with --resume" if self._config.is_file() else ""
-            raise InputError(f"{self.folder} exists and is not empty: choose another --out{hint}")
+            state = "exists and is not empty" if self.folder.is_dir() else "is a file"
+            raise InputError(f"{self.folder} {state}: choose another --out{hint}")
 
     @classmethod
     def open(cls, folder: Path | str) -> Run:
         run = cls(folder)
         if not run._config.is_file():
-            raise InputError(f"{run.folder} is not a run: it has no config.json; `twincluster fit` makes one")
+            missing = "it has no config.json" if run.folder.exists() else "there is no such folder"
+            raise InputError(f"{run.folder} is not a run: {missing}; `twincluster fit` makes one")
         return run
 
     def write_config(self, config: Config, shape: DataShape, data: dict[str, Any]) -> None:
