@@ -1,6 +1,7 @@
 """Runs on the features of an encoder: by name, by a module of Python, resumed, saved, predicted with and scored."""
 
 import json
+import pickle
 import warnings
 from pathlib import Path
 
@@ -128,7 +129,8 @@ def test_a_saved_estimator_knows_the_weights_of_its_encoder(tmp_path: Path) -> N
     save_file(build_backbone("small", side=32, n_inputs=3).state_dict(), weights)
     done = command("predict", run, tmp_path / "images.npy", "--out", tmp_path / "new.csv")
     assert "has other weights now than when" in done.complaint
-    for fitted in (model, TwinContrastClustering.load(run, device="cpu")):
+    np.testing.assert_array_equal(model.predict(colours()[0]), model.labels_)  # it still has those it was fitted with
+    for fitted in (pickle.loads(pickle.dumps(model)), TwinContrastClustering.load(run, device="cpu")):
         with pytest.raises(InputError, match="has other weights now than when this model was made"):
             fitted.predict(colours()[0])
     said = worked("evaluate", run).out

@@ -15,8 +15,10 @@ from PIL import Image
 from sklearn.base import clone
 from sklearn.metrics import adjusted_rand_score
 
+from small_encoders import own_weights
 from small_runs import pictures, rows
-from twincluster import TwinContrastClustering, cli
+from twincluster import TwinContrastClustering, cli, opening
+from twincluster.encoders import load_encoder
 from twincluster.errors import InputError
 from twincluster.results import Run
 
@@ -48,7 +50,7 @@ def test_a_generator_loses_no_image(tmp_path: Path) -> None:
 
 
 def test_tensors_of_several_sizes_are_refused_in_words() -> None:
-    with pytest.raises(InputError, match="the tensors differ in shape: resize the images to one size"):
+    with pytest.raises(InputError, match="several shapes: resize the images to one size"):
         on_images().fit([torch.zeros(3, side, side, dtype=torch.uint8) for side in (8, 9)])
 
 
@@ -123,6 +125,17 @@ def test_folder_and_paths_keep_the_place_of_unreadable_files(photo_folder: Path)
         ("", "X is empty"),
         (["a.png", "b.png", "c.png"], r"none of the 3 files can be read \(a.png: missing file\)"),
         (pictures(2)[0], "n_samples=2 is below n_clusters=3"),
+        (np.full((8, 8, 8, 3), np.nan), "with NaN or infinity"),
+        (torch.rand(8, 3, 8, 8), r"got torch.float32 \(8, 3, 8, 8\): .* \(images \* 255\).to\(torch.uint8\)"),
+        (pictures(1)[0][0], r"looks like one colour image: stack several .* or pass images\[None\]"),
+        ([*pictures(4)[0], pictures(1, side=9)[0][0]], "X holds several shapes"),
+        ([*pictures(4)[0], pictures(1)[0][0, ..., 0]], "X holds several shapes"),
+        ([Image.new("RGB", (8, 8)), Image.new("RGB", (8, 0))], "image 1 has no pixels"),
+        ({"image": pictures(8)[0]}, "X is a dict: give the images"),
+        ({"a.png", "b.png"}, "X is a set: give the images"),
+        (list(zip(*pictures(8), strict=True)), "X holds more than images: give them alone"),
+        ([{"image": picture, "label": 0} for picture in pictures(8)[0]], "X holds more than images"),
+        ([("a.png", 0), ("b.png", 1)], "X holds more than images: give them alone"),
     ],
 )
 def test_bad_images_are_refused(wrong: Any, words: str) -> None:
@@ -144,6 +157,71 @@ def test_open_photographs_of_several_sizes_get_what_their_files_get(tmp_path: Pa
     np.testing.assert_array_equal(model.predict([Image.open(file) for file in files]), expected)
     small = [Image.open(file).resize((40 + number, 30)) for number, file in enumerate(files)]
     assert not model.fit(small).config_.train.encoder
+
+
+@pytest.mark.parametrize("changes", [{}, {"settings": QUICK}, {"settings": QUICK | {"train.frame": "letterbox"}}])
+@pytest.mark.parametrize("width", [40, 24], ids=["of several sizes", "of one size"])
+def test_an_open_image_alone_gets_what_it_gets_among_others(
+    width: int, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    random = np.random.default_rng(0)
+    shapes = [(24, random.integers(24, width + 1), 3) for _ in range(12)]
+    images = [Image.fromarray(random.integers(0, 256, shape, np.uint8)) for shape in shapes]
+    model = on_images(recipe="default", **changes).fit(images)
+    model.save(tmp_path / "run")
+    images = [*images, images[0].resize((60, 50))]  # larger than all that the model has seen
+    for each in (model, TwinContrastClustering.load(tmp_path / "run", device="cpu")):
+        together = each.predict_proba(images)
+        np.testing.assert_array_equal(together[:12].argmax(1), model.labels_)
+        alone = np.concatenate([each.predict_proba([image]) for image in images])
+        np.testing.assert_allclose(alone, together, atol=1e-5)
+        np.testing.assert_allclose(each.transform(images[:2]), each.transform(images)[:2], atol=1e-4)
+
+
+def test_open_images_may_come_in_anything_that_holds_them() -> None:
+    pandas = pytest.importorskip("pandas")
+
+    class Album:
+        """As a data set of torch: it can be counted and asked for an item, no more."""
+
+        def __len__(self) -> int:
+            return 12
+
+        def __getitem__(self, row: int) -> Image.Image:
+            return images[row]
+
+    images = [Image.fromarray(picture).resize((8 + row, 8)) for row, picture in enumerate(pictures(12)[0])]
+    model = on_images().fit(images)
+    expected = model.predict_proba(images)
+    for kind in (tuple(images), pandas.Series(images), Album()):
+        np.testing.assert_array_equal(model.predict_proba(kind), expected)
+
+
+def test_a_turned_photograph_among_others_of_its_size() -> None:
+    """Its file is as wide as the others, and the image, upright by its metadata, as high as they are wide."""
+    pixels = pictures(12, side=12)[0][:, :8]
+    images = [Image.fromarray(picture) for picture in pixels]
+    model = on_images(settings=on_images().settings | {"train.frame": "letterbox"}).fit(images)
+    upright = [images[3].transpose(Image.Transpose.ROTATE_270), *images[4:]]
+    images[3].getexif()[0x0112] = 6
+    np.testing.assert_allclose(model.predict_proba(images[3:]), model.predict_proba(upright), atol=1e-5)
+
+
+def test_an_encoder_is_loaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights, pixels = own_weights(tmp_path), pictures(24, side=32)[0]
+    model = TwinContrastClustering(3, backbone=f"small:{weights}", epochs=1, device="cpu", random_state=0).fit(pixels)
+    model.save(tmp_path / "run")
+    pickled = pickle.dumps(model)
+    loaded: list[str] = []
+    monkeypatch.setattr(opening, "load_encoder", lambda name: loaded.append(name) or load_encoder(name))
+    expected = model.predict_proba(pixels)
+    assert not loaded
+    for again in (pickle.loads(pickled), TwinContrastClustering.load(tmp_path / "run", device="cpu")):
+        loaded.clear()
+        for _ in range(2):
+            np.testing.assert_array_equal(again.predict_proba(pixels), expected)
+        assert len(loaded) == 1
+    assert len(pickle.dumps(again)) < len(pickled) + 10_000  # it has not grown by the encoder
 
 
 def test_images_for_rows_and_rows_for_images_are_refused() -> None:

@@ -1,15 +1,18 @@
 """Which recipe images get where nobody named one: it depends on the device."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from small_encoders import colour_encoder
 from twincluster import opening
 from twincluster.config import differences
 from twincluster.derive import MANY
+from twincluster.images.listing import FEW
 from twincluster.images.sources import open_source
-from twincluster.opening import by_device
+from twincluster.opening import by_device, open_for
 from twincluster.options import configure
 
 IMAGES = np.zeros((MANY, 2, 2, 3), np.uint8)
@@ -84,3 +87,14 @@ def test_without_a_gpu_arrays_of_photographs_get_a_pretrained_network_and_small_
     settings["train"]["backbone"] = "resnet18"
     config, note = by_device(recipe("default"), open_source(np.zeros((4, *shape), np.uint8)), recipe)
     assert (config.train.encoder, note) == ("", None)
+
+
+def test_features_of_a_few_images_are_not_kept(own_cache: Path) -> None:
+    """Who asks about image after image would fill the disk."""
+    config = configure("pretrained", {}, {})
+    array = np.random.default_rng(0).integers(0, 256, (FEW + 1, 8, 8, 3), np.uint8)
+    some = open_for(config, open_source(array[:FEW]), encoder=colour_encoder(), device="cpu")
+    assert not list(own_cache.iterdir())
+    more = open_for(config, open_source(array), encoder=colour_encoder(), device="cpu")
+    assert len(list((own_cache / "features").glob("*.npy"))) == 1
+    np.testing.assert_array_equal(some.pixels, more.pixels[:FEW])

@@ -24,7 +24,7 @@ from twincluster.export.command import export
 from twincluster.launch import decided, in_turn, refuse_several
 from twincluster.options import cluster_settings, configure, how_long, network_settings
 from twincluster.recipe import load_recipe, recipe_names
-from twincluster.report.command import labels_of, report, report_after_fit
+from twincluster.report.command import report, report_after_fit
 from twincluster.whole_numbers import Count, Seed
 
 if TYPE_CHECKING:
@@ -244,9 +244,7 @@ def _cluster(
         if warning := Health.of_result(sizes).warning(config.method):
             progress.warn(warning)
     print(fitted.summary(), flush=True)
-    truth = labels_of(listing)
-    del listing  # the report opens the source itself, and an array counts in memory as often as it is open
-    report_after_fit(fitted.run, root, truth, progress)
+    report_after_fit(fitted.run, listing, root, progress)
 
 
 def _announce(listing: Listing, config: Config) -> None:

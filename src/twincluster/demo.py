@@ -14,7 +14,7 @@ from twincluster.config import Config
 from twincluster.evaluate import Scores, score
 from twincluster.images.sources import open_source
 from twincluster.progress import Progress, duration
-from twincluster.report.command import labels_of, report_after_fit
+from twincluster.report.command import report_after_fit
 from twincluster.results import Run
 
 
@@ -45,7 +45,7 @@ def run_demo(out: Path, config: Config) -> None:
     width = max(len(evaluate), len(mine))
     print(f"next: {evaluate:{width}}   the confusion matrix")
     print(f"      {mine:{width}}   your own images", flush=True)
-    report_after_fit(fitted.run, None, labels_of(listing), progress)
+    report_after_fit(fitted.run, listing, None, progress)
 
 
 def classic_scores(images: np.ndarray, labels: np.ndarray, seed: int) -> dict[str, Scores]:

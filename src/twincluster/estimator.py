@@ -24,16 +24,16 @@ from twincluster.config import Config
 from twincluster.derive import data_shape, resolve, resolve_device
 from twincluster.disk import is_taken
 from twincluster.drift import Reference
-from twincluster.encoders import Encoder, load_encoder, wrap_module
+from twincluster.encoders import wrap_module
 from twincluster.engine import Trainer
 from twincluster.errors import InputError
 from twincluster.evaluate import health
-from twincluster.images.objects import as_arrays, as_squares, differ_in_size, is_rows, outline, refuse_too_few
+from twincluster.images.objects import are_open, as_arrays, is_rows, outline, refuse_too_few
 from twincluster.images.sources import Listing, location_of, open_source
 from twincluster.images.store import Images
 from twincluster.known import read_stamps, stamps_of, write_stamps
 from twincluster.methods.base import DataShape, Network
-from twincluster.opening import by_device, later_side, open_for, refuse_other_weights, with_image_size
+from twincluster.opening import by_device, encoder_of, later_side, open_for, squares_for, with_image_size
 from twincluster.options import clusters_of, configure, how_long, in_python, nested, network_settings, python_words
 from twincluster.pipeline import describe
 from twincluster.progress import Watcher
@@ -88,7 +88,7 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
     `X` is, in `fit` as in `predict`, `predict_proba` and `transform`, one of
 
     - uint8 images (n,h,w) or (n,h,w,c), as an array or a tensor; tensors may also be (n,c,h,w),
-    - a list of PIL images, or of paths, or a folder, or any other source that `twincluster fit` takes,
+    - a list of PIL images of any sizes, or of paths, or a folder, or any other source that `twincluster fit` takes,
     - rows of numbers (n,d), as an array, a tensor, a data frame or lists; they are standardised inside.
 
     A file that cannot be read keeps its place: its cluster is -1, its probabilities and its embedding are nan.
@@ -134,12 +134,16 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
     def fit(self, X: Any, y: object = None) -> Self:
         """Train on `X`; `y` is ignored."""
         with python_words(), (watcher := Watcher(self.verbose)):
-            listing = self._listing(X, reset=True)
+            X = as_arrays(X)
+            listing = outline(X) if are_open(X) else self._listing(X, reset=True)
             config, note = self._suited(listing)
             if note:
                 warnings.warn(in_python(note), stacklevel=2)
             config = with_image_size(config, listing)
-            stamps, encoder = stamps_of(listing) if listing.files else (), self._encoder(config)
+            stamps = stamps_of(listing) if listing.files else ()
+            encoder = encoder_of("this model", config, {}, self.backbone)
+            if are_open(X):
+                listing = self._listing(squares_for(config, X, encoder), reset=True)
             images = open_for(config, listing, watcher.decoding, encoder=encoder, device=self.device,
                               encoding=watcher.encoding)  # fmt: skip
             refuse_too_few(images, 0 if self.n_clusters == "auto" else self.n_clusters)
@@ -152,6 +156,7 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         self._keep(method.online, config, data_shape(config, images), 1 if self.n_clusters == 1 else config.n_clusters)
         self._data = describe(images, location_of(X)) | {"columns": list(getattr(self, "feature_names_in_", ()))}
         self._data |= {"encoder": encoder.version} if encoder and encoder.version else {}
+        self._loaded = encoder
         probabilities = self._apply(inference.predict, images)
         if method.choice and (unwell := health(probabilities).warning(config.method)):  # only now K is known
             watcher.warning = watcher.warning or in_python(unwell)
@@ -219,13 +224,13 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
                 model.feature_names_in_ = np.array(names, dtype=object)
         return model
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the encoder, which `config_` names and which may be large."""
+        return {name: value for name, value in super().__getstate__().items() if name != "_loaded"}
+
     def _listing(self, X: Any, *, reset: bool) -> Listing:
         """What `X` holds. Rows are validated by scikit-learn, so that its users meet its messages."""
-        X, at_least = as_arrays(X), 2 if reset else 1
-        if differ_in_size(X):
-            config = self._suited(outline(X))[0] if reset else self.config_
-            encoder = self._encoder(config)
-            X = as_squares(X, encoder.side if encoder else 0, config.train.frame)
+        at_least = 2 if reset else 1
         if is_rows(X):
             X = validate_data(self, X, reset=reset, dtype=np.float64, ensure_min_samples=at_least)
             return open_source(X, labels="none", at_least=1)
@@ -273,18 +278,16 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         X, side, n_inputs = as_arrays(X), self._shape.side, self._shape.n_inputs
         if side and is_rows(X):
             raise InputError(f"this model was fitted on images of {side} pixels: give it images, not rows")
-        encoder = self._encoder(self.config_)
-        refuse_other_weights("this model", self._data, encoder.version if encoder else None)
+        if not hasattr(self, "_loaded"):
+            self._loaded = encoder_of("this model", self.config_, self._data, self.backbone)
+        if are_open(X):
+            X = squares_for(self.config_, X, self._loaded, self._data)
         later = later_side(self.config_, self._data)
-        images = open_for(self.config_, self._listing(X, reset=False), encoder=encoder, device=self.device, side=later)
+        listing = self._listing(X, reset=False)
+        images = open_for(self.config_, listing, encoder=self._loaded, device=self.device, side=later)
         if not side and images.pixels.shape[1:] != (n_inputs,):
             raise InputError(f"this model was fitted on rows of {n_inputs} features: give it such rows")
         return images
-
-    def _encoder(self, config: Config) -> Encoder | None:
-        if isinstance(self.backbone, nn.Module):
-            return wrap_module(self.backbone)
-        return load_encoder(config.train.frozen) if config.train.frozen else None
 
     def _apply(self, function: Callable[[Network, np.ndarray, np.ndarray], Tensor], images: Images) -> Tensor:
         network, device = self._network, resolve_device(self.device)

@@ -84,7 +84,7 @@ def _how_to_go_on() -> str:
 @contextmanager
 def _plain_warnings() -> Iterator[None]:
     """Warnings as one line each, and each once, without the line of code that raised them."""
-    shown = set()  # a source is listed again for the report
+    shown = set()  # a source may be listed more than once
 
     def show(
         message: Warning | str,

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from PIL.Image import Image
+from torch import nn
+
 from twincluster.config import Config, Train
 from twincluster.derive import MANY, resolve_device
-from twincluster.encoders import MODULE, Encoder, load_encoder
+from twincluster.encoders import MODULE, Encoder, load_encoder, wrap_module
 from twincluster.errors import InputError
 from twincluster.features import encode
 from twincluster.images.decode import DEFAULT_SIDE, filled_side, largest_side, typical_side
+from twincluster.images.objects import as_squares
+from twincluster.images.shrink import is_much_larger
 from twincluster.images.sources import Listing
 from twincluster.images.store import Images, open_images
 from twincluster.methods.base import Network
@@ -51,6 +57,16 @@ def _encoder_to_train(train: Train, listing: Listing) -> Encoder:
     return load_encoder(train.encoder)
 
 
+def encoder_of(what: Path | str, config: Config, data: Mapping[str, Any], backbone: object = None) -> Encoder | None:
+    """What turns images into the rows that a run is about: a module of the caller's own, or what its settings name,
+    which is refused where its weights are others now."""
+    if isinstance(backbone, nn.Module):
+        return wrap_module(backbone)
+    encoder = load_encoder(config.train.frozen) if config.train.frozen else None
+    refuse_other_weights(what, data, encoder.version if encoder else None)
+    return encoder
+
+
 def open_for(
     config: Config,
     listing: Listing,
@@ -69,11 +85,30 @@ def open_for(
             raise InputError(f"{listing.name} holds rows, but {config.train.frozen} encodes images: leave it out")
         encoder = encoder or load_encoder(config.train.frozen)
         images = open_images(listing, side=encoder.side, frame=config.train.frame, progress=decoding)
+        if listing.is_passing:
+            encoder = dataclasses.replace(encoder, version="")  # whose features are not kept on the disk
         return encode(images, encoder, resolve_device(device), encoding)
     side = side or store_side(config, listing)
     # a run whose own images were smaller has not seen any that were made so, and goes on like that
     array_side = side if side == full_side(config) else 0
     return open_images(listing, side=side, array_side=array_side, frame=config.train.frame, progress=decoding)
+
+
+def squares_for(
+    config: Config, images: Sequence[Image], encoder: Encoder | None, data: Mapping[str, Any] | None = None
+) -> np.ndarray:  # uint8 (n,s,s,3)
+    """Open images, each the same in any company: at the side that an encoder looks at, or at that of the run's own
+    images. `data` is what config.json says of these; without it the images become these, and the largest keeps its
+    size, as it would in an array."""
+    full = full_side(config)
+    if encoder:
+        side = encoder.side
+    elif data is not None:
+        side = int(data.get("side") or full)
+    else:
+        side = largest_side([image.size for image in images], config.train.frame)
+        side = full if is_much_larger(side, full) else side
+    return as_squares(images, side, config.train.frame)
 
 
 def full_side(config: Config) -> int:
@@ -105,8 +140,7 @@ def open_with(
         trained_on = "images" if sees_images else f"rows of {shape.n_inputs} numbers"
         held = f"rows of {width} numbers" if width else "images"
         raise InputError(f"{listing.name} holds {held}, but {run.folder} was trained on {trained_on}")
-    encoder = load_encoder(config.train.frozen) if config.train.frozen else None
-    refuse_other_weights(run.folder, data, encoder.version if encoder else None)
+    encoder = encoder_of(run.folder, config, data)
     side = later_side(config, data)
     return network, open_for(config, listing, decoding, encoder=encoder, device=device, encoding=encoding, side=side)
 
@@ -151,5 +185,5 @@ def beyond_a_cpu(config: Config, listing: Listing) -> bool:
     if listing.array is None:
         return typical_side(listing.sizes, config.train.frame) > PHOTOGRAPH_SIDE
     height, width = listing.array.shape[1:3]
-    # not from PHOTOGRAPH_SIDE on: Python's open images of several sizes have been made into squares of up to this side
+    # not from PHOTOGRAPH_SIDE on: sets to learn from scratch come as arrays of up to this side
     return filled_side((width, height), config.train.frame) > DEFAULT_SIDE

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image, features
 
 from twincluster.images import decode as module
-from twincluster.images.decode import IMAGE_SUFFIXES, decode, rgb
+from twincluster.images.decode import IMAGE_SUFFIXES, decode
 
 
 @pytest.mark.parametrize(
@@ -186,11 +186,6 @@ def test_reduced_reading_of_a_large_jpeg_stays_close_to_the_full_one(tmp_path: P
     slow = image.crop((250, 0, 1250, 1000)).resize((64, 64), Image.Resampling.LANCZOS)
     assert pixels is not None
     assert np.abs(pixels.astype(int) - np.asarray(slow).astype(int)).mean() < 2
-
-
-def test_rgb_keeps_the_size_of_an_open_image() -> None:
-    assert np.array_equal(rgb(corners(20, 30)), np.asarray(corners(20, 30)))
-    assert rgb(corners(20, 30).convert("LA")).shape == (30, 20, 3)
 
 
 def test_files_that_are_no_images(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from twincluster import TwinContrastClustering, opening
 from twincluster.config import Config, make_config
 from twincluster.errors import InputError
 from twincluster.images.decode import Frame, decode, letterboxed, typical_side
-from twincluster.images.objects import as_squares, differ_in_size
+from twincluster.images.objects import are_open, as_squares
 from twincluster.images.sources import open_source
 from twincluster.images.store import open_images
 
@@ -203,21 +203,32 @@ def test_a_run_keeps_its_frame(tmp_path: Path, photo_folder: Path, own_cache: Pa
 
 def test_open_images_of_several_sizes() -> None:
     images = [striped(120, 40), striped(40, 40), striped(30, 90)]
-    assert differ_in_size(images)
-    assert not differ_in_size(images[:1] * 2)
-    assert not differ_in_size(["a.png", "b.png"])
-    assert not differ_in_size(np.zeros((2, 8, 8, 3)))
-    boxes = as_squares(images, 0, "letterbox")
-    assert boxes.shape == (3, 96, 96, 3)
-    assert boxes[0, 48, 3].tolist() == [200, 0, 0]
-    assert boxes[0, 48, 92].tolist() == [0, 0, 200]
+    assert are_open(images)
+    assert not are_open(["a.png", "b.png"])
+    assert not are_open(np.zeros((2, 8, 8, 3)))
+    boxes = opening.squares_for(framed("letterbox"), images, None)
+    assert boxes.shape == (3, 120, 120, 3)
+    assert boxes[0, 60, 3].tolist() == [200, 0, 0]
+    assert boxes[0, 60, 116].tolist() == [0, 0, 200]
+
+
+@pytest.mark.parametrize(("size", "side"), [(0, 100), (67, 100), (50, 100), (49, 73), (8, 12)])
+def test_open_images_keep_the_size_of_the_largest_unless_it_is_much_larger_than_needed(size: int, side: int) -> None:
+    mixed = [Image.new("L", (100, 140), 50), Image.new("RGBA", (50, 20), (1, 2, 3, 255)), Image.new("RGB", (9, 9))]
+    squares = opening.squares_for(framed("crop", size), mixed, None)
+    assert squares.shape == (3, side, side, 3)
+    assert (squares[0] == 50).all()
+    assert (squares[1] == (1, 2, 3)).all()
+    later = opening.squares_for(framed("crop", size), mixed[2:], None, {"side": side})
+    assert np.array_equal(later, squares[2:])
+    assert opening.squares_for(framed("crop", 32), mixed, None, {}).shape[1] == 48  # of a run that does not know
 
 
 def test_an_open_image_of_a_damaged_file(tmp_path: Path) -> None:
     striped(300, 200).save(tmp_path / "a.png")
     (tmp_path / "a.png").write_bytes((tmp_path / "a.png").read_bytes()[:200])
     with Image.open(tmp_path / "a.png") as image, pytest.raises(InputError, match="an open image cannot be read"):
-        as_squares([image, striped(10, 20)], 0, "letterbox")
+        as_squares([image, striped(10, 20)], 8, "letterbox")
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

@@ -55,7 +55,8 @@ def test_a_folder_of_the_set_alone_comes_first(tmp_path: Path, where: str) -> No
     assert all(file.is_relative_to(alone) for file in files)
 
 
-def test_two_sets_of_one_folder_have_stores_of_their_own(tmp_path: Path) -> None:
+def test_two_sets_of_one_folder_have_stores_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("twincluster.images.listing.FEW", 0)
     _imagenet(tmp_path / "imagenet" / "train")
     for first in (True, False):
         for name in ("imagenet10", "imagenet_dogs"):

@@ -1,6 +1,7 @@
 """Arrays far larger than the training size: they get the pixels that files of the same images get, and no crop of them
 flickers with pixels that happen to be hit."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,39 @@ def test_a_copy_that_is_there_waits_for_no_other_build(monkeypatch: pytest.Monke
     made = open_images(listing, array_side=8).pixels
     monkeypatch.setattr(shrink, "only_one", lambda folder: pytest.fail(f"{folder} was locked"))
     assert np.array_equal(open_images(listing, array_side=8).pixels, made)
+
+
+def test_the_copies_last_used_stay(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shrink, "HELD_BYTES", 0)
+    monkeypatch.setattr(shrink, "KEPT", 2)
+    arrays = [noise(3, 32, 32 + number, 3) for number in range(4)]
+
+    def opened(number: int) -> np.ndarray:
+        return open_images(open_source(arrays[number]), array_side=8).pixels
+
+    def aged() -> None:
+        for path in own_cache.glob("arrays/*.npy"):
+            os.utime(path, ns=(0, path.stat().st_mtime_ns // 2))
+
+    first, expected = opened(0), opened(0).copy()
+    (oldest,) = own_cache.glob("arrays/*.npy")
+    for number in (1, 2):
+        aged()
+        opened(number)
+    aged()
+    opened(0)  # now 1 is the one that nobody has used for longest
+    aged()
+    (own_cache / "arrays" / "killed.npy.partial").touch()
+    opened(3)
+    kept = set(own_cache.glob("arrays/*.npy"))
+    assert len(kept) == 3
+    assert oldest in kept
+    assert not list(own_cache.glob("arrays/*.partial"))
+    for number in (1, 2):
+        aged()
+        opened(number)
+    assert oldest not in set(own_cache.glob("arrays/*.npy"))
+    assert np.array_equal(first, expected)  # who has it open goes on
 
 
 def test_a_build_that_was_broken_off_is_not_taken_for_whole(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

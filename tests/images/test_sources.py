@@ -136,19 +136,7 @@ def test_sequences_of_paths(tmp_path: Path) -> None:
         assert listing.paths == tuple(str(file) for file in files)
 
 
-def test_sequences_of_open_images() -> None:
-    pixels = colours(3, 5, 7)
-    listing = open_source([Image.fromarray(one) for one in pixels])
-    assert np.array_equal(listing.array, pixels)  # type: ignore[arg-type]
-    mixed = [Image.new("L", (30, 40), 50), Image.new("RGBA", (50, 20), (1, 2, 3, 255)), Image.new("RGB", (9, 9))]
-    listing = open_source(mixed)
-    assert listing.array is not None
-    assert listing.array.shape == (3, 30, 30, 3)  # the longest short edge, at most 96
-    assert (listing.array[0] == 50).all()
-    assert (listing.array[1] == (1, 2, 3)).all()
-    large = open_source([Image.new("RGB", (300, 200)), Image.new("RGB", (200, 300))])
-    assert large.array is not None
-    assert large.array.shape == (2, 96, 96, 3)
+def test_a_single_image_is_no_source() -> None:
     assert "pass a list" in complaint(Image.new("RGB", (4, 4)))
 
 

@@ -1,5 +1,6 @@
 """The store: what the trainer sees of arrays and of folders, and that nothing is decoded twice."""
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from PIL import Image
 
 from twincluster.errors import InputError
 from twincluster.images.decode import decode
+from twincluster.images.listing import FEW
 from twincluster.images.sources import open_source
 from twincluster.images.store import open_images
 
@@ -190,3 +192,23 @@ def test_several_processes_build_the_same_store(tmp_path: Path) -> None:
     folder = photos(tmp_path / "a", 120)
     alone = opened(folder, cache=tmp_path / "one")
     assert same(alone, open_images(open_source(folder), side=SIDE, workers=2, cache=tmp_path / "two"))
+
+
+def test_a_few_files_that_are_named_leave_nothing_on_the_disk(tmp_path: Path, own_cache: Path) -> None:
+    """Who asks about image after image would fill it; what is seen of them is the same."""
+    folder = photos(tmp_path / "photos", FEW + 1)
+    files = sorted(folder.iterdir())
+    told: list[tuple[int, int]] = []
+    few = open_images(open_source(files[:FEW]), side=SIDE, progress=lambda *done: told.append(done))
+    assert not list(own_cache.iterdir())
+    assert told[-1] == (FEW, FEW)
+    whole = opened(folder)
+    assert np.array_equal(few.pixels, whole.pixels[:FEW])
+    assert few.status == whole.status[:FEW]
+    (folder / files[FEW].name).unlink()
+    listing = open_source(folder)
+    named = open_images(dataclasses.replace(listing, root=None), side=SIDE)
+    assert same(named, opened(folder))  # the fingerprint too
+    stores = len(list(own_cache.iterdir()))
+    open_images(open_source(files), side=SIDE)
+    assert len(list(own_cache.iterdir())) == stores + 1

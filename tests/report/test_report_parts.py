@@ -16,6 +16,7 @@ from sklearn.decomposition import PCA
 from command_line import TINY, colours_file, command, worked
 from small_runs import pictures
 from twincluster.bench.report import find_browser, write_run
+from twincluster.images.sources import open_source
 from twincluster.report import layout
 from twincluster.report.page import write_report
 from twincluster.report.thumbnails import SHEET, make_sheets, tile
@@ -131,6 +132,18 @@ def test_fit_writes_a_report_with_the_labels_it_was_given(tmp_path: Path) -> Non
     assert f"open {tmp_path / 'run' / 'report.html'} in a browser" in done.out
     assert '"acc":' in page
     assert '"names":["blue","green","red"]' in page
+
+
+def test_a_source_that_was_listed_just_now_is_not_listed_again(
+    photo_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = made_run(tmp_path / "run", photo_folder, 3)
+    expected = write_report(run)[0].read_text(encoding="utf-8")
+    listing = open_source(photo_folder)
+    monkeypatch.setattr("twincluster.findings.open_source", lambda source, **_: pytest.fail(f"{source} was listed"))
+    path, some, _ = write_report(run, source=listing)
+    assert some.pictures is not None
+    assert path.read_text(encoding="utf-8") == expected
 
 
 def test_a_report_that_fails_costs_a_line_and_not_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,10 +126,10 @@ def test_a_pretrained_encoder_sees_the_new_images_only(tmp_path: Path, own_cache
     photos, run = pictures(tmp_path / "photos"), tmp_path / "run"
     worked("fit", photos, "-k", 3, "--out", run, "--backbone", f"small:{tmp_path / 'w.safetensors'}", "--epochs", 2,
            "--device", "cpu", "--set", "train.batch_size=16", "--set", "augment.neighbours=3")  # fmt: skip
-    pictures(photos / "more", n=6, seed=1)
-    assert counts(updated(run, photos)) == (6, 0, 45, 0)
+    pictures(photos / "more", n=70, seed=1)
+    assert counts(updated(run, photos)) == (70, 0, 45, 0)
     kept = [np.load(file, mmap_mode="r").shape for file in (own_cache / "features").glob("*.npy")]
-    assert sorted(kept) == [(6, 96), (45, 96)]
+    assert sorted(kept) == [(45, 96), (70, 96)]
     rows = np.zeros((20, 96), np.float32)
     np.save(tmp_path / "rows.npy", rows)
     assert "holds rows of 96 numbers" in command("update", run, tmp_path / "rows.npy").complaint

@@ -126,12 +126,6 @@ def square(image: Image.Image, side: int, frame: Frame = "crop") -> np.ndarray:
     return letterboxed(_on_white(image.resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)))
 
 
-def squares(images: Sequence[Image.Image], side: int = 0, frame: Frame = "crop") -> np.ndarray:
-    """Open images of any sizes as (n,s,s,3) uint8; without a side it is that of the largest, within bounds."""
-    side = side or min(DEFAULT_SIDE, largest_side([image.size for image in images], frame))
-    return np.stack([square(image, side, frame) for image in images])
-
-
 def letterboxed(pixels: np.ndarray) -> np.ndarray:
     """(...,h,w,3) uint8 in the middle of a square as large as its longer edge; squares as they are.
 
@@ -148,11 +142,6 @@ def letterboxed(pixels: np.ndarray) -> np.ndarray:
     canvas[...] = np.rint(np.concatenate(sides, axis=-2).mean(-2))[..., None, None, :]
     canvas[..., top : top + height, left : left + width, :] = pixels
     return canvas
-
-
-def rgb(image: Image.Image) -> np.ndarray:
-    """An open image as (h, w, 3) uint8 at its own size, upright, on white."""
-    return _on_white(_plain(image))
 
 
 def may_pass(status: str) -> bool:

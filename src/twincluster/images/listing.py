@@ -17,6 +17,7 @@ from twincluster.images.folders import printable
 from twincluster.images.inputs import Member
 from twincluster.images.labels import as_labels
 
+FEW = 64  # inputs
 EXPECTED = "expected uint8 images (n,h,w[,c]) or float rows (n,d)"
 
 Entry = tuple[str, int, int]  # path as written, size, time of change in ns; -1 where there is no file
@@ -39,6 +40,12 @@ class Listing:
     @property
     def is_rows(self) -> bool:
         return self.array is not None and self.array.ndim == 2
+
+    @property
+    def is_passing(self) -> bool:
+        """A few files that are named one by one, or an array of few images: nothing made of them is kept on the disk,
+        which would fill with it where a program asks about image after image."""
+        return self.root is None and len(self.paths) <= FEW
 
     def part(self, rows: Sequence[int]) -> "Listing":
         """Some of the inputs; files among them get a store of their own, so that the one of the whole source stays."""
@@ -136,13 +143,15 @@ def _pictures(array: np.ndarray, name: str) -> np.ndarray:
     if array.dtype.kind in "fiub" and array.dtype != np.uint8 and array.ndim in (3, 4):
         sample = array[:256]
         low, high = (sample.min(), sample.max()) if sample.size else (0, 0)
+        if not np.isfinite([low, high]).all():
+            raise InputError(f"{got} with NaN or infinity: replace those, bring the values to 0 .. 255 and cast")
         if low >= 0 and high <= 1:
             raise InputError(f"{got}: multiply by 255 and cast, (images * 255).astype('uint8')")
         raise InputError(f"{got}: bring the values to 0 .. 255 and cast, images.astype('uint8')")
     if array.dtype != np.uint8 or array.ndim not in (3, 4) or 0 in shape[1:]:
         raise InputError(got)
     if array.ndim == 3 and shape[2] in (3, 4) and shape[1] != shape[2]:
-        raise InputError(f"{got}, which looks like one colour image: pass several, stacked to (n,h,w,c)")
+        raise InputError(f"{got}, which looks like one colour image: stack several to (n,h,w,c), or pass images[None]")
     if array.ndim == 4 and shape[3] not in (1, 3, 4):
         turn = ": put the channels last, images.transpose(0, 2, 3, 1)" if shape[1] in (1, 3, 4) else " (c is 1, 3 or 4)"
         raise InputError(got + turn)

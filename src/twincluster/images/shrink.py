@@ -2,12 +2,14 @@
 
 A crop is sampled bilinearly, which skips pixels of an image that is several times as large as the view. Few images are
 held in memory; of more a copy is kept in the cache, and the next run opens it once it has read the array through: a
-copy is known by all bytes of what it was made of.
+copy is known by all bytes of what it was made of. The copies last used stay, older ones make room for new ones.
 """
 
 import hashlib
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
@@ -16,19 +18,19 @@ from PIL import Image
 
 from twincluster.disk import write_atomically
 from twincluster.images.build import explained, npy_header, only_one
-from twincluster.images.decode import Frame, filled_side, square
+from twincluster.images.decode import Frame, square
 from twincluster.images.kept import cache_folder
 
 VERSION = 1  # of what `square` makes of an image: another number, another copy
 HELD_BYTES = 1 << 28  # of small images that stay in memory
+KEPT = 4  # copies on the disk beside a new one; each can be made again as long as its array is there
 BYTES_AT_ONCE = 1 << 25  # of small images made, or of large ones read, before they are put away
 
 
-def is_much_larger(array: np.ndarray, side: int, frame: Frame) -> bool:
-    """Whether images (n,h,w,3) are better made smaller: above 4/3 of the side, which is twice the size that training
-    needs where the side is 1.5 times that. In between one resize more would blur them for little."""
-    height, width = array.shape[1:3]
-    return 3 * filled_side((width, height), frame) > 4 * side > 0
+def is_much_larger(filled: int, side: int) -> bool:
+    """Whether images that fill so many pixels a side are better made smaller: above 4/3 of the side, which is twice the
+    size that training needs where the side is 1.5 times that. In between one resize more would blur them for little."""
+    return 3 * filled > 4 * side > 0
 
 
 def shrunk(
@@ -56,12 +58,23 @@ def shrunk(
                 if not _is_whole(path, len(header) + nbytes):  # another process may have made it meanwhile
                     small_ones = _in_parts(array, side, frame, workers, progress)
                     write_atomically(path, chain([header], (some.data.cast("B") for _, some in small_ones)))
+                    _prune(path)
+        with suppress(OSError):  # where nothing can be written, nothing is pruned either
+            os.utime(path)  # used now
         kept: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
     return kept
 
 
 def _is_whole(path: Path, nbytes: int) -> bool:
     return path.exists() and path.stat().st_size == nbytes
+
+
+def _prune(new: Path) -> None:
+    """Who is training on a copy that goes keeps it open; on a system that minds, it stays."""
+    others = sorted(set(new.parent.glob("*.npy")) - {new}, key=lambda path: (path.stat().st_mtime_ns, path.name))
+    for path in (*others[:-KEPT], *new.parent.glob("*.partial")):  # whoever wrote these was killed: one at a time does
+        with suppress(OSError):
+            path.unlink()
 
 
 def _in_parts(

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from twincluster.errors import InputError
-from twincluster.images.decode import IMAGE_SUFFIXES, rgb, squares
+from twincluster.images.decode import IMAGE_SUFFIXES
 from twincluster.images.folders import printable, walk
 from twincluster.images.kept import from_prepared
 from twincluster.images.labels import read_labels
@@ -39,8 +39,7 @@ def open_source(
     source: a named set (one of NAMED; write "./digits" for a folder of that name), a folder, a .npy or .npz file, a
         list of paths (.txt, or a .csv or .parquet with a column path), WebDataset shards (a .tar, or a pattern such as
         "s-{000..099}.tar" or "shards/*.tar"), a folder with images.npy (and labels.npy, split.npy), an array, or a
-        sequence of paths or PIL images. Open images of one size keep it; of several, they become centre squares of at
-        most 96 pixels a side.
+        sequence of paths.
     labels: None keeps what the source carries, "none" drops it, "folders" takes the folder an image lies in (without a
         leading train, test or val), or a file: .csv with the columns path,label, or .npy of one integer per input. The
         source itself, when it is a .csv or .parquet list, stands for its column label, row by row. In shards, "cls" is
@@ -164,7 +163,7 @@ READERS: dict[str, Callable[[Path], Listing]] = {
 
 
 def _from_objects(source: Any) -> Listing:
-    """Arrays and whatever numpy can make one of (tensors, data frames, lists of rows), paths, or PIL images."""
+    """Arrays and whatever numpy can make one of (tensors, data frames, lists of rows), or paths."""
     if isinstance(source, Image.Image):
         raise InputError("a single image cannot be clustered: pass a list of images")
     try:
@@ -174,8 +173,6 @@ def _from_objects(source: Any) -> Listing:
         items = list(items)
         if items and all(isinstance(item, str | bytes | os.PathLike) for item in items):
             return _from_paths([os.fsdecode(item) for item in items])
-        if items and all(isinstance(item, Image.Image) for item in items):
-            return _from_open_images(items)
         return from_array(np.asarray(items), "array")
     except InputError:
         raise
@@ -187,10 +184,3 @@ def _from_objects(source: Any) -> Listing:
 def _from_paths(names: list[str]) -> Listing:
     files = tuple(Path(os.path.abspath(os.path.expanduser(name))) for name in names)
     return Listing("paths", tuple(printable(name) for name in names), files=files)
-
-
-def _from_open_images(images: list[Image.Image]) -> Listing:
-    pixels = [rgb(image) for image in images] if len({image.size for image in images}) == 1 else []
-    if len({picture.shape for picture in pixels}) != 1:  # metadata may still turn images of one size
-        return from_array(squares(images), "images")
-    return from_array(np.stack(pixels), "images")

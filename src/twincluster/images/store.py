@@ -17,7 +17,8 @@ import numpy as np
 
 from twincluster.errors import InputError
 from twincluster.images.build import Row, Store, build, explained, short_hash
-from twincluster.images.decode import DEFAULT_SIDE, Frame, letterboxed
+from twincluster.images.decode import DEFAULT_SIDE, Frame, decode, filled_side, letterboxed
+from twincluster.images.decode_many import digest_of
 from twincluster.images.kept import cache_folder
 from twincluster.images.shrink import is_much_larger, shrunk
 from twincluster.images.sources import Listing
@@ -65,8 +66,8 @@ def open_images(
     their centre square, as views; only a letterbox takes a copy, and so do images that are much larger than
     `array_side`, which are made that size (shrink.py; 0: never). Files are decoded at side x side pixels (0: 96) by
     `workers` processes (None: one per core; 1: in this process) under cache, else $TWINCLUSTER_CACHE, else
-    ~/.cache/twincluster/store; progress is told (rows done, rows in all). A file that cannot be read keeps its row,
-    black, with a status.
+    ~/.cache/twincluster/store, unless they are a few that somebody named (Listing.is_passing); progress is told (rows
+    done, rows in all). A file that cannot be read keeps its row, black, with a status.
     """
     workers, progress = workers or _cores(), progress or (lambda done, total: None)
     if listing.array is not None:
@@ -76,12 +77,32 @@ def open_images(
     if not 1 <= side <= 4096:
         raise InputError(f"images cannot be decoded at {side} pixels a side: choose 1 to 4096")
     files = listing.files or ()
+    if listing.is_passing:
+        return _of_rows(listing, side, frame, *_decoded(listing, side, frame, progress))
     store = Store(place_of(listing, side, frame, cache), listing.entries, side, frame)
     with explained(store.folder, store.nbytes):
         rows = store.rows()
         if not store.is_complete(rows):
             rows = build(store, files, workers, progress)
         pixels = np.load(store.pixels, mmap_mode="r", allow_pickle=False)
+    return _of_rows(listing, side, frame, pixels, rows)
+
+
+def _decoded(
+    listing: Listing, side: int, frame: Frame, progress: Callable[[int, int], None]
+) -> tuple[np.ndarray, dict[int, Row]]:
+    """What a store would hold."""
+    pixels, rows = np.zeros((len(listing.paths), side, side, 3), np.uint8), {}
+    for row, (entry, file) in enumerate(zip(listing.entries, listing.files or (), strict=True)):
+        found, status = decode(file, side, frame)
+        if found is not None:
+            pixels[row] = found
+        rows[row] = Row(entry, status, digest_of(pixels[row]))
+        progress(row + 1, len(pixels))
+    return pixels, rows
+
+
+def _of_rows(listing: Listing, side: int, frame: Frame, pixels: np.ndarray, rows: dict[int, Row]) -> Images:
     status = tuple(rows[row].status for row in range(len(rows)))
     usable = np.flatnonzero([said == "ok" for said in status]).astype(np.int64)
     return Images(listing, pixels, status, usable, fingerprint_of(side, frame, rows))
@@ -93,7 +114,8 @@ def _of_array(
     pixels = array
     if not listing.is_rows:
         pixels = _three_channels(array)
-        pixels = small(pixels) if is_much_larger(pixels, side, frame) else _squares(pixels, frame)
+        filled = filled_side((pixels.shape[2], pixels.shape[1]), frame)
+        pixels = small(pixels) if is_much_larger(filled, side) else _squares(pixels, frame)
     fingerprint = _array_fingerprint(array, "crop" if listing.is_rows else frame)
     return Images(listing, pixels, ("ok",) * len(array), np.arange(len(array), dtype=np.int64), fingerprint)
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 if TYPE_CHECKING:
-    from twincluster.images.labels import Labels
     from twincluster.images.sources import Listing
     from twincluster.progress import Progress
     from twincluster.results import Run
@@ -62,16 +61,12 @@ def report(
         print(f"figures in {folder}")
 
 
-def labels_of(listing: Listing) -> Labels | None:
-    return (listing.labels, listing.class_names) if listing.labels is not None else None
-
-
-def report_after_fit(run: Run, root: Path | None, truth: Labels | None, progress: Progress) -> None:
+def report_after_fit(run: Run, source: Listing, root: Path | None, progress: Progress) -> None:
     """The report of a run that was just made. What goes wrong here is told in a line: the run itself is safe."""
     try:
         from twincluster.report.page import write_report
 
-        path, _, _ = write_report(run, "none", root, truth=truth)
+        path, _, _ = write_report(run, "none", root, source=source)
     except Exception as error:
         said = " ".join(str(error).split()) or type(error).__name__
         progress.warn(f"the run is complete, but its report could not be written ({said}): try twincluster report")

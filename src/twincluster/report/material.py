@@ -20,7 +20,6 @@ from twincluster.derive import resolve_device
 from twincluster.errors import InputError
 from twincluster.evaluate import Scores, score
 from twincluster.findings import truth_of
-from twincluster.images.labels import Labels
 from twincluster.images.listing import Listing
 from twincluster.inputs import Inputs, Pictures
 from twincluster.pipeline import Split, rows_to_score
@@ -76,20 +75,21 @@ def open_material(
     labels: str | None = None,
     root: Path | None = None,
     *,
-    truth: Labels | None = None,
     source: Listing | None = None,
     device: str = "auto",
     decoding: Told | None = None,
 ) -> Material:
-    """`labels` as `twincluster evaluate` takes them; `truth` is what they say and `source` what the run was trained on,
-    where that is known already."""
+    """`labels` as `twincluster evaluate` takes them. `source` is what the run was trained on, where that is listed
+    already; the labels that it has are taken."""
     inputs = Inputs(run, root, device, decoding)
     if source is not None:
         inputs.listing = source  # else it is listed again
     (assignments, groups), data = corrected_rows(inputs), inputs.data
     known: dict[str, Any] = {"choice": run.read_choice(), "metrics": run.read_metrics()}
     known["pictures"], known["no_pictures"] = inputs.pictures()
-    codes, names = truth or truth_of(run, labels, inputs.assignments, inputs.source)
+    codes, names = (source.labels, source.class_names) if source else (None, None)
+    if codes is None:
+        codes, names = truth_of(run, labels, inputs.assignments, inputs.source)
     if codes is not None:
         known |= {"truth": codes, "class_names": names, **_scores(inputs.source, codes, assignments, data)}
     return Material(run, inputs.config, data, assignments, groups, **known, **_features(inputs, assignments.clusters))

@@ -19,7 +19,7 @@ import numpy as np
 
 from twincluster.disk import finite, write_atomically
 from twincluster.errors import InputError
-from twincluster.images.labels import Labels
+from twincluster.images.listing import Listing
 from twincluster.report.gather import Gathered, gather
 from twincluster.report.material import Material, open_material
 from twincluster.report.outdated import FILE
@@ -39,11 +39,11 @@ def write_report(
     labels: str | None = None,
     root: Path | None = None,
     *,
-    truth: Labels | None = None,
+    source: Listing | None = None,
     decoding: Callable[[int, int], None] | None = None,
 ) -> tuple[Path, Material, Gathered]:
-    """Writes RUN/report.html; `labels`, `root` and `truth` as `open_material` takes them."""
-    material = open_material(run, labels, root, truth=truth, decoding=decoding)
+    """Writes RUN/report.html; `labels`, `root` and `source` as `open_material` takes them."""
+    material = open_material(run, labels, root, source=source, decoding=decoding)
     path = run.folder / FILE
     if material.pictures is None and _has_pictures(path):
         raise InputError(
