@@ -1,6 +1,7 @@
 """The sums of an epoch against averages of lists, and the health that a row of metrics describes."""
 
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -102,6 +103,7 @@ def test_on_batch_accuracy_is_of_the_newest_batch() -> None:
 
 def test_a_batch_without_any_label_has_no_accuracy() -> None:
     assert filled(outcomes()).on_batch_accuracy(np.full(N, -1)) is None
+    assert filled(outcomes()).on_batch_accuracy(np.full(N, 0)) is not None  # they are all of the first class
 
 
 def test_health_of_a_row_equals_the_health_of_all_its_assignments() -> None:
@@ -119,6 +121,13 @@ def test_health_of_one_cluster_that_takes_all_is_a_number() -> None:
     found = health_of(row)
     assert found.marginal_entropy == pytest.approx(0)
     assert "collapsed" in (found.warning("anchored") or "")
+
+
+@pytest.mark.parametrize("nothing", [math.nan, None])
+def test_health_of_a_run_that_diverged_is_told_also_from_a_file(nothing: float | None) -> None:
+    """Which has None where there was no number."""
+    row = {"mean_assignment": [nothing, nothing], "histogram": [9, 0], "confidence": nothing, "agreement": 1.0}
+    assert "training diverged" in (health_of(row).warning("anchored") or "")
 
 
 def test_a_strained_prior_is_warned_of_once_training_has_ended() -> None:

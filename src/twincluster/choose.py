@@ -74,7 +74,7 @@ def choose_clusters(features: Tensor | np.ndarray, low: int, high: int, *, seed:
             found[k] = _candidate(rows, k, seed)
         candidates = tuple(found[k] for k in sorted(found))
         answers = _answers(candidates)
-        plain = features[torch.randperm(len(features), generator=generator)[:SECOND_ROWS].to(features.device)].float()
+        plain = features[torch.randperm(len(features), generator=generator)[:SECOND_ROWS].to(features.device)]
         plain = F.normalize(plain - plain.mean(0), dim=1)
         second = {answer.n_clusters: _silhouette(plain, answer.n_clusters, seed) for answer in answers}
         best, *others = _settle(answers, second)

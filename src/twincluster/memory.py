@@ -44,7 +44,7 @@ class Queue(nn.Module):
 
 
 def queue_size(wanted: int, n_samples: int, pushed: int) -> int:
-    """At most one row per sample, so that no image is in a queue twice; at least what one step pushes."""
+    """At most one row per sample: more could only hold images again; at least what one step pushes."""
     return max(pushed, min(wanted, n_samples))
 
 

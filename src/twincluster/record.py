@@ -67,11 +67,11 @@ class Record:
 
 
 def health_of(row: dict[str, Any]) -> Health:
-    """The label-free health that an epoch's row describes."""
-    mean = np.asarray(row["mean_assignment"])
+    """The label-free health that an epoch's row describes; read from a file, it has None where there was no number."""
+    mean, confidence = np.array(row["mean_assignment"], float), float(np.array(row["confidence"], float))
     entropy = -float((mean * np.log(np.clip(mean, 1e-12, None))).sum()) / float(np.log(len(mean)))
     return Health(
-        sizes=row["histogram"], confidence=row["confidence"], marginal_entropy=entropy, agreement=row["agreement"],
+        sizes=row["histogram"], confidence=confidence, marginal_entropy=entropy, agreement=row["agreement"],
         strain=row.get("strain", 0.0) if row.get("progress", 1.0) >= 1 else 0.0,  # it wavers: one look, at the end
         empty=int(row["empty"]) if "empty" in row else None,  # views of a cluster's few images may all lie elsewhere
     )  # fmt: skip

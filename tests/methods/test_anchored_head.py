@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from small_runs import midway
+from small_runs import make, midway
 from twincluster import assign, sizes
 from twincluster.assign import Clusters
 from twincluster.methods.anchored import Anchored
@@ -115,6 +115,18 @@ def test_at_the_end_the_head_is_set_for_the_features_that_prediction_sees(found:
     method.finish(embed)
     assert asked == [method.online]
     assert same_partition(method.online.assign_features(plain).argmax(1), found[-1].labels)
+
+
+def test_fewer_clusters_may_be_chosen_than_training_had() -> None:
+    method = make("images", "n_clusters=0", "clusters_between=[2, 7]").method
+    assert isinstance(method, Anchored)
+    method.between, before = (2, 3), method.n_clusters
+    assert before > 3
+    method.labels.copy_(torch.arange(len(method.labels)) % before)
+    features = torch.randn(method.bank.shape, generator=torch.Generator().manual_seed(0))
+    method.finish(lambda network: F.normalize(features, dim=1))
+    assert method.choice is not None
+    assert method.online.head.out_features == method.choice.n_clusters <= 3
 
 
 @pytest.mark.parametrize("balance", [-1.0, 0.5, 1.0])

@@ -40,6 +40,12 @@ def test_first_it_contrasts() -> None:
     torch.testing.assert_close(outcome.memory, moco.memory)
     outcome.loss.backward()
     assert not any(weight.grad.any() for weight in method.online.cluster_head.parameters())
+    for one, of_step in ((wanted, moco), (method, outcome)):
+        one.remember(of_step.memory)
+    found = method.state_dict()
+    for name, tensor in wanted.state_dict().items():
+        if name.startswith(("momentum.", "queue.", "recent.")):
+            torch.testing.assert_close(found[name], tensor)
 
 
 @pytest.mark.parametrize("weight", [0.0, 1.5])
@@ -82,7 +88,10 @@ def test_heads_begin_alike_with_clusters_of_the_features() -> None:
         method.begin(features, 0)
         heads = method.online.cluster_head, method.online.calibration_head
         found, same = (head(features) for head in heads)
+        made = heads[0].first(features)
     assert torch.equal(found, same)
+    torch.testing.assert_close(heads[0].norm.running_mean, made.mean(0))
+    torch.testing.assert_close(heads[0].norm.running_var, made.var(0))
     pairs = set(zip(groups.tolist(), found.argmax(1).tolist(), strict=True))
     assert len(pairs) == len({cluster for _, cluster in pairs}) == 3
 

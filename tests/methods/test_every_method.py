@@ -22,6 +22,7 @@ from small_runs import (
     images_of,
     make,
     pictures,
+    rows,
     small_config,
     train,
     without_seconds,
@@ -66,6 +67,16 @@ def test_a_run_that_dies_goes_on_bit_for_bit_and_predicts(name: str, tmp_path: P
     assert torch.equal(found, wanted)
     torch.testing.assert_close(found.sum(1), torch.ones(len(images.usable)))
     assert found.std() > 1e-3  # it says something of the images
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("count", [2, 3])
+def test_few_rows_are_enough(name: str, count: int) -> None:
+    """Also for batch-norm, which needs two, where keys cross it in halves."""
+    changes = (*small(name), "n_clusters=2", "tcc.shuffle_keys=true", "train.epochs=2")
+    images = images_of(rows(count))
+    method = train(images, *changes)
+    assert inference.predict(method.online, images.pixels, images.usable).isfinite().all()
 
 
 @pytest.mark.parametrize("name", OWN_FILES)

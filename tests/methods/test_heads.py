@@ -16,10 +16,12 @@ def test_before_k_means_all_clusters_are_equally_likely() -> None:
     torch.testing.assert_close(Centres(4, 5)(blobs()).exp(), torch.full((90, 4), 0.25))
 
 
-def test_clusters_are_found_with_a_known_confidence() -> None:
-    centres = Centres(3, 5)
-    labels = centres.fit(blobs(), seed=0)
-    q = centres(torch.nn.functional.normalize(blobs(), dim=1)).exp()
+@pytest.mark.parametrize("near", [0.0, 2.0])
+def test_clusters_are_found_with_a_known_confidence(near: float) -> None:
+    """Also of rows that have much in common."""
+    centres, rows = Centres(3, 5), blobs() + near
+    labels = centres.fit(rows, seed=0)
+    q = centres(torch.nn.functional.normalize(rows, dim=1)).exp()
     assert torch.equal(q.argmax(1), labels)
     assert all(len(labels[kind::3].unique()) == 1 for kind in range(3))
     assert 0.85 < q.amax(1).mean() < 0.95  # a gap of three nats
@@ -30,6 +32,18 @@ def test_clusters_keep_their_numbers() -> None:
     first = centres.fit(blobs(), seed=0)
     for seed in range(1, 4):
         assert torch.equal(centres.fit(blobs(), seed=seed, n_init=5), first)
+
+
+def test_clusters_that_are_found_anew_get_the_numbers_of_those_they_overlap() -> None:
+    """The centres there are cannot get out of where they are: two in one blob, the third between the others."""
+    for seed in range(4):
+        centres = Centres(3, 5)
+        centres.scale.fill_(1.0)
+        centres.directions.copy_(torch.nn.functional.normalize(blobs()[[1, 0, 3]] + torch.eye(5)[[2, 0, 0]], dim=1))
+        labels = centres.fit(blobs(), seed=seed, n_init=5)
+        assert labels[0] in (1, 2)
+        assert 0 in labels[1:3]
+        assert len(labels[:3].unique()) == 3
 
 
 def test_fewer_rows_than_clusters_change_nothing() -> None:

@@ -52,6 +52,17 @@ def test_centres_become_the_mean_of_what_each_expert_has_taken() -> None:
     assert not method.sums.any()
 
 
+def test_keys_go_to_the_queue_and_weights_to_the_teacher() -> None:
+    method = method_of("mice", "own.ema=0.75")
+    before = [weight.clone() for weight in method.momentum.parameters()]
+    outcome = step(method, views_of(method, 3))
+    with torch.no_grad():
+        method.remember(outcome.memory)
+    torch.testing.assert_close(method.queue.filled(), outcome.memory["key"].flatten(1))
+    for old, new, now in zip(before, method.online.parameters(), method.momentum.parameters(), strict=True):
+        torch.testing.assert_close(now, 0.75 * old + 0.25 * new)
+
+
 def test_prediction_is_the_posterior_among_rows_that_the_queue_leaves() -> None:
     method = method_of("mice").eval()
     stored = directions(5, 3, 16)

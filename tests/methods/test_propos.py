@@ -55,6 +55,19 @@ def test_pseudo_labels_come_from_plain_images_in_the_momentum_network() -> None:
     torch.testing.assert_close(method.bank[seen], plain[seen])
     assert all(torch.equal(old, new) for old, new in zip(statistics, method.momentum.buffers(), strict=True))
     assert torch.equal(method.labels, (method.bank @ method.online.centres.directions.T).argmax(1))
+    assert len(method.labels.unique()) == 3
+
+
+def test_the_momentum_network_follows_and_goes_on_with_the_statistics_of_batches() -> None:
+    trainer = make("rows", *small("propos"), "own.ema=0.75")
+    method, before = trainer.method, [weight.clone() for weight in trainer.method.momentum.parameters()]
+    for weight in method.online.parameters():
+        weight.data += 1
+    method.remember({})
+    for old, new, now in zip(before, method.online.parameters(), method.momentum.parameters(), strict=True):
+        torch.testing.assert_close(now, 0.75 * old + 0.25 * new)
+    method.after_epoch(0, trainer._all_batches, trainer.optimiser)
+    assert all(part.training for part in method.modules())
 
 
 def test_the_momentum_network_predicts() -> None:

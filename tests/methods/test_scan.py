@@ -42,13 +42,33 @@ def test_neighbours_are_drawn_among_the_nearest() -> None:
 def test_stages_follow_when_their_share_of_the_run_has_come() -> None:
     method = method_of("scan", "own.self_label_start=0.6")
     method.bank.copy_(directions(*method.bank.shape))
-    stages = []
+    stages, taught = [], []
     for epoch, progress in enumerate((0.1, 0.19, 0.3, 0.5, 0.7, 0.9)):
         method.schedule(epoch, progress)
         stages.append(method.after_epoch(epoch, lambda: iter(()), None)["stage"])
+        taught.append(int(method.taught))
     assert stages == [0, 0, 1, 1, 2, 2]
+    assert taught == [0, 0, 0, 1, 1, 2]  # what the epoch before has learned
     similarity = (method.bank @ method.bank.T).fill_diagonal_(-np.inf)
     torch.testing.assert_close(method.nearest, similarity.topk(3).indices)
+
+
+@pytest.mark.parametrize("stage", range(2))
+def test_the_bank_holds_the_first_view_and_k_means_on_it_is_recorded_at_first(stage: int) -> None:
+    method, views = at_stage(stage)
+    method.after_epoch(0, lambda: iter(()), None)
+    method.stage.fill_(stage)
+    outcome, before = step(method, views), method.bank.clone()
+    with torch.no_grad():
+        features = method.online.backbone_features(torch.cat(views))[:N]
+        by_centres = method.centres(F.normalize(features, dim=1)).exp()
+        by_head = method.online.head(features).softmax(1)
+    torch.testing.assert_close(outcome.assignment, by_head if stage else by_centres)
+    assert by_centres.std() > 1e-3
+    method.remember(outcome.memory)
+    torch.testing.assert_close(method.bank[SAMPLES], features)
+    others = torch.ones(len(before), dtype=torch.bool).index_fill(0, SAMPLES, False)
+    assert torch.equal(method.bank[others], before[others])
 
 
 def test_labels_do_not_teach_the_images_they_come_from() -> None:
@@ -71,4 +91,5 @@ def test_a_head_that_has_learned_nothing_gives_way_to_kmeans(learned: bool) -> N
     assert torch.equal(method.online.head.weight, head) is learned
     if not learned:
         by_centres = method.centres(features).argmax(1)
+        assert len(by_centres.unique()) == 3
         assert torch.equal(method.online.head(5 * features).argmax(1), by_centres)

@@ -33,6 +33,35 @@ def test_prototypes_stay_where_they_are_at_first(progress: float, moves: bool) -
     assert bool(method.online.prototypes.grad.any()) == moves
 
 
+def test_prototypes_learn_by_the_gradient_of_that_loss() -> None:
+    method = method_of("swav", "own.temperature=0.5")
+    views, prototypes = views_of(method), method.online.prototypes.detach().clone().requires_grad_()
+    step(method, views).loss.backward()
+    scores = (method.online.embed(torch.cat(views)).detach() @ prototypes.T).chunk(2)
+    codes = [method.code(score.detach(), view) for view, score in enumerate(scores)]
+    pairs = zip(scores, reversed(codes), strict=True)
+    (-sum((code * (score / 0.5).log_softmax(1)).sum() for score, code in pairs) / (2 * N)).backward()
+    torch.testing.assert_close(method.online.prototypes.grad, prototypes.grad)
+
+
+def test_each_view_has_a_queue_and_assignments_are_those_of_prediction() -> None:
+    method = method_of("swav", "own.temperature=0.5").eval()
+    views = views_of(method)
+    outcome = step(method, views)
+    with torch.no_grad():
+        for view, queue, assignment in zip(
+            views, method.queues, (outcome.assignment, outcome.key_assignment), strict=True
+        ):
+            unit = method.online.embed(view)
+            wanted = (unit @ method.online.prototypes.T / 0.5).softmax(1)
+            torch.testing.assert_close(assignment, wanted)
+            torch.testing.assert_close(method.online.log_assign(view).exp(), wanted)
+            assert not queue.written
+        method.remember(outcome.memory)
+        for view, queue in zip(views, method.queues, strict=True):
+            torch.testing.assert_close(queue.filled(), method.online.embed(view))
+
+
 def test_prototypes_are_of_unit_norm_after_a_step() -> None:
     method = method_of("swav", "own.queue_size=0")
     with torch.no_grad():

@@ -57,7 +57,8 @@ class ProposNetwork(CentresNetwork):
 class Propos(Method):
     """ProPos: BYOL with noise around each positive, and scattered prototypes of k-means clusters."""
 
-    # differs from the paper: the predictor learns at the rate of all else, not at ten times that
+    # differs from the authors' code: the predictor learns at the rate of all else, not at ten times that, and begins
+    # like any other layer, not with small weights; both views pass batch-norm together, and keys are not shuffled
 
     network_type = ProposNetwork
     settings_type = ProposSettings
@@ -89,7 +90,7 @@ class Propos(Method):
         prediction = F.normalize(self.predictor(query + self.noise(keys, query)), dim=1)
         instance = 2 - 2 * (prediction * other).sum(1).mean()  # positive sampling alignment
         members = F.one_hot(self.labels[samples], self.n_clusters).to(query.dtype)  # (N,K)
-        # the paper is silent: the loss of both views, each against the other's keys, as the alignment has it
+        # as in the authors' code: the loss of both views, each against the other's keys
         pairs = zip(query.chunk(2), other.chunk(2), strict=True)
         cluster = torch.stack([self.scatter(*pair, members) for pair in pairs]).mean()
         q = self.online.centres(F.normalize(query.detach(), dim=1)).exp()
