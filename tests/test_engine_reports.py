@@ -87,13 +87,13 @@ def test_warnings_come_only_once_the_run_has_settled() -> None:
     assert 0 < len(wanted) < 10
 
 
-def test_a_run_that_diverges_says_so() -> None:
-    images = images_of(KINDS["rows"])
-    with pytest.raises(InputError, match="training diverged, lower the learning rate"):
-        train(images, "optimiser.learning_rate=1e30", "optimiser.warmup=0")
+@pytest.mark.parametrize("method", ["anchored", "tcc", "cc"])
+def test_a_run_that_diverges_ends_there_and_says_so(method: str) -> None:
     diary = Diary()
-    train(images, "method=tcc", "optimiser.learning_rate=1e30", "optimiser.warmup=0", reporter=diary)
-    assert "training diverged" in diary.warnings[-1][1]
+    changes = (f"method={method}", "optimiser.learning_rate=1e30", "optimiser.warmup=0")
+    with pytest.raises(InputError, match="training diverged, lower the learning rate"):
+        train(images_of(KINDS["rows"]), *changes, reporter=diary)
+    assert len(diary.rows) <= 2
 
 
 def test_without_a_run_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from twincluster.config import closest
-from twincluster.errors import InputError
+from twincluster.errors import InputError, closest
 
 STARTS = 10  # of k-means
 LARGEST = {"ward": 5000, "spectral": 5000, "nmf": 10_000}  # rows; time and memory of the first two grow as their square

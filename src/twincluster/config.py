@@ -7,7 +7,6 @@ A value of 0 or "auto" means "derive it from the data": `resolve` replaces every
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import tomllib
 import types
@@ -16,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
-from twincluster.errors import InputError
+from twincluster.errors import InputError, closest
 
 Own = TypeVar("Own")
 BOUNDS = {"above 0": lambda value: value > 0, "from 0 to 1": lambda value: 0 <= value <= 1}
@@ -193,12 +192,6 @@ def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for name, value in nested.items():
         flat.update(flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value})
     return flat
-
-
-def closest(name: str, known: typing.Iterable[str], prefix: str = "") -> str:
-    """The end of a message that tells which known name was perhaps meant; empty when none is near."""
-    match = difflib.get_close_matches(name, list(known), n=1)
-    return f", did you mean {prefix + match[0]!r}?" if match else ""
 
 
 def _read_value(text: str) -> Any:

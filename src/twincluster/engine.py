@@ -28,7 +28,7 @@ from twincluster.methods.base import Batch, Method, Network
 from twincluster.neighbours import Neighbours, rotate
 from twincluster.optimiser import make_optimiser
 from twincluster.processes import ALONE, Processes, join
-from twincluster.record import Record, health_of
+from twincluster.record import Record, health_of, refuse_divergence
 from twincluster.rehearsal import captured
 from twincluster.results import Run
 from twincluster.schedule import Clock, learning_rate
@@ -131,12 +131,8 @@ class Trainer:
 
     def _batch(self, samples: Tensor, images: Tensor, keys: Tensor) -> Batch:
         prepare, shown = self.method.online.prepare, partial(self.neighbours.shown, images, samples, keys)
-
-        def view(i: int) -> Tensor:
-            stream = torch.full_like(self.epoch_on_device, i)  # for a number the compiler would begin again
-            return self.view(shown(i), keys, stream)
-
-        return Batch(samples, keys, view, plain=lambda: prepare(images))
+        stream = partial(torch.full_like, self.epoch_on_device)  # for a number the compiler would begin again
+        return Batch(samples, keys, lambda i: self.view(shown(i), keys, stream(i)), plain=lambda: prepare(images))
 
     def _view(self, images: Tensor, keys: Tensor, stream: Tensor) -> Tensor:
         """The augmentation of a batch, drawn from one stream of random numbers."""
@@ -172,6 +168,7 @@ class Trainer:
         if self.run_folder:
             self.run_folder.append_metrics(row)
         self.reporter.epoch(row)
+        refuse_divergence(row)
         # their number may still have to be chosen, and in the first epoch they may have to be found
         settled = self.config.n_clusters and self.epoch and self.clock.progress > SETTLED
         if settled and (warning := health_of(row).warning(self.config.method)):

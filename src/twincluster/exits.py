@@ -17,8 +17,7 @@ from typing import TextIO
 from cyclopts import CycloptsError, MissingArgumentError, UnknownCommandError, UnusedCliTokensError
 
 from twincluster import launch
-from twincluster.config import closest
-from twincluster.errors import InputError, ProcessEnded
+from twincluster.errors import InputError, ProcessEnded, closest
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 IN_THE_WAY = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from twincluster.config import closest, flatten
-from twincluster.errors import InputError
+from twincluster.config import flatten
+from twincluster.errors import InputError, closest
 
 RECIPES = Path(__file__).parent / "recipes"
 

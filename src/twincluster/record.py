@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from twincluster.errors import InputError
 from twincluster.evaluate import Health, score
 from twincluster.methods.base import Outcome
 
@@ -64,6 +66,12 @@ class Record:
         """
         assert self.last is not None, "no step was taken"
         return score(labels, self.last.cpu().numpy()).acc if (labels >= 0).any() else None
+
+
+def refuse_divergence(row: dict[str, Any]) -> None:
+    """An epoch whose loss is nan ends the run: what is not a number stays so."""
+    if not math.isfinite(row["loss"] or 0):
+        raise InputError("the loss is no number any more: training diverged, lower the learning rate or use float32")
 
 
 def health_of(row: dict[str, Any]) -> Health:

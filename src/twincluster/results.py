@@ -67,10 +67,8 @@ class Assignments:
     def write(self, path: Path) -> None:
         """A .csv or .parquet table, after the name; cluster and confidence of an unreadable input stay empty."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.suffix.lower() == ".parquet":
-            self._write_parquet(path)
-        else:
-            self._write_csv(path)
+        write = self._write_parquet if path.suffix.lower() == ".parquet" else self._write_csv
+        write(path)
 
     def _write_csv(self, path: Path) -> None:
         lines: list[str] = []
@@ -178,8 +176,8 @@ class Run:
 
     def refuse_if_taken(self) -> None:
         if is_taken(self.folder):
-            hint = ", or continue it with --resume" if self._config.is_file() else ""
             state = "exists and is not empty" if self.folder.is_dir() else "is a file"
+            hint = ", or continue it with --resume" if self._config.is_file() else ""
             raise InputError(f"{self.folder} {state}: choose another --out{hint}")
 
     @classmethod

@@ -24,9 +24,9 @@ from twincluster.bench.methods_table import Row, Table
 from twincluster.bench.one_method import Job, Result
 from twincluster.bench.train import title_of
 from twincluster.classic import CLASSICS, TITLES
-from twincluster.config import Config, closest, flatten, make_config, parse_overrides
+from twincluster.config import Config, flatten, make_config, parse_overrides
 from twincluster.derive import resolve
-from twincluster.errors import InputError
+from twincluster.errors import InputError, closest
 from twincluster.images.sources import NAMED, Listing, location_of, open_source
 from twincluster.images.store import Images
 from twincluster.methods import METHODS, import_method

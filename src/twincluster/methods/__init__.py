@@ -4,8 +4,7 @@ import importlib
 import os
 import sys
 
-from twincluster.config import closest
-from twincluster.errors import InputError
+from twincluster.errors import InputError, closest
 from twincluster.methods.anchored import Anchored
 from twincluster.methods.autoencoders import Ae, Dae, Vae
 from twincluster.methods.base import Method
