@@ -50,6 +50,21 @@ def difference(name: str, device: str) -> dict[str, float]:
     }
 
 
+def use_small_tiles() -> None:
+    """So that each kernel has to go round its loop, as it does for images in earnest."""
+    from twincluster import norm_kernels  # which imports Triton
+
+    norm_kernels.PROGRAMS, norm_kernels.SUM_TILE["M"], norm_kernels.PARTS_TILE["P"] = 3, 16, 2
+
+
+def deviation(mean: float) -> float:
+    """Relative difference of the deviation by channel where it is small beside the mean."""
+    from twincluster.norm_kernels import settle
+
+    x = (mean + torch.randn(16, 8, 4, 4)).contiguous(memory_format=torch.channels_last)
+    return apart([1 / settle(x, nn.BatchNorm2d(8, eps=0)).channels[1]], [x.double().std((0, 2, 3), correction=0)])
+
+
 def apart(some: Iterable[Tensor], others: Iterable[Tensor]) -> float:
     """The largest relative difference between tensors of two lists."""
     return max(float((a - b).double().norm() / b.double().norm()) for a, b in zip(some, others, strict=True))
@@ -70,4 +85,7 @@ def losses(fused: bool) -> list[float]:
 
 if __name__ == "__main__":
     found = {name: difference(name, "cpu") for name in NAMES}
-    print(json.dumps({"networks": found, "losses": [losses(fused) for fused in (False, True)]}))
+    use_small_tiles()
+    found["small tiles"] = difference("small", "cpu")
+    told = {"networks": found, "losses": [losses(fused) for fused in (False, True)], "deviation": deviation(1000.0)}
+    print(json.dumps(told))

@@ -27,10 +27,14 @@ def found() -> dict[str, Any]:
     return differences
 
 
-@pytest.mark.parametrize("network", NAMES)
+@pytest.mark.parametrize("network", [*NAMES, "small tiles"])
 @pytest.mark.parametrize("what", ["output", "gradient", "statistics"])
 def test_they_compute_what_the_layers_do(found: dict[str, Any], network: str, what: str) -> None:
     assert found["networks"][network][what] < 2e-5
+
+
+def test_a_large_mean_does_not_drown_a_small_deviation(found: dict[str, Any]) -> None:
+    assert found["deviation"] < 1e-4
 
 
 def test_steps_of_the_default_method_stay_the_same(found: dict[str, Any]) -> None:

@@ -229,7 +229,6 @@ def _cluster(
     _announce(listing, config)
 
     from twincluster import pipeline
-    from twincluster.evaluate import Health
     from twincluster.progress import Progress
 
     if recipes:
@@ -240,9 +239,6 @@ def _cluster(
             listing, config, out, location=location_of(source), root=root, split=split, resume=resume,
             reporter=progress, decoding=progress.decoding, encoding=progress.encoding,
         )  # fmt: skip
-        sizes = fitted.assignments.sizes(fitted.config.n_clusters)
-        if warning := Health.of_result(sizes).warning(config.method):
-            progress.warn(warning)
     print(fitted.summary(), flush=True)
     report_after_fit(fitted.run, listing, root, progress)
 

@@ -76,7 +76,7 @@ class Train:
     components: int = 0  # rows only: their first principal components instead of the rows; 0: the rows
     device: str = "auto"  # auto, cpu or cuda
     precision: Precision = "auto"  # auto: bf16 backbone on CUDA; losses are always float32
-    compile: bool = True  # CUDA only: fuse kernels before the step is captured as a graph
+    compile: bool = True  # CUDA only: fuse losses and augmentation before a step is captured (networks: fused.py)
     checkpoint_minutes: float = 3.0  # how often the resume state is written
     parts: int = 0  # of a batch, held in memory one after the other; 0: 1, or as many as the GPU's memory asks for
 

@@ -158,6 +158,7 @@ class Trainer:
     def _end_epoch(self, steps: int) -> None:
         """Let the method look back, write the epoch's row, warn when the clusters look unhealthy."""
         row = {"epoch": self.epoch, "steps": steps, **self.record.read(steps)}
+        refuse_divergence(row)
         if self.labels is not None:
             row["on_batch_acc"] = self.record.on_batch_accuracy(self.labels[self.feed.samples.cpu().numpy()])
         row |= self.method.after_epoch(self.epoch, self._all_batches, self.optimiser)
@@ -168,7 +169,6 @@ class Trainer:
         if self.run_folder:
             self.run_folder.append_metrics(row)
         self.reporter.epoch(row)
-        refuse_divergence(row)
         # their number may still have to be chosen, and in the first epoch they may have to be found
         settled = self.config.n_clusters and self.epoch and self.clock.progress > SETTLED
         if settled and (warning := health_of(row).warning(self.config.method)):

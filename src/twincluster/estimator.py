@@ -27,7 +27,7 @@ from twincluster.drift import Reference
 from twincluster.encoders import wrap_module
 from twincluster.engine import Trainer
 from twincluster.errors import InputError
-from twincluster.evaluate import health
+from twincluster.evaluate import Health, health
 from twincluster.images.objects import are_open, as_arrays, is_rows, outline, refuse_too_few
 from twincluster.images.sources import Listing, location_of, open_source
 from twincluster.images.store import Images
@@ -158,7 +158,8 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         self._data |= {"encoder": encoder.version} if encoder and encoder.version else {}
         self._loaded = encoder
         probabilities = self._apply(inference.predict, images)
-        if method.choice and (unwell := health(probabilities).warning(config.method)):  # only now K is known
+        state = health(probabilities) if method.choice else Health.of_result(health(probabilities).sizes)
+        if self.n_clusters != 1 and (unwell := state.warning(config.method)):
             watcher.warning = watcher.warning or in_python(unwell)
         self._reference: Reference | None = Reference.of(self._apply(inference.embed, images), probabilities)
         self._stamps = dict(zip(listing.paths, stamps, strict=False))  # none for arrays, which have no place

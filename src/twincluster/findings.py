@@ -18,7 +18,7 @@ import numpy as np
 from twincluster import inference
 from twincluster.derive import resolve_device
 from twincluster.disk import strict_json
-from twincluster.encoders import MODULE, load_encoder
+from twincluster.encoders import MODULE
 from twincluster.errors import InputError
 from twincluster.evaluate import Scores, knn_accuracy, score, silhouette
 from twincluster.images.labels import Labels, read_labels
@@ -26,7 +26,7 @@ from twincluster.images.shards import labels_of_shards
 from twincluster.images.sources import Listing, open_source
 from twincluster.images.store import Images
 from twincluster.known import within_source
-from twincluster.opening import open_for, refuse_other_weights
+from twincluster.opening import encoder_of, open_for
 from twincluster.pipeline import Split, rows_to_score, scores_line
 from twincluster.results import Assignments, Run
 
@@ -142,9 +142,7 @@ def reopen(
     if (listing := trained_on(run, source or own_source(run, root))) is None:
         return None, MOVED
     try:
-        encoder = load_encoder(config.train.frozen) if config.train.frozen else None
-        refuse_other_weights(run.folder, data, encoder.version if encoder else None)
-        images = open_for(config, listing, decoding, encoder=encoder)
+        images = open_for(config, listing, decoding, encoder=encoder_of(run.folder, config, data))
     except InputError as error:
         return None, str(error)
     return (images, None) if images.fingerprint == data["fingerprint"] else (None, MOVED)

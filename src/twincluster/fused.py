@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from twincluster.norm_kernels import Settled, activate, pull_back, settle, slopes
 
@@ -72,7 +73,10 @@ class _NormRelu(torch.autograd.Function):
         return out, out.detach()
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        if all(gradient is None for gradient in gradients):
+            return (None,) * 8
         x, channels, other_x, other_channels, out = ctx.saved_tensors
         settled, shortcut = Settled(x, channels), None if other_x is None else Settled(other_x, other_channels)
         slope = slopes([_rows(one) for one in gradients if one is not None], out, settled, shortcut)

@@ -40,12 +40,16 @@ class Slopes(NamedTuple):
 def settle(x: Tensor, layer: nn.Module) -> Settled:
     """The statistics of `x`, with which the running ones of the layer move on."""
     rows, n_channels = _shape(x)
+    if rows == 1:
+        raise ValueError(
+            f"batch-norm has nothing to normalise by: there is one value of each channel, {tuple(x.shape)}"
+        )
     parts, chunk, columns = _division(rows, n_channels)
     sums = torch.empty(parts, 2, n_channels, dtype=torch.float32, device=x.device)
     channels = torch.empty(4, n_channels, dtype=torch.float32, device=x.device)
-    _sum_kernel[parts, columns](x, layer.running_mean, sums, rows, n_channels, chunk, **SUM_TILE)
+    _sum_kernel[parts, columns](x, sums, rows, n_channels, chunk, **SUM_TILE)
     _settle_kernel[_few(n_channels)](
-        sums, layer.running_mean, layer.running_var, layer.num_batches_tracked, layer.weight, layer.bias, channels,
+        x, sums, layer.running_mean, layer.running_var, layer.num_batches_tracked, layer.weight, layer.bias, channels,
         parts, rows, n_channels, layer.momentum, layer.eps, **PARTS_TILE,
     )  # fmt: skip
     return Settled(x, channels)
@@ -127,11 +131,16 @@ def _tile(row, n_left, n_channels, N: tl.constexpr):
 
 
 @triton.jit
-def _sum_kernel(x, shift, sums, n_rows, n_channels, chunk, M: tl.constexpr, N: tl.constexpr):
+def _first_row(x, channel, n_channels):
+    return tl.load(x + channel, channel < n_channels, 0.0).to(tl.float32)
+
+
+@triton.jit
+def _sum_kernel(x, sums, n_rows, n_channels, chunk, M: tl.constexpr, N: tl.constexpr):
     part = tl.program_id(0)
     channel = tl.program_id(1) * N + tl.arange(0, N)
+    centre = _first_row(x, channel, n_channels)  # else a large mean would drown a small deviation
     x += part.to(tl.int64) * chunk * n_channels
-    centre = tl.load(shift + channel, channel < n_channels, 0.0)  # else a large mean would drown a small deviation
     first, second = tl.zeros((M, N), tl.float32), tl.zeros((M, N), tl.float32)
     for start in tl.range(0, chunk, M, loop_unroll_factor=2):  # two reads under way at the same time
         channel, place, exists = _tile(start + tl.arange(0, M), n_rows - part * chunk, n_channels, N)
@@ -160,7 +169,7 @@ def _added(sums, which, kinds, n_parts, n_channels, P: tl.constexpr, N: tl.const
 
 @triton.jit
 def _settle_kernel(
-    sums, running_mean, running_var, tracked, weight, bias, settled,
+    x, sums, running_mean, running_var, tracked, weight, bias, settled,
     n_parts, n_rows, n_channels, momentum, eps, P: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     channel = tl.program_id(0) * N + tl.arange(0, N)
@@ -168,10 +177,10 @@ def _settle_kernel(
     total, of_squares = _added(sums, 1, 2, n_parts, n_channels, P, N)
     off = total / n_rows
     variance = tl.maximum(of_squares / n_rows - off * off, 0.0)
+    mean = _first_row(x, channel, n_channels) + off
     old_mean, old_var = tl.load(running_mean + channel, exists, 0.0), tl.load(running_var + channel, exists, 0.0)
-    mean = old_mean + off
-    tl.store(running_mean + channel, old_mean + momentum * off, exists)
-    unbiased = variance * (n_rows / tl.maximum(n_rows - 1, 1))
+    tl.store(running_mean + channel, old_mean + momentum * (mean - old_mean), exists)
+    unbiased = variance * (n_rows / (n_rows - 1))
     tl.store(running_var + channel, old_var + momentum * (unbiased - old_var), exists)
     if tl.program_id(0) == 0:
         tl.store(tracked, tl.load(tracked) + 1)

@@ -19,12 +19,11 @@ from twincluster import inference
 from twincluster.disk import strict_json
 from twincluster.edits import FILE as EDITS
 from twincluster.edits import Edits
-from twincluster.encoders import load_encoder
 from twincluster.errors import InputError
 from twincluster.images.decode import Decoded, decode
 from twincluster.images.inputs import Content
 from twincluster.images.listing import from_array
-from twincluster.opening import full_side, later_side, open_for, refuse_other_weights
+from twincluster.opening import encoder_of, full_side, later_side, open_for
 from twincluster.results import Run
 
 if TYPE_CHECKING:
@@ -96,8 +95,7 @@ class Worker:
             self.config, _, data = run.read_config()
             self.network = run.load_network(device)
             self.edited = Edits(run).state if EDITS in files else None
-        encoder = load_encoder(self.config.train.frozen) if self.config.train.frozen else None
-        refuse_other_weights(name, data, encoder.version if encoder else None)
+        encoder = encoder_of(name, self.config, data)
         self.encoder = dataclasses.replace(encoder, version="") if encoder else None  # features are not kept here
         self.side = encoder.side if encoder else later_side(self.config, data) or full_side(self.config)
 

@@ -22,7 +22,7 @@ from twincluster.edits import FILE as EDITS
 from twincluster.encoders import load_encoder
 from twincluster.engine import Reporter, Trainer
 from twincluster.errors import InputError
-from twincluster.evaluate import Scores, health, score
+from twincluster.evaluate import Health, Scores, health, score
 from twincluster.images.sources import Listing
 from twincluster.images.store import Images
 from twincluster.known import stamps_of, write_stamps
@@ -97,8 +97,10 @@ def fit(
     config = _keep_model(run, method, config, data, training)
     write_stamps(run.folder, dict(zip(listing.paths, stamps, strict=True)))
     assignments, found = _keep_rows(run, method.online, images, training)
-    if method.choice and reporter and (warning := health(found).warning(config.method)):
-        reporter.warn(warning)  # only now: while it trained, their number was not known
+    # where their number was not known while it trained, there is more to say than that some are empty
+    state = health(found) if method.choice else Health.of_result(assignments.sizes(config.n_clusters))
+    if reporter and (warning := state.warning(config.method)):
+        reporter.warn(warning)
     scores = None
     if listing.labels is not None and (scored & (listing.labels >= 0) & (assignments.clusters >= 0)).any():
         scores = score(listing.labels[scored], assignments.clusters[scored])

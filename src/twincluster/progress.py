@@ -6,6 +6,7 @@ import io
 import re
 import sys
 import time
+import warnings
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -171,7 +172,10 @@ class Watcher(Progress):
         super().epoch(row)
 
     def warn(self, message: str) -> None:
-        self.warning = in_python(message)
+        if self.rows:
+            self.warning = in_python(message)
+        else:  # about the machine rather than an epoch, so no epoch takes it back
+            warnings.warn(in_python(message), stacklevel=2)
 
 
 def _in_notebook() -> bool:

@@ -69,9 +69,12 @@ class Record:
 
 
 def refuse_divergence(row: dict[str, Any]) -> None:
-    """An epoch whose loss is nan ends the run: what is not a number stays so."""
+    """An epoch whose loss is nan or infinite ends the run: it stays so."""
     if not math.isfinite(row["loss"] or 0):
-        raise InputError("the loss is no number any more: training diverged, lower the learning rate or use float32")
+        raise InputError(
+            "the loss is no number any more: training diverged, lower the learning rate "
+            "(--set optimiser.learning_rate=...) or train in float32"
+        )
 
 
 def health_of(row: dict[str, Any]) -> Health:

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
 
 from twincluster.backbones import ResNet
 from twincluster.batch_norm import BatchNorm2d
@@ -32,15 +31,25 @@ def captured(trainer: Trainer) -> Step:
     cudnn, chosen = torch.backends.cudnn, torch.backends.cudnn.benchmark
     cudnn.benchmark = True  # kernels are picked once, while rehearsing
     alone = trainer.processes.count == 1
-    if problem := trouble_with_triton(trainer.device):
-        trainer.reporter.warn(f"Triton, which compiles for the GPU, does not work: {problem}; steps take longer")
-    else:
-        fuse(trainer.method)
-        if trainer.config.train.compile and alone and trainer.parts == 1:
-            trainer.losses, trainer.view = torch.compile(trainer.losses), torch.compile(trainer.view)
+    if alone and trainer.parts == 1:
+        _use_triton(trainer)
     step = within_memory(trainer, _graph if alone else rehearsed)
     cudnn.benchmark = chosen
     return step
+
+
+def _use_triton(trainer: Trainer) -> None:
+    """Our own kernels for residual networks, and for long runs the compiler's for all the rest."""
+    residual = [network for network in trainer.method.modules() if isinstance(network, ResNet)]
+    if not residual and not trainer.config.train.compile:
+        return
+    if problem := trouble_with_triton(trainer.device):
+        trainer.reporter.warn(f"Triton, which compiles for the GPU, does not work: {problem}; steps take longer")
+        return
+    for network in residual:
+        network.fused = True
+    if trainer.config.train.compile:
+        trainer.losses, trainer.view = torch.compile(trainer.losses), torch.compile(trainer.view)
 
 
 def trouble_with_triton(device: torch.device) -> str:
@@ -50,16 +59,11 @@ def trouble_with_triton(device: torch.device) -> str:
 
         images = torch.zeros(1, 16, 4, 4, device=device, dtype=torch.bfloat16)
         settle(images.contiguous(memory_format=torch.channels_last), BatchNorm2d(16).to(device))
+    except torch.cuda.OutOfMemoryError:
+        raise
     except Exception as error:  # of its compiler, its driver, or the import
         return str(error).splitlines()[0] if str(error) else type(error).__name__
     return ""
-
-
-def fuse(method: nn.Module) -> None:
-    """Have residual networks train with kernels of our own, which are written in Triton."""
-    for backbone in method.modules():
-        if isinstance(backbone, ResNet):
-            backbone.fused = True
 
 
 def within_memory(trainer: Trainer, attempt: Callable[[Trainer], Step]) -> Step:

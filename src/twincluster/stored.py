@@ -14,13 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from twincluster.config import Config
-from twincluster.encoders import load_encoder
 from twincluster.errors import InputError
 from twincluster.features import encode
 from twincluster.images.build import Row, Store, read_journal
 from twincluster.images.sources import Listing
 from twincluster.images.store import Images, fingerprint_of, place_of
-from twincluster.opening import refuse_other_weights
+from twincluster.opening import encoder_of
 
 
 class Stored(NamedTuple):
@@ -34,8 +33,7 @@ def open_stored(config: Config, data: Mapping[str, Any], device: str) -> Stored 
     if not data["files"] or not data["location"]:
         return None
     with suppress(InputError, OSError, ValueError):
-        encoder = load_encoder(config.train.frozen) if config.train.frozen else None
-        refuse_other_weights("the run", data, encoder.version if encoder else None)
+        encoder = encoder_of("the run", config, data)
         side = encoder.side if encoder else int(data.get("side") or 0)
         source = Listing(data["source"], (), files=(), root=Path(data["location"]))
         for journal in sorted(place_of(source, side, config.train.frame, None).glob("*.jsonl")):

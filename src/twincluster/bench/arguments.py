@@ -28,7 +28,7 @@ Device = Annotated[
     Literal["auto", "cpu", "cuda"] | None, Parameter(help="auto (the default) takes a GPU when there is one.")
 ]
 Rounds = Annotated[int, whole(1), Parameter(help="How often each takes its turn; the table holds medians.")]
-MadeUp = Annotated[int, whole(10), Parameter(help="How many images to make up.")]  # fewer are no ten clusters
+MadeUp = Annotated[int, whole(10), Parameter(help="How many images to make up.")]  # fewer tell nothing
 Clusters = Annotated[int, whole(1), Parameter(help="How many clusters they are in.")]
 Side = Annotated[int, whole(1), Parameter(help="Width and height of an image, in pixels.")]
 DataRoot = Annotated[Path | None, Parameter(help="Where named data sets are kept; else $TWINCLUSTER_DATA.")]

@@ -18,11 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from twincluster.edits import Edits
-from twincluster.encoders import load_encoder
 from twincluster.errors import InputError
 from twincluster.export.seeing import Seeing, SeeingArrays
 from twincluster.methods.base import Network
-from twincluster.opening import full_side, later_side, refuse_other_weights
+from twincluster.opening import encoder_of, full_side, later_side
 from twincluster.results import Run
 
 OPSET = 18
@@ -64,9 +63,7 @@ def exported(run: Run) -> tuple[nn.Module, Tensor, str]:
     config, shape, data = run.read_config()
     network = run.load_network("cpu")
     inner: nn.Module = nn.Identity()
-    if config.train.frozen:
-        encoder = load_encoder(config.train.frozen)
-        refuse_other_weights(run.folder, data, encoder.version)
+    if encoder := encoder_of(run.folder, config, data):
         seeing, inner = partial(Seeing, encoder.side, encoder.mean, encoder.std), encoder.network
         stored = encoder.side
     elif shape.side:

@@ -17,7 +17,7 @@ from twincluster.images.folders import printable
 from twincluster.images.inputs import Member
 from twincluster.images.labels import as_labels
 
-FEW = 64  # inputs
+FEW = 64  # inputs, which are decoded again in less time than anybody notices
 EXPECTED = "expected uint8 images (n,h,w[,c]) or float rows (n,d)"
 
 Entry = tuple[str, int, int]  # path as written, size, time of change in ns; -1 where there is no file
@@ -48,7 +48,8 @@ class Listing:
         return self.root is None and len(self.paths) <= FEW
 
     def part(self, rows: Sequence[int]) -> "Listing":
-        """Some of the inputs; files among them get a store of their own, so that the one of the whole source stays."""
+        """Some of the inputs. Files among them, unless they are few, get a store of their own: that of the whole source
+        stays."""
         return replace(
             self,
             paths=tuple(self.paths[row] for row in rows),

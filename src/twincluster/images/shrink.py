@@ -7,6 +7,7 @@ copy is known by all bytes of what it was made of. The copies last used stay, ol
 
 import hashlib
 import os
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -24,6 +25,7 @@ from twincluster.images.kept import cache_folder
 VERSION = 1  # of what `square` makes of an image: another number, another copy
 HELD_BYTES = 1 << 28  # of small images that stay in memory
 KEPT = 4  # copies on the disk beside a new one; each can be made again as long as its array is there
+A_DAY = 24 * 3600  # seconds
 BYTES_AT_ONCE = 1 << 25  # of small images made, or of large ones read, before they are put away
 
 
@@ -70,11 +72,13 @@ def _is_whole(path: Path, nbytes: int) -> bool:
 
 
 def _prune(new: Path) -> None:
-    """Who is training on a copy that goes keeps it open; on a system that minds, it stays."""
+    """Who is training on a copy that goes keeps it open, and a system that minds keeps the copy: on a disk that is
+    shared by several machines neither is sure, so what was used or written within a day stays."""
     others = sorted(set(new.parent.glob("*.npy")) - {new}, key=lambda path: (path.stat().st_mtime_ns, path.name))
-    for path in (*others[:-KEPT], *new.parent.glob("*.partial")):  # whoever wrote these was killed: one at a time does
+    for path in (*others[:-KEPT], *new.parent.glob("*.partial")):  # the latter by somebody who was killed
         with suppress(OSError):
-            path.unlink()
+            if time.time() - path.stat().st_mtime > A_DAY:
+                path.unlink()
 
 
 def _in_parts(

@@ -115,7 +115,8 @@ class Dec(Method):
             self.online.prototypes.copy_(self.centres(embedding, STARTS if begins else 1, self.seed + epoch))
             self.clustering.fill_(begins)
         # differs from the paper: targets change with the epoch, not after as many steps as suit the data
-        target = peer_losses.sharpened_target(peer_losses.student_assignment(embedding, self.online.prototypes))
+        log_assignment = [peer_losses.student_assignment(part, self.online.prototypes) for _, part in found]
+        target = peer_losses.sharpened_target(torch.cat(log_assignment))
         changed = (target.argmax(1) != self.target[samples].argmax(1)).float().mean()
         self.target[samples] = target.to(self.target.dtype)
         return {"relabelled": float(changed)}
