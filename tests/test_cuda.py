@@ -60,20 +60,8 @@ def test_fused_kernels_compute_what_the_layers_do(network: str) -> None:
 
 def test_without_a_c_compiler_a_run_says_so_and_takes_longer(tmp_path: Path) -> None:
     environment = os.environ | {"CC": "/nowhere/cc", "TRITON_CACHE_DIR": str(tmp_path / "cache")}
-    command = [
-        sys.executable,
-        "-m",
-        "twincluster",
-        "fit",
-        "digits",
-        "-k",
-        "10",
-        "--epochs",
-        "2",
-        "--out",
-        tmp_path / "run",
-    ]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    words = f"-m twincluster fit digits -k 10 --epochs 2 --out {tmp_path / 'run'}".split()
+    done = subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "Triton" in done.stderr
 

@@ -22,7 +22,7 @@ from twincluster.exits import resumable, status_of
 from twincluster.explorer.command import serve
 from twincluster.export.command import export
 from twincluster.launch import decided, in_turn, refuse_several
-from twincluster.options import cluster_settings, configure, how_long, network_settings
+from twincluster.options import Split, cluster_settings, configure, how_long, network_settings
 from twincluster.recipe import load_recipe, recipe_names
 from twincluster.report.command import report, report_after_fit
 from twincluster.whole_numbers import Count, Seed
@@ -30,8 +30,6 @@ from twincluster.whole_numbers import Count, Seed
 if TYPE_CHECKING:
     from twincluster.images.listing import Listing
 
-
-Split = Literal["all", "train", "test"]
 Out = Annotated[Path | None, Parameter(name=("--out", "-o"))]
 TOGETHER = ("fit", "demo")  # what several processes, started by torchrun, do together
 

@@ -158,12 +158,12 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         self._data |= {"encoder": encoder.version} if encoder and encoder.version else {}
         self._loaded = encoder
         probabilities = self._apply(inference.predict, images)
-        state = health(probabilities) if method.choice else Health.of_result(health(probabilities).sizes)
+        self._assignments, self._history = Assignments.of(images, images.usable, probabilities), watcher.rows
+        state = health(probabilities) if method.choice else Health.of_result(self._assignments.sizes(config.n_clusters))
         if self.n_clusters != 1 and (unwell := state.warning(config.method)):
             watcher.warning = watcher.warning or in_python(unwell)
         self._reference: Reference | None = Reference.of(self._apply(inference.embed, images), probabilities)
         self._stamps = dict(zip(listing.paths, stamps, strict=False))  # none for arrays, which have no place
-        self._assignments, self._history = Assignments.of(images, images.usable, probabilities), watcher.rows
         self.labels_, self.n_iter_ = self._assignments.clusters, len(watcher.rows)
         if watcher.warning:
             warnings.warn(watcher.warning, ConvergenceWarning, stacklevel=2)

@@ -27,7 +27,8 @@ from twincluster.images.sources import Listing, open_source
 from twincluster.images.store import Images
 from twincluster.known import within_source
 from twincluster.opening import encoder_of, open_for
-from twincluster.pipeline import Split, rows_to_score, scores_line
+from twincluster.options import Split
+from twincluster.pipeline import rows_to_score, scores_line
 from twincluster.results import Assignments, Run
 
 FEATURE_SAMPLE = 20_000  # inputs that silhouette and kNN look at

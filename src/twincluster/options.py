@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from twincluster.config import Config, make_config
 from twincluster.errors import InputError
 from twincluster.recipe import load_recipe
 
+Split = Literal["all", "train", "test"]
 OWN_BACKBONES = ("auto", "resnet18", "resnet34", "resnet50", "small", "mlp", "mlp_signed")  # those of backbones.py
 LARGEST_SEED = 2**32 - 1  # what numpy and scikit-learn take
 

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -28,10 +28,9 @@ from twincluster.images.store import Images
 from twincluster.known import stamps_of, write_stamps
 from twincluster.methods.base import Method, Network
 from twincluster.opening import open_for, open_with, refuse_other_weights, with_image_size
+from twincluster.options import Split
 from twincluster.processes import join
 from twincluster.results import Assignments, Run
-
-Split = Literal["all", "train", "test"]
 
 
 @dataclass(frozen=True)

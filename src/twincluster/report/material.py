@@ -22,7 +22,8 @@ from twincluster.evaluate import Scores, score
 from twincluster.findings import truth_of
 from twincluster.images.listing import Listing
 from twincluster.inputs import Inputs, Pictures
-from twincluster.pipeline import Split, rows_to_score
+from twincluster.options import Split
+from twincluster.pipeline import rows_to_score
 from twincluster.report.groups import Groups, corrected_rows
 from twincluster.results import Assignments, Run
 
