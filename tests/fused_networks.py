@@ -52,8 +52,9 @@ def difference(name: str, device: str) -> dict[str, float]:
 
 def use_small_tiles() -> None:
     """So that each kernel has to go round its loop, as it does for images in earnest."""
-    from twincluster import norm_kernels  # which imports Triton
+    from twincluster import norm_kernels, stem_kernels  # which import Triton
 
+    stem_kernels.PROGRAMS, stem_kernels.TILE["M"] = 3, 16
     norm_kernels.PROGRAMS, norm_kernels.SUM_TILE["M"], norm_kernels.PARTS_TILE["P"] = 3, 16, 2
 
 

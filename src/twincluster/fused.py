@@ -1,4 +1,5 @@
-"""The forward and backward pass of a residual network in training on a GPU, around the kernels of norm_kernels.py.
+"""The forward and backward pass of a residual network in training on a GPU, around the kernels of norm_kernels.py
+and stem_kernels.py.
 
 Activations travel as pairs that share their memory: one for the convolution ahead and one for the shortcut. So the two
 gradients come back apart, and one kernel adds, masks and sums them, where autograd would add them in a pass of its own.
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from twincluster.norm_kernels import Settled, activate, pull_back, settle, slopes
+from twincluster.stem_kernels import convolve, convolve_back
 
 if TYPE_CHECKING:
     from twincluster.backbones import ResNet
@@ -24,7 +26,7 @@ Pair = tuple[Tensor, Tensor]
 def pixels(network: ResNet, images: Tensor) -> Tensor:
     """What the last block gives, (N,C,H,W)."""
     conv, norm, _, *pool = network.stem.children()
-    pair = norm_relu(conv(images), norm)
+    pair = _stem(images, conv, norm) if conv.kernel_size == (3, 3) else norm_relu(conv(images), norm)
     for layer in pool:
         pair = (layer(pair[0]),) * 2
     for block in network.stages.children():
@@ -83,6 +85,34 @@ class _NormRelu(torch.autograd.Function):
         of_input = pull_back(slope, settled, 1)
         of_shortcut = pull_back(slope, shortcut, 2) if shortcut else (slope.gradient if ctx.joins else None, None, None)
         return *of_input, *of_shortcut, None, None
+
+
+def _stem(images: Tensor, conv: nn.Module, norm: nn.Module) -> Pair:
+    """Convolution of 3 x 3 pixels at stride 1 and what follows it. The images get no gradient."""
+    pair: Pair = _Stem.apply(_rows(images), conv.weight, norm.weight, norm.bias, norm)
+    return pair
+
+
+class _Stem(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, images: Tensor, weight: Tensor, _weight: Tensor, _bias: Tensor, norm: nn.Module) -> Pair:
+        kind = images.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
+        x, sums = convolve(images, _rows(weight), dtype)
+        settled = settle(x, norm, sums)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(images, *settled)
+        out = activate(settled, None)
+        return out, out.detach()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        if all(gradient is None for gradient in gradients):
+            return (None,) * 5
+        images, *settled = ctx.saved_tensors
+        slope = slopes([_rows(one) for one in gradients if one is not None], None, Settled(*settled), None)
+        return None, *convolve_back(slope, Settled(*settled), images), None
 
 
 def _rows(x: Tensor) -> Tensor:

@@ -37,20 +37,18 @@ class Slopes(NamedTuple):
     sums: Tensor  # (P,3,C): of the gradient, and of its products with the centred inputs
 
 
-def settle(x: Tensor, layer: nn.Module) -> Settled:
-    """The statistics of `x`, with which the running ones of the layer move on."""
+def settle(x: Tensor, layer: nn.Module, sums: Tensor | None = None) -> Settled:
+    """The statistics of `x`, with which the running ones of the layer move on; `sums` where they are known already."""
     rows, n_channels = _shape(x)
     if rows == 1:
         raise ValueError(
             f"batch-norm has nothing to normalise by: there is one value of each channel, {tuple(x.shape)}"
         )
-    parts, chunk, columns = _division(rows, n_channels)
-    sums = torch.empty(parts, 2, n_channels, dtype=torch.float32, device=x.device)
+    sums = _sums(x) if sums is None else sums
     channels = torch.empty(4, n_channels, dtype=torch.float32, device=x.device)
-    _sum_kernel[parts, columns](x, sums, rows, n_channels, chunk, **SUM_TILE)
     _settle_kernel[_few(n_channels)](
         x, sums, layer.running_mean, layer.running_var, layer.num_batches_tracked, layer.weight, layer.bias, channels,
-        parts, rows, n_channels, layer.momentum, layer.eps, **PARTS_TILE,
+        len(sums), rows, n_channels, layer.momentum, layer.eps, **PARTS_TILE,
     )  # fmt: skip
     return Settled(x, channels)
 
@@ -85,15 +83,31 @@ def slopes(gradients: list[Tensor], out: Tensor | None, settled: Settled, shortc
 def pull_back(slopes: Slopes, settled: Settled, which: int) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of the input (which = 1; of the shortcut's, 2), of the layer's weight and of its bias."""
     rows, n_channels = _shape(settled.x)
-    channels = torch.empty(4, n_channels, dtype=torch.float32, device=settled.x.device)
-    _settle_back_kernel[_few(n_channels)](
-        slopes.sums, settled.channels, channels, len(slopes.sums), rows, n_channels, which, **PARTS_TILE
-    )
+    channels = settle_back(slopes, settled, which)
     back = torch.empty_like(settled.x)
     _pull_back_kernel[_tiles(rows, n_channels)](
         slopes.gradient, settled.x, settled.channels, channels, back, rows, n_channels, MASKED=slopes.masked, **TILE
     )
     return back, channels[0], channels[1]
+
+
+def settle_back(slopes: Slopes, settled: Settled, which: int) -> Tensor:
+    """(4,C): the gradients of weight and bias, and what the gradient of the input is of the input, and the rest."""
+    rows, n_channels = _shape(settled.x)
+    channels = torch.empty(4, n_channels, dtype=torch.float32, device=settled.x.device)
+    _settle_back_kernel[_few(n_channels)](
+        slopes.sums, settled.channels, channels, len(slopes.sums), rows, n_channels, which, **PARTS_TILE
+    )
+    return channels
+
+
+def _sums(x: Tensor) -> Tensor:
+    """(P,2,C) of what the values exceed those of the first row by, and of its squares."""
+    rows, n_channels = _shape(x)
+    parts, chunk, columns = _division(rows, n_channels)
+    sums = torch.empty(parts, 2, n_channels, dtype=torch.float32, device=x.device)
+    _sum_kernel[parts, columns](x, sums, rows, n_channels, chunk, **SUM_TILE)
+    return sums
 
 
 def _shape(x: Tensor) -> tuple[int, int]:
@@ -275,6 +289,17 @@ def _settle_back_kernel(
 
 
 @triton.jit
+def pulled_back(gradient, value, settled, back, channel, n_channels, MASKED: tl.constexpr):
+    """The gradient of the input of batch-norm, from that of its output."""
+    _, scale, offset = _read(settled, channel, n_channels)
+    if not MASKED:
+        gradient = tl.where(value * scale + offset > 0, gradient, 0.0)
+    by_input = tl.load(back + 2 * n_channels + channel, channel < n_channels, 0.0)
+    rest = tl.load(back + 3 * n_channels + channel, channel < n_channels, 0.0)
+    return scale * gradient + by_input * value + rest
+
+
+@triton.jit
 def _pull_back_kernel(
     slope, x, settled, back, out, n_rows, n_channels,
     MASKED: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
@@ -284,9 +309,4 @@ def _pull_back_kernel(
     ahead = before * n_channels
     gradient = tl.load(slope + ahead + place, exists, 0.0).to(tl.float32)
     value = tl.load(x + ahead + place, exists, 0.0).to(tl.float32)
-    _, scale, offset = _read(settled, channel, n_channels)
-    if not MASKED:
-        gradient = tl.where(value * scale + offset > 0, gradient, 0.0)
-    by_input = tl.load(back + 2 * n_channels + channel, channel < n_channels, 0.0)
-    rest = tl.load(back + 3 * n_channels + channel, channel < n_channels, 0.0)
-    tl.store(out + ahead + place, scale * gradient + by_input * value + rest, exists)
+    tl.store(out + ahead + place, pulled_back(gradient, value, settled, back, channel, n_channels, MASKED), exists)
