@@ -44,8 +44,7 @@ def weigh_sizes(rows: Tensor, found: Clusters, balance: float) -> Sized:
     centres, shift = found.centres, rows.new_zeros(len(found.centres))
     if not balance or len(centres) == 1:
         return Sized(centres, shift, found.labels, 0.0)
-    sample = rows[:: math.ceil(len(rows) * len(centres) / assign.CELLS)]  # shares can be told from some of the rows
-    scale = MARGIN / gaps(sample @ centres.T).mean().clamp(min=1e-6)
+    sample, scale = some(rows, len(centres)), nats(rows, centres)
     unit, asked = F.normalize(rows, dim=1), []
     best = Sized(centres, shift, assign.nearest(rows, centres, shift), 0.0)
     for _ in range(ROUNDS):
@@ -70,6 +69,16 @@ def check_parts(n_clusters: int, balance: float) -> None:
             f"anchored.balance is {balance:g}, which joins parts of clusters and compares all of them: there may be "
             f"{MOST_PARTS // 2:,} clusters then, not {n_clusters:,}; ask for fewer, or for --set anchored.balance=0"
         )
+
+
+def some(rows: Tensor, n_clusters: int) -> Tensor:
+    """As many as are compared with the centres at once: shares and gaps can be told from them."""
+    return rows[:: math.ceil(len(rows) * n_clusters / assign.CELLS)]
+
+
+def nats(rows: Tensor, centres: Tensor) -> Tensor:
+    """What the products of rows and centres are multiplied by, to be on the scale of MARGIN."""
+    return MARGIN / gaps(some(rows, len(centres)) @ centres.T).mean().clamp(min=1e-6)
 
 
 def gaps(logits: Tensor) -> Tensor:
@@ -99,10 +108,15 @@ def joined_parts(unit: Tensor, n_clusters: int, *, seed: int, n_init: int) -> Cl
 
 def directions(unit: Tensor, labels: Tensor, n_clusters: int) -> Tensor:
     """(K,D): the mean direction of the rows of each cluster, zero for one without any."""
-    sums, chunk = unit.new_zeros(n_clusters, unit.shape[1]), max(1, assign.CELLS // n_clusters)
-    for part, label in zip(torch.split(unit, chunk), torch.split(labels, chunk), strict=True):
-        sums += F.one_hot(label, n_clusters).to(unit.dtype).T @ part  # not by index, which on CUDA has no fixed order
-    return F.normalize(sums, dim=1)
+    return F.normalize(sums(unit, labels, n_clusters), dim=1)
+
+
+def sums(rows: Tensor, labels: Tensor, n_clusters: int) -> Tensor:
+    """(K,D) of the rows of each cluster."""
+    total, chunk = rows.new_zeros(n_clusters, rows.shape[1]), max(1, assign.CELLS // n_clusters)
+    for part, label in zip(torch.split(rows, chunk), torch.split(labels, chunk), strict=True):
+        total += F.one_hot(label, n_clusters).to(rows.dtype).T @ part  # not by index, which on CUDA has no fixed order
+    return total
 
 
 def _shifts(logits: Tensor, shift: Tensor, balance: float) -> Tensor:

@@ -23,6 +23,7 @@ from twincluster.config import Config
 from twincluster.memory import Queue, ema_update, momentum_copy
 from twincluster.methods.base import Batch, DataShape, Method, Network, Outcome
 from twincluster.methods.heads import FINAL_STARTS, FINAL_STARTS_MANY, mlp
+from twincluster.regroup import GROUPS, regroup
 
 STARTS, STARTS_MANY = 3, 1  # of k-means after an epoch; the second above assign.FEW_CLUSTERS, where each takes long
 
@@ -169,19 +170,22 @@ class Anchored(Method):
         self.prototypes.copy_(F.normalize(self.sums, dim=1))  # clusters keep their numbers when found anew
         self.sums.zero_()
         n_init = 0 if self.commit_weight > 0 else STARTS if self.n_clusters <= assign.FEW_CLUSTERS else STARTS_MANY
-        strain = self.anchor(self.bank, seed=self.seed + epoch, warm=epoch > 0, n_init=n_init)
+        groups = GROUPS[epoch % len(GROUPS) :][:1]  # one size at a time: an epoch later it is another's turn
+        strain = self.anchor(self.bank, seed=self.seed + epoch, warm=epoch > 0, n_init=n_init, groups=groups)
         empty = float((torch.bincount(self.labels, minlength=self.n_clusters) == 0).sum())
         return {"relabelled": float((self.labels != old).float().mean()), "strain": strain, "empty": empty}
 
-    def anchor(self, features: Tensor, *, seed: int, warm: bool, n_init: int) -> float:
+    def anchor(self, features: Tensor, *, seed: int, warm: bool, n_init: int, groups: tuple[int, ...]) -> float:
         """Set the head to the centres of k-means on whitened features, with clusters in their old order.
 
-        K-means starts from scratch and, if `warm`, from the clusters there are: the best end wins. Returns the strain
-        of the prior on sizes.
+        K-means starts from scratch and, if `warm`, from the clusters there are: the best end wins, and from there
+        groups move, so many for each cluster. Returns the strain of the prior on sizes.
         """
-        whitening = assign.whiten(features, self.settings.shrinkage)
-        found = self.cluster(whitening(features), seed, warm, n_init)
-        sized = sizes.weigh_sizes(whitening.rows(features), found, self.settings.balance)
+        whitening, balance = assign.whiten(features, self.settings.shrinkage), self.settings.balance
+        unit, rows = whitening(features), whitening.rows(features)
+        sized = sizes.weigh_sizes(rows, self.cluster(unit, seed, warm, n_init), balance)
+        for per_cluster in groups:
+            sized = regroup(unit, rows, sized, balance, per_cluster=per_cluster, seed=seed)
         order = assign.match_labels(self.labels, sized.labels, self.n_clusters)
         centres, shift = torch.empty_like(sized.centres), torch.empty_like(sized.shift)
         centres[order], shift[order] = sized.centres, sized.shift
@@ -221,4 +225,4 @@ class Anchored(Method):
             self.online.head.requires_grad_(False)
             self.labels.zero_()
         n_init = FINAL_STARTS if self.n_clusters <= assign.FEW_CLUSTERS else FINAL_STARTS_MANY
-        self.anchor(features, seed=self.seed, warm=not self.between, n_init=n_init)
+        self.anchor(features, seed=self.seed, warm=not self.between, n_init=n_init, groups=GROUPS)
