@@ -72,6 +72,43 @@ def test_moves_end_where_no_single_one_is_better(balance: float) -> None:
             assert worth(other) <= worth(after) + 1e-5, (one, cluster)
 
 
+def test_the_last_group_of_a_cluster_stays() -> None:
+    """Long rows of one direction, tied to short ones of another, would be better off in a cluster of their own kind."""
+    unit = torch.eye(2)[torch.tensor([0, 1] + [1] * 8)]
+    rows = unit * torch.tensor([0.01, 5.0] + [1.0] * 8)[:, None]
+    group = torch.tensor([0, 0, 1, 1, 1, 1, 2, 2, 2, 2])
+    groups = regrouping._Groups(*(sizes.sums(each, group, 3) / 10 for each in (unit, rows, torch.ones(10, 1))))
+    alone, together = torch.tensor([0, 1, 1]), torch.tensor([0, 1, 0])
+    assert torch.equal(regrouping._move(groups, alone, 2, torch.tensor(3.0), 0.0)[:1], alone[:1])
+    assert len(regrouping._move(groups, together, 2, torch.tensor(3.0), 0.0).unique()) == 2
+
+
+@pytest.mark.parametrize("better", [False, True])
+def test_a_round_counts_only_where_it_is_better(monkeypatch: pytest.MonkeyPatch, better: bool) -> None:
+    rows, _, kept = stuck()
+    unit, sized = F.normalize(rows, dim=1), clustered(rows, kept, 0.0)
+    goal = regroup(unit, rows, sized, 0.0, per_cluster=5, seed=0)
+    monkeypatch.setattr(regrouping, "_move", lambda groups, before, *_: 1 - before if better else before.flip(0))
+    monkeypatch.setattr(regrouping.assign, "spherical_kmeans", lambda unit, k, **_: _ends(unit, k, goal, better))
+    monkeypatch.setattr(regrouping, "_groups", lambda unit, n_groups, seed: torch.arange(len(unit)) % n_groups)
+    after = regroup(unit, rows, sized, 0.0, per_cluster=5, seed=0)
+    assert torch.equal(after.labels, goal.labels if better else kept)
+
+
+def _ends(unit: Tensor, n_clusters: int, goal: Sized, better: bool) -> Clusters:
+    """The clusters there are to reach, or poor ones."""
+    labels = goal.labels if better else torch.arange(len(unit)) % n_clusters
+    centres = directions(unit, labels, n_clusters)
+    return Clusters(centres, labels, (unit * centres[labels]).sum(1), 0.0)
+
+
+def test_rows_outside_the_pool_join_its_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, wanted, kept = stuck()
+    monkeypatch.setattr(regrouping, "POOL", 100)
+    sized = regroup(F.normalize(rows, dim=1), rows, clustered(rows, kept, 0.0), 0.0, per_cluster=5, seed=0)
+    assert (sized.labels == wanted).float().mean() > 0.99
+
+
 @pytest.mark.parametrize("balance", [0.0, 0.8])
 def test_clusters_never_get_worse(balance: float) -> None:
     generator = torch.Generator().manual_seed(2)

@@ -20,6 +20,7 @@ ROWS_PER_GROUP = 8  # at least, on average: fewer move on their own, as k-means 
 POOL = 8_192  # rows that groups are found among; the others join the nearest
 FEW_ROUNDS = 5  # of finding them: they need not be the best
 ROUNDS = 5  # of moving groups, and rows after them
+LEAST = 1e-7  # nats, as a mean over all rows, that a move must bring
 GAIN = 1e-5  # share of the score by which a round must be better, or it is the last
 
 
@@ -45,24 +46,25 @@ def regroup(unit: Tensor, rows: Tensor, sized: Sized, balance: float, *, per_clu
     group = _groups(unit, n_groups, seed)  # (N,)
     each = (unit, rows, torch.ones_like(rows[:, :1]))
     groups = _Groups(*(sizes.sums(values, group, n_groups) / len(rows) for values in each))
-    score = _score(rows, sized)
+    best = score(rows, sized)
     for _ in range(ROUNDS):
         members = torch.bincount(group * n_clusters + sized.labels, minlength=n_groups * n_clusters)
         before = members.view(n_groups, n_clusters).argmax(1)  # (G,) where most of them are
         after = _move(groups, before, n_clusters, sizes.nats(rows, sized.centres), balance)
         if torch.equal(before, after):
             break
-        init = sizes.directions(unit, after[group], n_clusters)
+        moved = sizes.directions(unit, after[group], n_clusters)
+        init = torch.where(moved.any(1, keepdim=True), moved, sized.centres)  # without a group: from where it was
         found = assign.spherical_kmeans(unit, n_clusters, seed=seed, init=init, n_init=0)
         new = sizes.weigh_sizes(rows, found, balance)
-        old_score, score = score, _score(rows, new)
-        if score <= old_score + GAIN * abs(old_score):
+        reached = score(rows, new)
+        if not reached > best + GAIN * abs(best):
             break
-        sized = new
+        sized, best = new, reached
     return sized
 
 
-def _score(rows: Tensor, sized: Sized) -> float:
+def score(rows: Tensor, sized: Sized) -> float:
     """Mean of what rows get from their clusters: product with the centre, and shift."""
     parts = torch.split(rows, max(1, assign.CELLS // len(sized.centres)))
     return sum(float((part @ sized.centres.T + sized.shift).amax(1).double().sum()) for part in parts) / len(rows)
@@ -81,13 +83,15 @@ def _move(groups: _Groups, clusters: Tensor, n_clusters: int, scale: Tensor, bal
     clusters, numbers = clusters.clone(), torch.arange(len(clusters), device=clusters.device)
     weight = sizes.MARGIN if balance else 0.0
     for _ in range(len(clusters)):
-        whole = groups.of(F.one_hot(clusters, n_clusters).to(groups.unit.dtype))
+        member = F.one_hot(clusters, n_clusters)  # (G,K)
+        whole = groups.of(member.to(groups.unit.dtype))
         now = _worth(whole, groups, 0, scale, weight)[0]  # (K,)
         loss = (now - _worth(whole, groups, -1, scale, weight))[numbers, clusters]  # (G,)
         gain = _worth(whole, groups, 1, scale, weight) - now - loss[:, None]  # (G,K)
         gain[numbers, clusters] = 0.0
+        gain[member.sum(0)[clusters] == 1] = 0.0  # the last one stays: no cluster becomes empty
         best = int(gain.argmax())
-        if gain.flatten()[best] <= 1e-7:
+        if not gain.flatten()[best] > LEAST:
             break
         clusters[best // n_clusters] = best % n_clusters
     return clusters

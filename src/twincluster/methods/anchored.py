@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +24,7 @@ from twincluster.config import Config
 from twincluster.memory import Queue, ema_update, momentum_copy
 from twincluster.methods.base import Batch, DataShape, Method, Network, Outcome
 from twincluster.methods.heads import FINAL_STARTS, FINAL_STARTS_MANY, mlp
-from twincluster.regroup import GROUPS, regroup
+from twincluster.regroup import GROUPS, regroup, score
 
 STARTS, STARTS_MANY = 3, 1  # of k-means after an epoch; the second above assign.FEW_CLUSTERS, where each takes long
 
@@ -178,12 +179,13 @@ class Anchored(Method):
     def anchor(self, features: Tensor, *, seed: int, warm: bool, n_init: int, groups: tuple[int, ...]) -> float:
         """Set the head to the centres of k-means on whitened features, with clusters in their old order.
 
-        K-means starts from scratch and, if `warm`, from the clusters there are: the best end wins, and from there
-        groups move, so many for each cluster. Returns the strain of the prior on sizes.
+        K-means starts from scratch and, if `warm`, from the clusters there are: the end that is best once sizes count
+        wins, and from there groups move, so many for each cluster. Returns the strain of the prior on sizes.
         """
         whitening, balance = assign.whiten(features, self.settings.shrinkage), self.settings.balance
         unit, rows = whitening(features), whitening.rows(features)
-        sized = sizes.weigh_sizes(rows, self.cluster(unit, seed, warm, n_init), balance)
+        ends = [sizes.weigh_sizes(rows, found, balance) for found in self.cluster(unit, seed, warm, n_init)]
+        sized = max(ends, key=lambda end: score(rows, end))  # the clusters there are win a tie
         for per_cluster in groups:
             sized = regroup(unit, rows, sized, balance, per_cluster=per_cluster, seed=seed)
         order = assign.match_labels(self.labels, sized.labels, self.n_clusters)
@@ -207,12 +209,16 @@ class Anchored(Method):
             label.append(logits.argmax(1))
         return torch.cat(gap), torch.cat(label)
 
-    def cluster(self, whitened: Tensor, seed: int, warm: bool, n_init: int) -> assign.Clusters:
+    def cluster(self, whitened: Tensor, seed: int, warm: bool, n_init: int) -> list[assign.Clusters]:
         """What k-means finds; where sizes may be uneven, and not only moved on, parts that it finds are joined."""
         if self.settings.balance < 0 and n_init:
-            return sizes.joined_parts(whitened, self.n_clusters, seed=seed, n_init=n_init)
-        init = sizes.directions(whitened, self.labels, self.n_clusters) if warm else None
-        return assign.spherical_kmeans(whitened, self.n_clusters, seed=seed, init=init, n_init=n_init)
+            return [sizes.joined_parts(whitened, self.n_clusters, seed=seed, n_init=n_init)]
+        kmeans, found = partial(assign.spherical_kmeans, whitened, self.n_clusters, seed=seed), []
+        if warm:
+            found.append(kmeans(init=sizes.directions(whitened, self.labels, self.n_clusters), n_init=0))
+        if n_init:
+            found.append(kmeans(n_init=n_init))
+        return found
 
     @torch.no_grad()
     def finish(self, embed: Callable[[Network], Tensor]) -> None:
