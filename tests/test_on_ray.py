@@ -178,7 +178,7 @@ def test_a_worker_with_an_encoder_leaves_nothing_behind(tmp_path: Path, own_cach
     expected = pipeline.predict(run, listing, "cpu")
     before = sorted(own_cache.rglob("*"))
     files = listing.files or ()
-    batch = {"bytes": np.array([file.read_bytes() for file in files], dtype=object)}  # type: ignore[union-attr]
+    batch = {"bytes": np.array([Path(str(file)).read_bytes() for file in files], dtype=object)}
     result = worker(run)(batch)
     assert result["cluster"].tolist() == expected.clusters.tolist()
     np.testing.assert_allclose(result["confidence"], expected.confidence, rtol=0, atol=1e-5)

@@ -16,6 +16,7 @@ import twincluster
 from twincluster import bench
 from twincluster.cli_help import LOOK_UP, START, USE, PlainHelp
 from twincluster.cli_runs import evaluate, predict, update
+from twincluster.collector import torch_for_good
 from twincluster.config import Config, parse_overrides
 from twincluster.errors import InputError
 from twincluster.exits import resumable, status_of
@@ -226,8 +227,9 @@ def _cluster(
     listing = in_turn(config.train.device, lambda: open_source(source, labels=labels, root=root))
     _announce(listing, config)
 
-    from twincluster import pipeline
-    from twincluster.progress import Progress
+    with torch_for_good():
+        from twincluster import pipeline
+        from twincluster.progress import Progress
 
     if recipes:
         config = _suited(config, listing, recipes)

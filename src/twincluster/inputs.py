@@ -24,7 +24,7 @@ from twincluster.edits import Edits
 from twincluster.encoders import load_encoder
 from twincluster.errors import InputError
 from twincluster.findings import own_source, reopen
-from twincluster.images.inputs import Member
+from twincluster.images.inputs import File, Member
 from twincluster.images.sources import Listing, open_source
 from twincluster.images.store import Images, open_images
 from twincluster.known import base_of, read_stamps, row_names, stamps_of
@@ -104,14 +104,14 @@ class Inputs:
     @cached_property
     def files(self) -> list[Path | Member]:
         """Where the file of each row is, or was."""
-        known: dict[str, Path | Member] = {}
+        known: dict[str, File] = {}
         if self.listing and self.listing.files is not None:
             known = dict(zip(self.listing.paths, self.listing.files, strict=True))
         base = base_of(self.data)
-        return [
-            known.get(path) or Path(os.path.abspath(os.path.join(base, as_on_disk(path))))
-            for path in self.assignments.paths
+        found = [
+            known.get(path) or os.path.abspath(os.path.join(base, as_on_disk(path))) for path in self.assignments.paths
         ]
+        return [file if isinstance(file, Member) else Path(file) for file in found]
 
     @cached_property
     def knows_files(self) -> bool:

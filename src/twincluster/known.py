@@ -19,6 +19,7 @@ import numpy as np
 from twincluster.disk import write_atomically
 from twincluster.errors import InputError
 from twincluster.images.folders import printable
+from twincluster.images.inputs import File, Member
 from twincluster.images.listing import Listing
 
 FILE = "stamps.csv"
@@ -29,7 +30,7 @@ def stamps_of(listing: Listing) -> list[str]:
     if listing.files is None:
         array = listing.array if listing.array is not None else np.empty((0, 0))
         return [hashlib.blake2b(np.ascontiguousarray(row).tobytes(), digest_size=8).hexdigest() for row in array]
-    return [_stamp(file, *entry[1:]) for file, entry in zip(listing.files, listing.entries, strict=True)]
+    return [_stamp(file, size, at) for file, (_, size, at) in zip(listing.files, listing.entries, strict=True)]
 
 
 def write_stamps(folder: Path, stamps: Mapping[str, str]) -> None:
@@ -91,8 +92,8 @@ def within_source(name: str, records: Iterable[Mapping[str, Any]]) -> str:
     return inside
 
 
-def _stamp(file: Any, size: int, changed: int) -> str:
-    if not isinstance(file, Path):  # an image inside an archive knows its place, its size and its time of change
+def _stamp(file: File, size: int, changed: int) -> str:
+    if isinstance(file, Member):  # an image inside an archive knows its place, its size and its time of change
         return "-".join(str(part) for part in file[1:])
     return "missing" if size < 0 else f"{size}-{changed}"
 
@@ -107,8 +108,8 @@ def _is_own(listing: Listing, location: str | None, data: Mapping[str, Any]) -> 
     return bool(location == then or (listing.name == data["source"] and not os.path.exists(then)))
 
 
-def _whole(path: str, file: Any) -> str:
-    if isinstance(file, Path):
+def _whole(path: str, file: File) -> str:
+    if not isinstance(file, Member):
         return printable(os.path.normpath(file))
     archive = printable(str(file.archive))  # whose name is followed by that of the image inside
     return os.path.normpath(f"{archive}/{path.partition(os.path.basename(archive) + '/')[2]}")

@@ -95,11 +95,10 @@ def test_a_killed_process_costs_no_row(tmp_path: Path) -> None:
 class Lethal(type(Path())):  # type: ignore[misc]
     """A path that ends the process that decodes it, as a fault in a decoder would."""
 
-    @property
-    def suffix(self) -> str:
+    def __fspath__(self) -> str:
         if multiprocessing.parent_process() is not None:
             os._exit(139)
-        return super().suffix  # type: ignore[no-any-return]
+        return super().__fspath__()  # type: ignore[no-any-return]
 
 
 def test_a_file_that_ends_its_process_loses_its_own_row_only(tmp_path: Path) -> None:

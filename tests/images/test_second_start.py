@@ -1,6 +1,5 @@
 """Opening a store that is there: what was made faster reads and hashes what it always did."""
 
-import gc
 import hashlib
 import json
 import os
@@ -15,7 +14,6 @@ from PIL import Image
 
 from twincluster.images import build as module
 from twincluster.images.build import Row, read_journal
-from twincluster.images.listing import uncollected
 from twincluster.images.sources import open_source
 from twincluster.images.store import HASHED_ROWS, fingerprint_of, open_images
 from twincluster.known import stamps_of
@@ -115,20 +113,3 @@ def test_training_begins_without_what_only_judges_clusters() -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(module.__file__).parents[2])}
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
     assert run.stdout.strip() == "[]"
-
-
-def test_the_collector_is_left_as_it_was() -> None:
-    assert gc.isenabled()
-    with uncollected():
-        assert not gc.isenabled()
-    assert gc.isenabled()
-    gc.disable()
-    try:
-        with uncollected():
-            pass
-        assert not gc.isenabled()
-    finally:
-        gc.enable()
-    with pytest.raises(ValueError), uncollected():
-        raise ValueError
-    assert gc.isenabled()

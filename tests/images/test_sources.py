@@ -132,7 +132,7 @@ def test_sequences_of_paths(tmp_path: Path) -> None:
     files = [picture(tmp_path / f"{number}.dat") for number in (2, 1)]
     for source in (files, [str(file) for file in files], np.array([str(file) for file in files])):
         listing = open_source(source)
-        assert listing.files == tuple(files)  # in the order given
+        assert listing.files == tuple(str(file) for file in files)  # in the order given
         assert listing.paths == tuple(str(file) for file in files)
 
 

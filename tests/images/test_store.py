@@ -149,7 +149,7 @@ def test_the_last_finished_stores_of_a_folder_stay_and_no_others(tmp_path: Path,
         Image.new("RGB", (9, 9), (number,) * 3).save(folder / f"later-{number}.png")
         states.append(opened(folder))
         stores.append(set(own_cache.glob("*/*.*")))
-    assert [len(found) for found in stores] == [2, 4, 6, 6]
+    assert [len(found) for found in stores] == [3, 6, 9, 9]
     assert stores[0] < stores[1] < stores[2]
     assert stores[3].isdisjoint(stores[0])  # the oldest is gone
     assert np.array_equal(states[0].pixels[0], states[3].pixels[0])  # and who had it open still reads it

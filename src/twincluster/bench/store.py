@@ -24,6 +24,7 @@ import numpy as np
 from PIL import Image
 
 from twincluster.bench.cpu_time import cpu_seconds
+from twincluster.collector import torch_for_good
 from twincluster.images.sources import Listing, open_source
 from twincluster.images.store import open_images
 
@@ -175,13 +176,14 @@ def measure_start(images: int, runs: int) -> SecondStart:
 
 def first_batch(folder: str) -> None:
     """What `fit` does with a folder until the first batch is there; prints when each part of it was done."""
-    import torch
+    with torch_for_good():  # as the command line does
+        import torch
 
-    from twincluster.config import Config
-    from twincluster.images.feed import Feed
-    from twincluster.known import stamps_of
-    from twincluster.opening import open_for, with_image_size
-    from twincluster.pipeline import fit  # noqa: F401  what it imports, `fit` imports
+        from twincluster.config import Config
+        from twincluster.images.feed import Feed
+        from twincluster.known import stamps_of
+        from twincluster.opening import open_for, with_image_size
+        from twincluster.pipeline import fit  # noqa: F401  what it imports, `fit` imports
 
     done = [_moment()]
     listing = open_source(folder)

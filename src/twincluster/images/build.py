@@ -18,12 +18,13 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
+from twincluster.collector import uncollected
 from twincluster.disk import lock
 from twincluster.errors import InputError
 from twincluster.images.decode import Frame, may_pass
 from twincluster.images.decode_many import RowFile, decode_many, digest_of
 from twincluster.images.inputs import Input
-from twincluster.images.listing import Entry, uncollected
+from twincluster.images.listing import Entry
 
 _LINES_HELD = 64  # rows decoded again, at most, after a build was killed
 _KEPT = 2  # finished stores of earlier states of a source, beside the newest
@@ -42,16 +43,20 @@ class Store:
         self.folder, self.entries, self.side, self.frame = folder, entries, side, frame
         self.tag = short_hash(entries)
         self.pixels, self.journal = folder / f"{self.tag}.npy", folder / f"{self.tag}.jsonl"
+        self.outcome = folder / f"{self.tag}.json"  # outcome.py
         self.header = npy_header((len(entries), side, side, 3))
         self.row_bytes = side * side * 3
         self.nbytes = len(self.header) + len(entries) * self.row_bytes
 
     def rows(self) -> dict[int, Row]:
         """What the journal says is there; nothing when there are no pixels to go with it."""
-        if not self.pixels.exists() or self.pixels.stat().st_size != self.nbytes:
+        if not self.has_pixels():
             return {}
         expected = dict(enumerate(self.entries))
         return {row: kept for row, kept in read_journal(self.journal).items() if kept.entry == expected.get(row)}
+
+    def has_pixels(self) -> bool:
+        return self.pixels.exists() and self.pixels.stat().st_size == self.nbytes
 
     def is_complete(self, rows: dict[int, Row]) -> bool:
         return len(rows) == len(self.entries) and not any(may_pass(kept.status) for kept in rows.values())
@@ -157,7 +162,7 @@ def _prune(store: Store) -> None:
     kept = sorted(others, key=lambda path: (path.stat().st_mtime_ns, path.name))[-_KEPT:]
     tags = {store.tag, *(path.stem for path in kept)}
     for path in store.folder.iterdir():
-        if path.suffix in (".npy", ".jsonl") and path.stem not in tags:
+        if path.suffix in (".npy", ".jsonl", ".json") and path.stem not in tags:
             with suppress(OSError):  # still open elsewhere, on a system that minds
                 path.unlink()
 

@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 
-from twincluster.images.inputs import CHANGED, Input, RefusedError, open_input
+from twincluster.images.inputs import CHANGED, Input, RefusedError, open_input, suffix_of
 
 IMAGE_SUFFIXES: frozenset[str] = frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".gif", ".webp", ".bmp", ".dib", ".tif", ".tiff"}
@@ -58,11 +58,7 @@ def header_sizes(files: Sequence[Input], sample: int = 100) -> list[Size]:
     sizes = []
     for source in files[:: max(1, len(files) // sample)]:
         try:
-            with (
-                warnings.catch_warnings(action="ignore"),
-                open_input(source) as file,
-                _opened(file, source.suffix.lower()) as image,
-            ):
+            with warnings.catch_warnings(action="ignore"), open_input(source) as file, _opened(file, source) as image:
                 sizes.append(image.size)
         except Exception:  # whatever Pillow makes of a damaged file: decoding will say so
             continue
@@ -98,7 +94,7 @@ def _decoded(source: Input, side: int, shape: Callable[[Image.Image], np.ndarray
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow warns about odd metadata; the status is what we say about a file
         try:
-            with open_input(source) as file, _opened(file, source.suffix.lower()) as image:
+            with open_input(source) as file, _opened(file, source) as image:
                 _check_memory(image, file, side)
                 return shape(image), "ok"
         except Exception as error:
@@ -149,7 +145,7 @@ def may_pass(status: str) -> bool:
     return status.removeprefix("unreadable: ") in _PASSING
 
 
-def _opened(file: BinaryIO, suffix: str) -> Image.Image:
+def _opened(file: BinaryIO, source: Input) -> Image.Image:
     """The image in a file as far as its header says; its pixels are not read yet."""
     head = file.read(64)
     file.seek(0)
@@ -159,7 +155,7 @@ def _opened(file: BinaryIO, suffix: str) -> Image.Image:
         except (SyntaxError, LookupError, TypeError):
             raise UnidentifiedImageError from None
     kind = _family(head)
-    formats = _formats(suffix, kind)
+    formats = _formats(suffix_of(source), kind)
     try:
         return Image.open(file, formats=formats)
     except UnidentifiedImageError:
@@ -251,7 +247,7 @@ def _on_white(image: Image.Image) -> np.ndarray:
     if image.mode == "RGBA":
         white = Image.new("RGBA", image.size, (255, 255, 255, 255))
         image = Image.alpha_composite(white, image)
-    return np.array(image.convert("RGB"))
+    return np.array(image if image.mode == "RGB" else image.convert("RGB"))
 
 
 def _reason(error: Exception) -> str:

@@ -4,11 +4,13 @@ import os
 import re
 import warnings
 from collections import deque
+from operator import attrgetter
 from pathlib import Path
 
 from twincluster.errors import InputError
 from twincluster.images.decode import IMAGE_SUFFIXES
 
+_ENDINGS = tuple(sorted(IMAGE_SUFFIXES))
 _UNWRITABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\\\\]")
 
 
@@ -25,7 +27,7 @@ def walk(folder: Path, name: str) -> tuple[list[str], int]:
         here = pending.popleft()
         try:
             with os.scandir(folder / here) as entries:
-                inside = sorted(entries, key=lambda entry: entry.name)
+                inside = sorted(entries, key=attrgetter("name"))
         except OSError as error:
             if not here:
                 raise InputError(f"{name} cannot be read ({error.strerror}): check its permissions") from None
@@ -38,7 +40,7 @@ def walk(folder: Path, name: str) -> tuple[list[str], int]:
             path = f"{here}/{entry.name}" if here else entry.name
             if _is_folder(entry):
                 pending.append(path) if entry.is_symlink() else pending.appendleft(path)
-            elif os.path.splitext(entry.name)[1].lower() in IMAGE_SUFFIXES:
+            elif entry.name.lstrip(".").lower().endswith(_ENDINGS):  # nothing but a suffix is a hidden file
                 found.append(path)
             else:
                 others += 1

@@ -76,7 +76,7 @@ def tiny_imagenet(root: Path | None) -> Listing:
     return Listing(
         "tiny_imagenet",
         tuple(printable(path) for path in train + val),
-        files=tuple(place.absolute() / path for path in train + val),
+        files=tuple(str(place.absolute() / path) for path in train + val),
         labels=labels,
         class_names=tuple(words.get(identifier, identifier).split(",")[0] for identifier in classes),
         split=np.repeat(np.array([0, 1], np.int8), [len(train), len(val)]),
@@ -103,7 +103,7 @@ def _classes_of_imagenet(name: str, classes: Mapping[str, str], kept: Path) -> L
     return Listing(
         name,
         tuple(printable(path) for path in paths),
-        files=tuple(place.absolute() / path for path in paths),
+        files=tuple(str(place.absolute() / path) for path in paths),
         labels=np.repeat(np.arange(len(classes)), [len(found[identifier]) for identifier in classes]).astype(np.int64),
         class_names=class_names,
     )

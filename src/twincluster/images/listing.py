@@ -1,9 +1,7 @@
 """What a source names, before anything is decoded, and the arrays that need no decoding."""
 
-import gc
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from twincluster.collector import uncollected
 from twincluster.errors import InputError
 from twincluster.images.decode import Size, header_sizes
 from twincluster.images.folders import printable
-from twincluster.images.inputs import Member
+from twincluster.images.inputs import File, Member
 from twincluster.images.labels import as_labels
 
 FEW = 64  # inputs, which are decoded again in less time than anybody notices
@@ -29,7 +28,7 @@ class Listing:
 
     name: str  # for messages and config.json, e.g. "digits", "photos/"
     paths: tuple[str, ...]  # as written to assignments.csv: relative path, as in a list, or row number for an array
-    files: tuple[Path | Member, ...] | None = None  # absolute; None for arrays
+    files: tuple[File, ...] | None = None  # absolute; None for arrays
     array: np.ndarray | None = None  # uint8 (n,h,w) or (n,h,w,c), or float32 rows (n,d)
     labels: np.ndarray | None = None  # int64 (n,), -1 where unknown
     class_names: tuple[str, ...] | None = None  # what label 0, 1, ... is called
@@ -73,19 +72,7 @@ class Listing:
             return [_entry(path, file) for path, file in zip(self.paths, self.files or (), strict=True)]
 
 
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """While many small things are made that all stay, Python need not look through them for rubbish again and again."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-def _entry(path: str, file: Path | Member) -> Entry:
+def _entry(path: str, file: File) -> Entry:
     if isinstance(file, Member):
         return path, file.size, file.changed
     try:

@@ -26,7 +26,7 @@ def from_list(file: Path) -> Listing:
     return Listing(
         name,
         tuple(printable(path) for path in written),
-        files=tuple(whole.parent / os.path.expanduser(path) for path in written),
+        files=tuple(str(whole.parent / os.path.expanduser(path)) for path in written),
         root=None if os.path.islink(whole) else whole,  # the same list in another folder names other files
     )
 

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from twincluster.collector import uncollected
 from twincluster.errors import InputError
 from twincluster.images.decode import IMAGE_SUFFIXES
 from twincluster.images.folders import printable, walk
 from twincluster.images.kept import from_prepared
 from twincluster.images.labels import read_labels
-from twincluster.images.listing import EXPECTED, Listing, from_array, load_array, uncollected
+from twincluster.images.listing import EXPECTED, Listing, from_array, load_array
 from twincluster.images.lists import TABLES, from_list, labels_of_list
 from twincluster.images.named import NAMED
 from twincluster.images.patterns import is_pattern
@@ -131,10 +132,11 @@ def _folder(folder: Path) -> Listing:
     if not found:
         counted = f"{skipped} other file" + "s" * (skipped != 1)
         raise InputError(f"{name} holds no images ({counted}): name a folder with .jpg, .png or the like")
-    whole = Path(os.path.abspath(folder))
+    whole = os.path.abspath(folder)
+    inside = os.path.join(whole, "")
     with uncollected():
-        paths, files = tuple(printable(path) for path in found), tuple(whole / path for path in found)
-    return Listing(name, paths, files=files, skipped=skipped, root=whole)
+        paths, files = tuple(printable(path) for path in found), tuple(inside + path for path in found)
+    return Listing(name, paths, files=files, skipped=skipped, root=Path(whole))
 
 
 def _npy(path: Path) -> Listing:
@@ -182,5 +184,5 @@ def _from_objects(source: Any) -> Listing:
 
 
 def _from_paths(names: list[str]) -> Listing:
-    files = tuple(Path(os.path.abspath(os.path.expanduser(name))) for name in names)
+    files = tuple(os.path.abspath(os.path.expanduser(name)) for name in names)
     return Listing("paths", tuple(printable(name) for name in names), files=files)

@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,9 @@ from twincluster.errors import InputError
 from twincluster.images.build import Row, Store, build, explained, short_hash
 from twincluster.images.decode import DEFAULT_SIDE, Frame, decode, filled_side, letterboxed
 from twincluster.images.decode_many import digest_of
+from twincluster.images.inputs import Input
 from twincluster.images.kept import cache_folder
+from twincluster.images.outcome import Outcome, remember, remembered
 from twincluster.images.shrink import is_much_larger, shrunk
 from twincluster.images.sources import Listing
 
@@ -78,19 +80,17 @@ def open_images(
         raise InputError(f"images cannot be decoded at {side} pixels a side: choose 1 to 4096")
     files = listing.files or ()
     if listing.is_passing:
-        return _of_rows(listing, side, frame, *_decoded(listing, side, frame, progress))
+        return _images(listing, *_decoded(listing, side, frame, progress))
     store = Store(place_of(listing, side, frame, cache), listing.entries, side, frame)
     with explained(store.folder, store.nbytes):
-        rows = store.rows()
-        if not store.is_complete(rows):
-            rows = build(store, files, workers, progress)
+        outcome = remembered(store) or _read(store, files, workers, progress)
         pixels = np.load(store.pixels, mmap_mode="r", allow_pickle=False)
-    return _of_rows(listing, side, frame, pixels, rows)
+    return _images(listing, pixels, outcome)
 
 
 def _decoded(
     listing: Listing, side: int, frame: Frame, progress: Callable[[int, int], None]
-) -> tuple[np.ndarray, dict[int, Row]]:
+) -> tuple[np.ndarray, Outcome]:
     """What a store would hold."""
     pixels, rows = np.zeros((len(listing.paths), side, side, 3), np.uint8), {}
     for row, (entry, file) in enumerate(zip(listing.entries, listing.files or (), strict=True)):
@@ -99,13 +99,27 @@ def _decoded(
             pixels[row] = found
         rows[row] = Row(entry, status, digest_of(pixels[row]))
         progress(row + 1, len(pixels))
-    return pixels, rows
+    return pixels, _outcome(side, frame, rows)
 
 
-def _of_rows(listing: Listing, side: int, frame: Frame, pixels: np.ndarray, rows: dict[int, Row]) -> Images:
-    status = tuple(rows[row].status for row in range(len(rows)))
-    usable = np.flatnonzero([said == "ok" for said in status]).astype(np.int64)
-    return Images(listing, pixels, status, usable, fingerprint_of(side, frame, rows))
+def _read(store: Store, files: Sequence[Input], workers: int, progress: Callable[[int, int], None]) -> Outcome:
+    """By the journal, after a build where the store is not complete."""
+    rows = store.rows()
+    if not store.is_complete(rows):
+        rows = build(store, files, workers, progress)
+    outcome = _outcome(store.side, store.frame, rows)
+    if store.is_complete(rows):
+        remember(store, outcome)
+    return outcome
+
+
+def _outcome(side: int, frame: Frame, rows: dict[int, Row]) -> Outcome:
+    return Outcome(tuple(rows[row].status for row in range(len(rows))), fingerprint_of(side, frame, rows))
+
+
+def _images(listing: Listing, pixels: np.ndarray, outcome: Outcome) -> Images:
+    usable = np.flatnonzero([said == "ok" for said in outcome.status]).astype(np.int64)
+    return Images(listing, pixels, outcome.status, usable, outcome.fingerprint)
 
 
 def _of_array(
