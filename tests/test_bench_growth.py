@@ -50,3 +50,11 @@ def test_a_line_that_runs_out_of_memory_ends_there_and_says_so(monkeypatch: pyte
     line = growth._steps("a step", "J", [1, 2, 3, 4], lambda value: value, lambda value: 10 * value, "row")  # type: ignore[arg-type, return-value]
     assert line.title == "a step (out of memory at 3)"
     assert line.points == (growth.Point(1, 0.5, 10, 10), growth.Point(2, 0.5, 10, 20))
+
+
+def test_the_last_column_is_what_each_added_bit_of_work_takes() -> None:
+    points = growth.Point(10, 1.0, 0, 100), growth.Point(20, 1.5, 2 * 10**9, 200), growth.Point(40, 1.5, 0, 400)
+    rows = growth.Line("a step", "J", points, "N·J").rows()
+    assert [row.split() for row in rows[2:]] == [
+        ["10", "1,000.00"], ["20", "1,500.00", "2.00", "5000000.000"], ["40", "1,500.00", "0.000"]
+    ]  # fmt: skip

@@ -26,10 +26,10 @@ from twincluster.errors import InputError
 from twincluster.evaluate import score
 from twincluster.methods.anchored import Anchored
 
-QUEUES = {"cpu": (1024, 4096, 16_384, 65_536), "cuda": (4096, 16_384, 65_536, 262_144, 1_048_576)}  # J and L
-CLUSTERS = {"cpu": (10, 40, 160), "cuda": (10, 40, 160, 640)}  # K, each a divisor of the next
-GROWING = {"cpu": (10, 40, 160), "cuda": (10, 40, 100, 160, 250, 400, 640)}  # K with L = 100·K
-IMAGES = {"cpu": (5000, 10_000, 20_000, 40_000), "cuda": (15_000, 60_000, 240_000, 960_000)}
+QUEUES = {"cpu": (4096, 16_384, 65_536, 262_144), "cuda": (4096, 16_384, 65_536, 262_144, 1_048_576)}  # J and L
+CLUSTERS = {"cpu": (10, 40, 160, 640), "cuda": (10, 40, 160, 640)}  # K, each a divisor of the next
+GROWING = {"cpu": (10, 40, 160, 640), "cuda": (10, 40, 100, 160, 250, 400, 640)}  # K with L = 100·K
+IMAGES = {"cpu": (10_000, 20_000, 40_000, 80_000, 160_000), "cuda": (15_000, 60_000, 240_000, 960_000)}
 SPREAD = 0.5  # of made-up features around their clusters, which k-means then finds in a few rounds
 SMALL = [
     "train.backbone=small",
@@ -44,7 +44,7 @@ class Point:
     value: int  # of what grows
     seconds: float
     memory: int  # bytes; 0 where not measured
-    unit: int  # by which seconds are divided, to see whether they grow faster
+    work: int  # what seconds should grow with
 
 
 @dataclass(frozen=True)
@@ -52,15 +52,18 @@ class Line:
     title: str
     name: str
     points: tuple[Point, ...]
-    per: str  # what a unit is
+    work: str  # as in "N·J"
 
     def rows(self) -> list[str]:
-        head = f"{self.name:>10}{'ms':>10}{'GB':>9}{'ns per ' + self.per:>26}"
-        return [self.title, head] + [
-            f"{point.value:>10,}{1e3 * point.seconds:>10.2f}"
-            f"{f'{point.memory / 1e9:.2f}' if point.memory else '':>9}{1e9 * point.seconds / point.unit:>26.3f}"
-            for point in self.points
-        ]
+        """The last column is constant where time grows as the work does, falls where it grows more slowly."""
+        lines = [self.title, f"{self.name:>10}{'ms':>10}{'GB':>9}{'ns for each added ' + self.work:>26}"]
+        for before, point in zip((None, *self.points), self.points, strict=False):
+            memory = f"{point.memory / 1e9:.2f}" if point.memory else ""
+            line = f"{point.value:>10,}{1e3 * point.seconds:>10,.2f}{memory:>9}"
+            if before:
+                line += f"{1e9 * (point.seconds - before.seconds) / (point.work - before.work):>26.3f}"
+            lines.append(line.rstrip())
+        return lines
 
 
 @dataclass(frozen=True)
@@ -96,13 +99,13 @@ def measure(recipe: str, device: str | None, settings: Sequence[str]) -> Growth:
     batch, few = base.train.batch_size, base.n_clusters
     lines = (
         _steps("a step, by rows of Q", "J", QUEUES[kind], lambda j: _with(base, instance_queue=j),
-               lambda j: batch * j, "row of N·J"),
+               lambda j: batch * j, "N·J"),
         _steps("a step, by rows of P", "L", [few * (rows // few) for rows in QUEUES[kind]],
-               lambda rows: _with(base, cluster_queue=rows), lambda rows: few * rows, "row of K·L"),
+               lambda rows: _with(base, cluster_queue=rows), lambda rows: few * rows, "K·L"),
         _steps(f"a step, by clusters at L = {fixed:,}", "K", CLUSTERS[kind],
-               lambda k: _with(base, k, cluster_queue=fixed), lambda k: k * fixed, "row of K·L"),
+               lambda k: _with(base, k, cluster_queue=fixed), lambda k: k * fixed, "K·L"),
         _steps("a step, by clusters at L = 100·K", "K", GROWING[kind],
-               lambda k: _with(base, k, cluster_queue=100 * k), lambda k: 100 * k * k, "row of K·L"),
+               lambda k: _with(base, k, cluster_queue=100 * k), lambda k: 100 * k * k, "K·L"),
         *_between_epochs(base, IMAGES[kind]),
     )  # fmt: skip
     train = base.train
@@ -119,7 +122,7 @@ def _with(base: Config, n_clusters: int = 0, **tcc: int) -> Config:
 
 
 def _steps(
-    title: str, name: str, values: Sequence[int], made: Callable[[int], Config], unit: Callable[[int], int], per: str
+    title: str, name: str, values: Sequence[int], made: Callable[[int], Config], work: Callable[[int], int], of: str
 ) -> Line:
     points = []
     for value in values:
@@ -128,8 +131,8 @@ def _steps(
         except torch.cuda.OutOfMemoryError:
             title += f" (out of memory at {value:,})"
             break
-        points.append(Point(value, seconds, memory, unit(value)))
-    return Line(title, name, tuple(points), per)
+        points.append(Point(value, seconds, memory, work(value)))
+    return Line(title, name, tuple(points), of)
 
 
 def step_cost(config: Config) -> tuple[float, int]:
@@ -155,14 +158,11 @@ def _between_epochs(base: Config, sizes: Sequence[int]) -> list[Line]:
     relabelling, scoring = [], []
     for n in sizes:
         features, origin = _clouds(n, base)
-        seconds = relabel(features, base)
-        relabelling.append(Point(n, seconds, 0, n * base.n_clusters))
-        start = now("cpu")
-        score(origin, np.roll(origin, 1))
-        scoring.append(Point(n, now("cpu") - start, 0, n * base.n_clusters))
+        relabelling.append(Point(n, relabel(features, base), 0, n * base.n_clusters))
+        scoring.append(Point(n, _scoring(origin), 0, n * base.n_clusters))
     return [
-        Line("new clusters after an epoch (anchored), by images", "N", tuple(relabelling), "image and cluster"),
-        Line("ACC, NMI and ARI, by images", "N", tuple(scoring), "image and cluster"),
+        Line("new clusters after an epoch (anchored), by images", "N", tuple(relabelling), "N·K"),
+        Line("ACC, NMI and ARI, by images", "N", tuple(scoring), "N·K"),
     ]
 
 
@@ -172,11 +172,21 @@ def relabel(features: torch.Tensor, base: Config) -> float:
     shape = replace(data_shape(config, blank_images(1, config.train.image_size)), n_samples=len(features))
     method = Anchored(config, shape).to(config.train.device)
     method.bank = features[:, : method.bank.shape[1]].contiguous()
+    optimiser = torch.optim.SGD(method.parameters())
+    return _timed(lambda epoch: method.after_epoch(epoch, lambda: iter(()), optimiser), config.train.device)
+
+
+def _scoring(origin: np.ndarray) -> float:
+    return _timed(lambda turn: score(origin, np.roll(origin, 1 + turn)), "cpu")
+
+
+def _timed(work: Callable[[int], object], device: str) -> float:
+    """Seconds, median of the rounds after a first one, which also imports."""
     times = []
-    for epoch in range(ROUNDS + 1):
-        start = now(config.train.device)
-        method.after_epoch(epoch, lambda: iter(()), torch.optim.SGD(method.parameters()))
-        times.append(now(config.train.device) - start)
+    for turn in range(ROUNDS + 1):
+        start = now(device)
+        work(turn)
+        times.append(now(device) - start)
     return statistics.median(times[1:])
 
 
