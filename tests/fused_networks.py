@@ -50,6 +50,20 @@ def difference(name: str, device: str) -> dict[str, float]:
     }
 
 
+def difference_for_images(name: str, device: str) -> float:
+    """Relative, of the gradient of images that somebody has made."""
+    torch.manual_seed(0)
+    network, side = build(name)
+    network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    made, gradients = torch.randn(5, 3, side, side, device=device, requires_grad=True), []
+    for fused in (True, False):
+        network.fused, made.grad = fused, None
+        network(made.contiguous(memory_format=torch.channels_last)).square().sum().backward()
+        assert made.grad is not None
+        gradients.append(made.grad.clone())
+    return apart(gradients[:1], gradients[1:])
+
+
 def use_small_tiles() -> None:
     """So that each kernel has to go round its loop, as it does for images in earnest."""
     from twincluster import norm_kernels, stem_kernels  # which import Triton
@@ -88,5 +102,6 @@ if __name__ == "__main__":
     found = {name: difference(name, "cpu") for name in NAMES}
     use_small_tiles()
     found["small tiles"] = difference("small", "cpu")
-    told = {"networks": found, "losses": [losses(fused) for fused in (False, True)], "deviation": deviation(1000.0)}
+    told: dict[str, object] = {"images": {name: difference_for_images(name, "cpu") for name in NAMES}}
+    told |= {"networks": found, "losses": [losses(fused) for fused in (False, True)], "deviation": deviation(1000.0)}
     print(json.dumps(told))

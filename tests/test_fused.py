@@ -33,6 +33,11 @@ def test_they_compute_what_the_layers_do(found: dict[str, Any], network: str, wh
     assert found["networks"][network][what] < 2e-5
 
 
+@pytest.mark.parametrize("network", NAMES)
+def test_made_images_get_the_gradient_that_the_layers_give(found: dict[str, Any], network: str) -> None:
+    assert found["images"][network] < 2e-5
+
+
 def test_a_large_mean_does_not_drown_a_small_deviation(found: dict[str, Any]) -> None:
     assert found["deviation"] < 1e-4
 

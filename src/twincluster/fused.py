@@ -26,7 +26,8 @@ Pair = tuple[Tensor, Tensor]
 def pixels(network: ResNet, images: Tensor) -> Tensor:
     """What the last block gives, (N,C,H,W)."""
     conv, norm, _, *pool = network.stem.children()
-    pair = _stem(images, conv, norm) if conv.kernel_size == (3, 3) else norm_relu(conv(images), norm)
+    ours = conv.kernel_size == (3, 3) and not images.requires_grad  # those of a generator want their gradient
+    pair = _stem(images, conv, norm) if ours else norm_relu(conv(images), norm)
     for layer in pool:
         pair = (layer(pair[0]),) * 2
     for block in network.stages.children():
