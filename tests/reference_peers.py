@@ -192,6 +192,31 @@ def discrimination(true: Array, false: Array, valid: list[bool]) -> float:
     return math.fsum(joint) / len(joint) + math.fsum(apart) / max(1, len(apart))
 
 
+def steps(start: Array, via: Array) -> list[list[float]]:
+    return [softmax([dot(row, other) for other in via]) for row in start]
+
+
+def walks(start: Array, via: Array, label: list[int]) -> float:
+    """ADC: from each row over all others and back to each row, which should be one of the same label."""
+    there, back, terms = steps(start, via), steps(via, start), []
+    for i in range(len(start)):
+        targets = [j for j in range(len(start)) if label[j] == label[i]]
+        for j in targets:
+            end = math.fsum(there[i][b] * back[b][j] for b in range(len(via)))
+            terms.append(-math.log(end) / len(targets))
+    return math.fsum(terms) / len(start)
+
+
+def visits(start: Array, via: Array) -> float:
+    there = steps(start, via)
+    shares = [math.fsum(row[b] for row in there) / len(start) for b in range(len(via))]
+    return -math.fsum(math.log(share) for share in shares) / len(via)
+
+
+def lengths(rows: Array, wanted: float) -> float:
+    return math.fsum((math.sqrt(dot(row, row)) - wanted) ** 2 for row in rows)
+
+
 def surest(assignment: Array) -> list[bool]:
     """CDC: of each cluster's N / K likeliest samples a share that is their mean confidence."""
     n_samples, n_clusters = len(assignment), len(assignment[0])

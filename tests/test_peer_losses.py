@@ -184,6 +184,34 @@ def test_true_and_false_pairs(valid: list[bool], dtype: torch.dtype) -> None:
     close(found, slow.discrimination(true, false, valid), dtype)
 
 
+@both_dtypes
+@pytest.mark.parametrize("label", [[0], [0, 1, 2], [0, 0, 1, 1], [2, 0, 1, 0, 2]])
+@pytest.mark.parametrize("n,d", [(1, 3), (4, 2), (6, 5)])
+def test_walks_to_others_and_back(label: list[int], n: int, d: int, dtype: torch.dtype) -> None:
+    start, via = (array / 2 for array in arrays((len(label), d), (n, d), seed=n))  # no walk is all but impossible
+    first, second = tensor(start, dtype), tensor(via, dtype)
+    close(peer_losses.walk_loss(first, second, torch.tensor(label)), slow.walks(start, via, label), dtype)
+    close(peer_losses.visit_loss(first, second), slow.visits(start, via), dtype)
+    close(peer_losses.length_loss(first, 3.0), slow.lengths(start, 3.0), dtype)
+
+
+def test_walks_that_cannot_end_where_they_began() -> None:
+    """Two rows that a walk never takes back: the loss is large, and it is a number with a gradient."""
+    start = torch.tensor([[-60.0, 0.0], [60.0, 0.0]], requires_grad=True)
+    loss = peer_losses.walk_loss(start, torch.tensor([[1.0, 0.0]]), torch.tensor([0, 1]))
+    loss.backward()
+    assert loss.item() == pytest.approx(-np.log(1e-12) / 2, rel=1e-3)
+    assert start.grad.isfinite().all()
+
+
+def test_rows_without_a_length() -> None:
+    none = torch.zeros(3, 2, requires_grad=True)
+    loss = peer_losses.length_loss(none, 2.0)
+    loss.backward()
+    assert loss.item() == 12
+    assert not none.grad.any()
+
+
 @pytest.mark.parametrize("n,k", [(12, 3), (10, 4), (2, 3)])
 def test_the_surest_of_each_cluster(n: int, k: int) -> None:
     q = assignments(n, k, seed=n)
@@ -233,6 +261,9 @@ DIFFERENTIABLE: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ..
     "pair_loss": (lambda s: peer_losses.pair_loss(s.sigmoid(), LABEL, LABEL > 0.15), ((3, 2),)),
     "sure_label_loss": (lambda p: peer_losses.sure_label_loss(p, LABEL, 0.6), ((3, 2),)),
     "label_loss": (lambda p: peer_losses.label_loss(p, torch.tensor([1, 0, 1]), VALID), ((3, 2),)),
+    "walk_loss": (lambda a, b: peer_losses.walk_loss(a, b, torch.tensor([0, 1, 0])), ((3, 2), (4, 2))),
+    "visit_loss": (peer_losses.visit_loss, ((3, 2), (4, 2))),
+    "length_loss": (lambda rows: peer_losses.length_loss(rows, 2.0), ((3, 2),)),
     "discrimination_loss": (lambda t, f: peer_losses.discrimination_loss(t, f, VALID), ((3,), (3,))),
 }
 

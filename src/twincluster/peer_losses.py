@@ -179,6 +179,30 @@ def discrimination_loss(true: Tensor, false: Tensor, valid: Tensor) -> Tensor:
     return F.softplus(-true).mean() + apart
 
 
+def walk_loss(start: Tensor, via: Tensor, label: Tensor) -> Tensor:
+    """ADC (Haeusser et al. 2018), a number: walks from rows (M,D) to the rows `via` (N,D) and back.
+
+    The larger the product of two rows, the likelier the step from one to the other. A walk should end at rows of the
+    label (M,) that it began with, at each of them as often.
+    """
+    match = start @ via.T  # (M,N)
+    end = F.softmax(match, 1) @ F.softmax(match.T, 1)  # (M,M)
+    same = (label[:, None] == label).to(end.dtype)
+    return -(same / same.sum(1, keepdim=True) * (end + TINY).log()).sum(1).mean()
+
+
+def visit_loss(start: Tensor, via: Tensor) -> Tensor:
+    """ADC, a number: the first steps of these walks should lead to each row of `via` as often."""
+    share = F.softmax(start @ via.T, 1).mean(0)  # (N,)
+    return -(share + TINY).log().mean()
+
+
+def length_loss(rows: Tensor, length: float) -> Tensor:
+    """ADC, a number: squares of what rows (N,D) lack of a length; their sum, not the mean, as in the authors' code."""
+    lengths: Tensor = torch.linalg.vector_norm(rows, dim=1)  # whose gradient of a row of 0 is 0
+    return (lengths - length).square().sum()
+
+
 def surest_of_clusters(assignment: Tensor) -> Tensor:
     """CDC (Jia et al. 2025), (N,) bool: of each cluster's N / K likeliest samples as many as they are sure of.
 

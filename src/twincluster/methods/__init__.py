@@ -5,6 +5,7 @@ import os
 import sys
 
 from twincluster.errors import InputError, closest
+from twincluster.methods.adc import Adc
 from twincluster.methods.anchored import Anchored
 from twincluster.methods.autoencoders import Ae, Dae, Vae
 from twincluster.methods.base import Method
@@ -47,6 +48,7 @@ METHODS: dict[str, type[Method]] = {
     "dec": Dec,
     "dac": Dac,
     "dccm": Dccm,
+    "adc": Adc,
     "ae": Ae,
     "dae": Dae,
     "vae": Vae,
