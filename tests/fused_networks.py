@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from small_runs import make
-from twincluster.backbones import Bottleneck, ResNet, _stem, build_backbone
+from twincluster.backbones import BasicBlock, Bottleneck, ResNet, _stem, build_backbone
+from twincluster.batch_norm import BatchNorm2d
 
-NAMES = ("small", "bottleneck")
+NAMES = ("small", "bottleneck", "odd stem")
 WITH_POOL = 96  # px from which the stem has a max-pooling
 
 
@@ -22,6 +23,9 @@ def build(name: str) -> tuple[ResNet, int]:
     if name == "bottleneck":
         blocks = nn.Sequential(Bottleneck(64, 8, 1), Bottleneck(32, 8, 2), Bottleneck(32, 8, 1))
         return ResNet(_stem(WITH_POOL, 3), blocks, n_features=32), 16
+    if name == "odd stem":  # which is not what the kernel for stems computes
+        stem = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2, bias=False), BatchNorm2d(8), nn.ReLU(inplace=True))
+        return ResNet(stem, nn.Sequential(BasicBlock(8, 8, 1)), n_features=8), 9
     small = build_backbone(name, side=8, n_inputs=3)
     assert isinstance(small, ResNet)
     return small, 8
@@ -68,7 +72,7 @@ def use_small_tiles() -> None:
     """So that each kernel has to go round its loop, as it does for images in earnest."""
     from twincluster import norm_kernels, stem_kernels  # which import Triton
 
-    stem_kernels.PROGRAMS, stem_kernels.TILE["M"] = 3, 16
+    stem_kernels.PROGRAMS, stem_kernels.TILE["M"], stem_kernels.BACK_TILE["M"] = 3, 16, 16
     norm_kernels.PROGRAMS, norm_kernels.SUM_TILE["M"], norm_kernels.PARTS_TILE["P"] = 3, 16, 2
 
 

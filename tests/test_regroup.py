@@ -81,6 +81,39 @@ def test_the_last_group_of_a_cluster_stays() -> None:
     alone, together = torch.tensor([0, 1, 1]), torch.tensor([0, 1, 0])
     assert torch.equal(regrouping._move(groups, alone, 2, torch.tensor(3.0), 0.0)[:1], alone[:1])
     assert len(regrouping._move(groups, together, 2, torch.tensor(3.0), 0.0).unique()) == 2
+    with_empty = regrouping._Groups(*(F.pad(sums, (0, 0, 0, 1)) for sums in groups))  # which is no company
+    after = regrouping._move(with_empty, torch.tensor([0, 1, 1, 0]), 2, torch.tensor(3.0), 0.0)
+    assert len(after[:3].unique()) == 2
+
+
+def test_rows_that_are_alike_leave_groups_empty_and_nothing_else() -> None:
+    rows, wanted, kept = (tensor[::50] for tensor in stuck())  # two of each group
+    rows, wanted, kept = (tensor.repeat_interleave(50, 0) for tensor in (rows, wanted, kept))
+    unit = F.normalize(rows, dim=1)
+    group = regrouping._groups(unit, 80, seed=0)
+    assert len(group.unique()) <= 16
+    sized = regroup(unit, rows, clustered(rows, kept, 0.0), 0.0, per_cluster=40, seed=0)
+    assert (sized.labels == wanted).all()
+
+
+def test_a_cluster_without_the_most_of_any_group_starts_from_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, wanted, _ = stuck()
+    unit = F.normalize(rows, dim=1)
+    few = torch.zeros_like(wanted)
+    few[::25] = 1 + wanted[::25]  # two clusters of a few rows each, which are the most of no group
+    sized = Sized(directions(unit, few, 3), torch.zeros(3), few, 0.0)
+    begun = []
+    monkeypatch.setattr(
+        regrouping.assign, "spherical_kmeans",
+        lambda unit, k, **options: begun.append(options["init"]) or spherical_kmeans(unit, k, **options),
+    )  # fmt: skip
+    monkeypatch.setattr(regrouping, "_move", lambda groups, before, *_: before)
+    regroup(unit, rows, sized, 0.0, per_cluster=10, seed=0)
+    assert not begun  # nothing moved, so nothing is tried
+    monkeypatch.setattr(regrouping, "_move", lambda groups, before, *_: torch.ones_like(before))
+    regroup(unit, rows, sized, 0.0, per_cluster=10, seed=0)
+    assert torch.equal(begun[0][[0, 2]], sized.centres[[0, 2]])
+    assert not torch.equal(begun[0][1], sized.centres[1])
 
 
 @pytest.mark.parametrize("better", [False, True])

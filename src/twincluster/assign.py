@@ -216,7 +216,7 @@ def _assign(features: Tensor, centres: Tensor) -> _Round:
     labels, similarity = [], []
     for part in torch.split(features, _rows(len(centres))):
         value, label = (part @ centres.T).max(dim=1)
-        _add_rows(sums, label, part)
+        add_rows(sums, label, part)
         labels.append(label)
         similarity.append(value)
     label, value = torch.cat(labels), torch.cat(similarity)
@@ -224,13 +224,13 @@ def _assign(features: Tensor, centres: Tensor) -> _Round:
     return _Round(clusters, sums, lost=torch.linalg.vector_norm(sums, dim=1) < SAME)
 
 
-def _add_rows(sums: Tensor, labels: Tensor, rows: Tensor) -> None:
+def add_rows(sums: Tensor, labels: Tensor, rows: Tensor) -> None:
     """Add each row to the sum of its cluster, in an order that is the same every time."""
     if not sums.is_cuda:
         sums.index_add_(0, labels, rows)
         return
     # index_add_ on CUDA adds in whichever order threads arrive; a product does not
-    member = torch.zeros(len(rows), len(sums), device=rows.device).scatter_(1, labels[:, None], 1.0)
+    member = rows.new_zeros(len(rows), len(sums)).scatter_(1, labels[:, None], 1.0)
     sums += member.T @ rows
 
 

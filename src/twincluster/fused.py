@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from twincluster.norm_kernels import Settled, activate, pull_back, settle, slopes
-from twincluster.stem_kernels import convolve, convolve_back
+from twincluster.stem_kernels import CHANNELS, convolve, convolve_back
 
 if TYPE_CHECKING:
     from twincluster.backbones import ResNet
@@ -26,13 +26,19 @@ Pair = tuple[Tensor, Tensor]
 def pixels(network: ResNet, images: Tensor) -> Tensor:
     """What the last block gives, (N,C,H,W)."""
     conv, norm, _, *pool = network.stem.children()
-    ours = conv.kernel_size == (3, 3) and not images.requires_grad  # those of a generator want their gradient
-    pair = _stem(images, conv, norm) if ours else norm_relu(conv(images), norm)
+    pair = _stem(images, conv, norm) if _is_plain(conv, images) else norm_relu(conv(images), norm)
     for layer in pool:
         pair = (layer(pair[0]),) * 2
     for block in network.stages.children():
         pair = _through(block, pair)
     return pair[0]
+
+
+def _is_plain(conv: Any, images: Tensor) -> bool:
+    """Whether stem_kernels.py can do it. Images that somebody has made want a gradient, which those kernels lack."""
+    shape = conv.kernel_size, conv.stride, conv.padding, conv.dilation, conv.groups, conv.bias
+    usual = shape == ((3, 3), (1, 1), (1, 1), (1, 1), 1, None)
+    return usual and images.shape[1] <= CHANNELS and not images.requires_grad
 
 
 def _through(block: nn.Module, pair: Pair) -> Pair:

@@ -46,17 +46,18 @@ def regroup(unit: Tensor, rows: Tensor, sized: Sized, balance: float, *, per_clu
     group = _groups(unit, n_groups, seed)  # (N,)
     each = (unit, rows, torch.ones_like(rows[:, :1]))
     groups = _Groups(*(sizes.sums(values, group, n_groups) / len(rows) for values in each))
-    best = score(rows, sized)
+    # the same for any prior: with a weight that falls with the balance, moves came out worse where it is soft
+    weight, best = sizes.MARGIN if balance else 0.0, score(rows, sized)
     for _ in range(ROUNDS):
         members = torch.bincount(group * n_clusters + sized.labels, minlength=n_groups * n_clusters)
         before = members.view(n_groups, n_clusters).argmax(1)  # (G,) where most of them are
-        after = _move(groups, before, n_clusters, sizes.nats(rows, sized.centres), balance)
+        after = _move(groups, before, n_clusters, sizes.nats(rows, sized.centres), weight)
         if torch.equal(before, after):
             break
         moved = sizes.directions(unit, after[group], n_clusters)
         init = torch.where(moved.any(1, keepdim=True), moved, sized.centres)  # without a group: from where it was
         found = assign.spherical_kmeans(unit, n_clusters, seed=seed, init=init, n_init=0)
-        new = sizes.weigh_sizes(rows, found, balance)
+        new = sizes.weigh_sizes(rows, found, balance, unit)
         reached = score(rows, new)
         if not reached > best + GAIN * abs(best):
             break
@@ -71,17 +72,20 @@ def score(rows: Tensor, sized: Sized) -> float:
 
 
 def _groups(unit: Tensor, n_groups: int, seed: int) -> Tensor:
-    """(N,) the group of each row."""
-    drawn = torch.randperm(len(unit), generator=torch.Generator().manual_seed(seed))[: max(POOL, n_groups)]
+    """(N,) the group of each row. Where rows are alike, some groups have none."""
+    drawn = torch.randperm(len(unit), generator=torch.Generator().manual_seed(seed))[:POOL]
     pool = unit[drawn.to(unit.device)]
-    found = assign.spherical_kmeans(pool, n_groups, seed=seed, init=pool[:n_groups], n_init=0, n_iter=FEW_ROUNDS)
-    return assign.nearest(unit, found.centres)
+    centres = pool[:n_groups]
+    for _ in range(FEW_ROUNDS):
+        moved = sizes.directions(pool, assign.nearest(pool, centres), n_groups)
+        centres = torch.where(moved.any(1, keepdim=True), moved, centres)
+    return assign.nearest(unit, centres)
 
 
-def _move(groups: _Groups, clusters: Tensor, n_clusters: int, scale: Tensor, balance: float) -> Tensor:
+def _move(groups: _Groups, clusters: Tensor, n_clusters: int, scale: Tensor, weight: float) -> Tensor:
     """The cluster of each group, (G,), after the best move, the best after that, and so on while there is one."""
     clusters, numbers = clusters.clone(), torch.arange(len(clusters), device=clusters.device)
-    weight = sizes.MARGIN if balance else 0.0
+    inhabited = (groups.share > 0).long()  # (G,1)
     for _ in range(len(clusters)):
         member = F.one_hot(clusters, n_clusters)  # (G,K)
         whole = groups.of(member.to(groups.unit.dtype))
@@ -89,7 +93,7 @@ def _move(groups: _Groups, clusters: Tensor, n_clusters: int, scale: Tensor, bal
         loss = (now - _worth(whole, groups, -1, scale, weight))[numbers, clusters]  # (G,)
         gain = _worth(whole, groups, 1, scale, weight) - now - loss[:, None]  # (G,K)
         gain[numbers, clusters] = 0.0
-        gain[member.sum(0)[clusters] == 1] = 0.0  # the last one stays: no cluster becomes empty
+        gain[(member * inhabited).sum(0)[clusters] == 1] = 0.0  # the last one stays: no cluster becomes empty
         best = int(gain.argmax())
         if not gain.flatten()[best] > LEAST:
             break

@@ -5,12 +5,14 @@ Steps are rehearsed first. They and the capture leave no trace: all state is put
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from twincluster.backbones import ResNet
 from twincluster.batch_norm import BatchNorm2d
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 REHEARSALS = 3  # eager steps before a graph is captured: lazy buffers and autotuning must have happened
 MOST_PARTS = 16  # of a batch: with more, what is not divided takes the memory
+FEW, SIDE = 16, 32  # images, and their pixels, that kernels are tried on: how much they hold at once is not up to these
 
 Step = Callable[[], object]
 
@@ -43,7 +46,7 @@ def _use_triton(trainer: Trainer) -> None:
     residual = [network for network in trainer.method.modules() if isinstance(network, ResNet)]
     if not residual and not trainer.config.train.compile:
         return
-    if problem := trouble_with_triton(trainer.device):
+    if problem := trouble_with_triton(residual, trainer.device, trainer.config.train.precision == "bf16"):
         trainer.reporter.warn(f"Triton, which compiles for the GPU, does not work: {problem}; steps take longer")
         return
     for network in residual:
@@ -52,18 +55,28 @@ def _use_triton(trainer: Trainer) -> None:
         trainer.losses, trainer.view = torch.compile(trainer.losses), torch.compile(trainer.view)
 
 
-def trouble_with_triton(device: torch.device) -> str:
-    """What it says where it is not installed, finds no C compiler, or does not know the GPU; else nothing."""
+def trouble_with_triton(networks: list[ResNet], device: torch.device, bf16: bool) -> str:
+    """What it says where it is not installed, finds no C compiler, or does not know the GPU or finds it too small for
+    the kernels that train these networks; else nothing."""
     try:
+        from twincluster.fused import pixels
         from twincluster.norm_kernels import settle
 
-        images = torch.zeros(1, 16, 4, 4, device=device, dtype=torch.bfloat16)
-        settle(images.contiguous(memory_format=torch.channels_last), BatchNorm2d(16).to(device))
+        settle(_blank(16, device), BatchNorm2d(16).to(device))
+        for network in networks:
+            tried = copy.deepcopy(network).train().requires_grad_(True)
+            with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+                pixels(tried, _blank(next(tried.parameters()).shape[1], device)).sum().backward()
     except torch.cuda.OutOfMemoryError:
         raise
     except Exception as error:  # of its compiler, its driver, or the import
         return str(error).splitlines()[0] if str(error) else type(error).__name__
     return ""
+
+
+def _blank(n_channels: int, device: torch.device) -> Tensor:
+    images = torch.zeros(FEW, n_channels, SIDE, SIDE, device=device)
+    return images.contiguous(memory_format=torch.channels_last)
 
 
 def within_memory(trainer: Trainer, attempt: Callable[[Trainer], Step]) -> Step:

@@ -34,8 +34,10 @@ class Sized:
 
 
 @torch.no_grad()
-def weigh_sizes(rows: Tensor, found: Clusters, balance: float) -> Sized:
+def weigh_sizes(rows: Tensor, found: Clusters, balance: float, unit: Tensor | None = None) -> Sized:
     """Clusters of rows (N,D, of any length), from those of k-means by cosine, under a prior on their sizes.
+
+    unit: the same rows at length one, for who has them.
 
     balance: 1 makes sizes equal and 0 leaves them to k-means. Between, N times their entropy counts with the weight
     MARGIN * balance / (1 - balance) against the sum of the products in nats. Below 0 sizes follow the rows: a cluster
@@ -45,7 +47,7 @@ def weigh_sizes(rows: Tensor, found: Clusters, balance: float) -> Sized:
     if not balance or len(centres) == 1:
         return Sized(centres, shift, found.labels, 0.0)
     sample, scale = some(rows, len(centres)), nats(rows, centres)
-    unit, asked = F.normalize(rows, dim=1), []
+    unit, asked = F.normalize(rows, dim=1) if unit is None else unit, []
     best = Sized(centres, shift, assign.nearest(rows, centres, shift), 0.0)
     for _ in range(ROUNDS):
         shift = _shifts(scale * sample @ centres.T, shift, balance)
@@ -115,7 +117,7 @@ def sums(rows: Tensor, labels: Tensor, n_clusters: int) -> Tensor:
     """(K,D) of the rows of each cluster."""
     total, chunk = rows.new_zeros(n_clusters, rows.shape[1]), max(1, assign.CELLS // n_clusters)
     for part, label in zip(torch.split(rows, chunk), torch.split(labels, chunk), strict=True):
-        total += F.one_hot(label, n_clusters).to(rows.dtype).T @ part  # not by index, which on CUDA has no fixed order
+        assign.add_rows(total, label, part)
     return total
 
 

@@ -16,12 +16,14 @@ from torch import Tensor
 from twincluster.norm_kernels import FUSION, Settled, Slopes, pulled_back, settle_back
 
 PROGRAMS = 528  # four for each multiprocessor of a large GPU
+CHANNELS = 4  # of images, at most: a tile holds all values around its pixels
 TILE = {"M": 128, "N": 64, **FUSION}
+BACK_TILE = {"M": 64, "N": 64, **FUSION}  # twice the rows would take more shared memory than most GPUs have
 
 
 def convolve(images: Tensor, weight: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Output (N,C,H,W) in `dtype`, and its sums (P,2,C) as `norm_kernels.settle` takes them."""
-    n_channels, (parts, chunk, columns) = len(weight), _division(images, len(weight))
+    n_channels, (parts, chunk, columns) = len(weight), _division(images, len(weight), TILE)
     shape = len(images), n_channels, *images.shape[2:]
     out = torch.empty(shape, dtype=dtype, device=images.device, memory_format=torch.channels_last)
     sums = torch.empty(parts, 2, n_channels, dtype=torch.float32, device=images.device)
@@ -34,22 +36,22 @@ def convolve(images: Tensor, weight: Tensor, dtype: torch.dtype) -> tuple[Tensor
 def convolve_back(slopes: Slopes, settled: Settled, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of the convolution's weight, and of weight and bias of the batch-norm behind it."""
     back, n_channels, n_inputs = settle_back(slopes, settled, 1), settled.x.shape[1], images.shape[1]
-    around, (parts, chunk, columns) = _around(images), _division(images, n_channels)
+    around, (parts, chunk, columns) = _around(images), _division(images, n_channels, BACK_TILE)
     of_weight = torch.empty(parts, around["K"], n_channels, dtype=torch.float32, device=images.device)
     _convolve_back_kernel[parts, columns](
         slopes.gradient, settled.x, settled.channels, back, images, of_weight, n_channels, chunk, *_sizes(images),
-        MASKED=slopes.masked, **around, **TILE,
+        MASKED=slopes.masked, **around, **BACK_TILE,
     )  # fmt: skip
     by_place = of_weight.sum(0)[: 9 * n_inputs].T.reshape(n_channels, 3, 3, n_inputs)
     return by_place.permute(0, 3, 1, 2), back[0], back[1]
 
 
-def _division(images: Tensor, n_channels: int) -> tuple[int, int, int]:
+def _division(images: Tensor, n_channels: int, tile: dict[str, int]) -> tuple[int, int, int]:
     """Parts of the rows, how many rows each has, and tiles side by side."""
     assert images.is_contiguous(memory_format=torch.channels_last), "neighbours along a row lie side by side"
-    columns = triton.cdiv(n_channels, TILE["N"])
+    columns = triton.cdiv(n_channels, tile["N"])
     rows = images.numel() // images.shape[1]
-    chunk = TILE["M"] * triton.cdiv(rows, TILE["M"] * max(1, PROGRAMS // columns))
+    chunk = tile["M"] * triton.cdiv(rows, tile["M"] * max(1, PROGRAMS // columns))
     return triton.cdiv(rows, chunk), chunk, columns
 
 

@@ -12,8 +12,10 @@ from torch import Tensor
 from small_runs import make, midway
 from twincluster import assign, sizes
 from twincluster.assign import Clusters
+from twincluster.methods import anchored
 from twincluster.methods.anchored import Anchored
 from twincluster.methods.base import Batch
+from twincluster.regroup import GROUPS
 
 K = 3
 
@@ -102,6 +104,44 @@ def test_once_images_commit_kmeans_only_moves_their_clusters_on(monkeypatch: pyt
         end_epoch(method, 1)
         assert any(asked) == fresh_starts
         assert 0 in asked  # from the clusters there are
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_of_two_ends_the_one_whose_centres_serve_the_rows_best_wins(
+    monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    method = midway()
+    cloudy_bank(method)
+    unit = assign.whiten(method.bank, method.settings.shrinkage)(method.bank)
+    good = replace(assign.spherical_kmeans(unit, K, seed=0), objective=0.0)
+    poor = replace(good, centres=unit[:K].roll(1, 1), objective=1.0)  # whatever k-means itself thinks of it
+    ends = [good, poor]
+    monkeypatch.setattr(method, "cluster", lambda *_: [ends[first], ends[1 - first]])
+    method.anchor(method.bank, seed=0, warm=True, n_init=1, groups=())
+    assert same_partition(method.labels, good.labels)
+
+
+@pytest.mark.parametrize("progress", [0.0, 1.0])
+def test_groups_move_after_every_epoch(monkeypatch: pytest.MonkeyPatch, progress: float) -> None:
+    """Also once images commit, when clusters are otherwise only moved on."""
+    method = midway()
+    cloudy_bank(method)
+    asked: list[int] = []
+
+    def moved(unit: Tensor, rows: Tensor, sized: sizes.Sized, balance: float, **options: int) -> sizes.Sized:
+        asked.append(options["per_cluster"])
+        return replace(sized, centres=sized.centres.roll(1, 0), labels=(sized.labels + 1) % K)
+
+    end_epoch(method)
+    before = method.online.head.weight.clone()
+    monkeypatch.setattr(anchored, "regroup", moved)
+    for epoch in range(1, 5):
+        method.schedule(epoch, progress)
+        end_epoch(method, epoch)
+    assert sorted(asked) == sorted(GROUPS)
+    method.finish(lambda network: method.bank)
+    assert asked[4:] == list(GROUPS)
+    torch.testing.assert_close(method.online.head.weight, before)  # the same clusters under their old numbers
 
 
 def test_at_the_end_the_head_is_set_for_the_features_that_prediction_sees(found: list[Clusters]) -> None:

@@ -1,9 +1,10 @@
 """Build the files that hold a folder's decoded images, so that being killed at any moment costs seconds, not the build.
 
-They are <tag>.npy, the pixels, beside <tag>.jsonl, the journal: a line for each row that has been written. A store is
-complete when no line is missing, so a killed build cannot claim to be; the next goes on where that one stopped. The
-tag stands for every name, size and time of change: after a change a new store copies the rows that stayed as they
-were and decodes the others. The last few old ones stay: a run whose files have moved is shown from the one it used.
+They are <tag>.npy, the pixels, beside <tag>.jsonl, the journal: a line for each row that has been written (and, of a
+finished store, <tag>.json: outcome.py). A store is complete when no line is missing, so a killed build cannot claim to
+be; the next goes on where that one stopped. The tag stands for every name, size and time of change: after a change a
+new store copies the rows that stayed as they were and decodes the others. The last few old ones stay: a run whose files
+have moved is shown from the one it used.
 """
 
 import errno
@@ -27,6 +28,7 @@ from twincluster.images.inputs import Input
 from twincluster.images.listing import Entry
 
 _LINES_HELD = 64  # rows decoded again, at most, after a build was killed
+LOCK = "lock"  # who builds here
 _KEPT = 2  # finished stores of earlier states of a source, beside the newest
 
 
@@ -139,7 +141,7 @@ def _sound_lines(lines: list[bytes]) -> dict[int, Row]:
 @contextmanager
 def only_one(folder: Path) -> Iterator[None]:
     """Builds in one folder wait for each other."""
-    with open(folder / "lock", "ab") as handle:
+    with open(folder / LOCK, "ab") as handle:
         lock(handle.fileno())
         yield
 
@@ -162,7 +164,7 @@ def _prune(store: Store) -> None:
     kept = sorted(others, key=lambda path: (path.stat().st_mtime_ns, path.name))[-_KEPT:]
     tags = {store.tag, *(path.stem for path in kept)}
     for path in store.folder.iterdir():
-        if path.suffix in (".npy", ".jsonl", ".json") and path.stem not in tags:
+        if path.name != LOCK and path.name.partition(".")[0] not in tags:
             with suppress(OSError):  # still open elsewhere, on a system that minds
                 path.unlink()
 

@@ -176,7 +176,10 @@ def _cores() -> int:
 
 
 def fingerprint_of(side: int, frame: Frame, rows: dict[int, Row]) -> str:
-    """Of names and decoded pixels: a copy of the folder elsewhere, or touched files, are the same data."""
+    """Of names and decoded pixels: a copy of the folder elsewhere, or touched files, are the same data.
+
+    Who changes it raises the VERSION of outcome.py.
+    """
     digest = hashlib.sha256(f"files {len(rows)} {side}{_FRAMED[frame]}\n".encode())
     written = json.encoder.encode_basestring_ascii  # what dumps does to a name, without its many calls
     for start in range(0, len(rows), HASHED_ROWS):

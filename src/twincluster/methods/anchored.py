@@ -171,7 +171,7 @@ class Anchored(Method):
         self.prototypes.copy_(F.normalize(self.sums, dim=1))  # clusters keep their numbers when found anew
         self.sums.zero_()
         n_init = 0 if self.commit_weight > 0 else STARTS if self.n_clusters <= assign.FEW_CLUSTERS else STARTS_MANY
-        groups = GROUPS[epoch % len(GROUPS) :][:1]  # one size at a time: an epoch later it is another's turn
+        groups = (GROUPS[epoch % len(GROUPS)],)  # one size at a time: an epoch later it is another's turn
         strain = self.anchor(self.bank, seed=self.seed + epoch, warm=epoch > 0, n_init=n_init, groups=groups)
         empty = float((torch.bincount(self.labels, minlength=self.n_clusters) == 0).sum())
         return {"relabelled": float((self.labels != old).float().mean()), "strain": strain, "empty": empty}
@@ -184,8 +184,8 @@ class Anchored(Method):
         """
         whitening, balance = assign.whiten(features, self.settings.shrinkage), self.settings.balance
         unit, rows = whitening(features), whitening.rows(features)
-        ends = [sizes.weigh_sizes(rows, found, balance) for found in self.cluster(unit, seed, warm, n_init)]
-        sized = max(ends, key=lambda end: score(rows, end))  # the clusters there are win a tie
+        ends = [sizes.weigh_sizes(rows, found, balance, unit) for found in self.cluster(unit, seed, warm, n_init)]
+        sized = max(ends, key=lambda end: score(rows, end)) if len(ends) > 1 else ends[0]  # those there are win a tie
         for per_cluster in groups:
             sized = regroup(unit, rows, sized, balance, per_cluster=per_cluster, seed=seed)
         order = assign.match_labels(self.labels, sized.labels, self.n_clusters)
@@ -210,15 +210,15 @@ class Anchored(Method):
         return torch.cat(gap), torch.cat(label)
 
     def cluster(self, whitened: Tensor, seed: int, warm: bool, n_init: int) -> list[assign.Clusters]:
-        """What k-means finds; where sizes may be uneven, and not only moved on, parts that it finds are joined."""
+        """What k-means finds, from the clusters there are and from scratch; where sizes may be uneven, and not only
+        moved on, parts that it finds are joined."""
         if self.settings.balance < 0 and n_init:
             return [sizes.joined_parts(whitened, self.n_clusters, seed=seed, n_init=n_init)]
-        kmeans, found = partial(assign.spherical_kmeans, whitened, self.n_clusters, seed=seed), []
-        if warm:
-            found.append(kmeans(init=sizes.directions(whitened, self.labels, self.n_clusters), n_init=0))
-        if n_init:
-            found.append(kmeans(n_init=n_init))
-        return found
+        kmeans = partial(assign.spherical_kmeans, whitened, self.n_clusters, seed=seed)
+        init = sizes.directions(whitened, self.labels, self.n_clusters) if warm else None
+        if init is None or not n_init or self.n_clusters > assign.FEW_CLUSTERS:  # of many, sizes of one end are weighed
+            return [kmeans(init=init, n_init=n_init)]
+        return [kmeans(init=init, n_init=0), kmeans(n_init=n_init)]
 
     @torch.no_grad()
     def finish(self, embed: Callable[[Network], Tensor]) -> None:
