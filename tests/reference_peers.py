@@ -221,5 +221,46 @@ def mini_clusters(features: Array, assignment: Array, starts: list[int], rounds:
     return result
 
 
+def gaussian(place: Array, side: int, spread: float) -> list[list[list[float]]]:
+    """GATCluster: the height of each Gaussian at the places of a map, whose corners are at 0 and 1."""
+    grid = [i / (side - 1) for i in range(side)] if side > 1 else [0.5]
+    result = []
+    for down, along, width in place:
+        variance = spread * float(width)
+        gaps = [[(y - float(down)) ** 2 + (x - float(along)) ** 2 for x in grid] for y in grid]
+        result.append([[math.exp(-gap / (2 * variance + 1e-5)) for gap in row] for row in gaps])
+    return result
+
+
+def even(assignment: Array, share: list[float], power: float) -> list[list[float]]:
+    result = []
+    for row in assignment:
+        values = [float(q) ** power / size for q, size in zip(row, share, strict=True)]
+        result.append([value / math.fsum(values) for value in values])
+    return result
+
+
+def invariance(assignment: Array, target: Array) -> float:
+    return -math.fsum(dot(p, t) for p, t in zip(assignment, target, strict=True)) / len(assignment)
+
+
+def attention(assignment: Array, target: Array) -> float:
+    terms = []
+    for p, wanted in zip(np.ravel(assignment), np.ravel(target), strict=True):
+        terms.append(-float(wanted) * math.log(float(p)) - (1 - float(wanted)) * math.log(1 - float(p)))
+    return math.fsum(terms) / len(terms)
+
+
+def relation(assignment: Array, alike: Array) -> float:
+    """Of each pair once, an image with itself among them, of which there is nothing to learn."""
+    similarity, terms = cosines(assignment), []
+    for i in range(len(assignment)):
+        terms.append(0.0)
+        for j in range(i):
+            right = similarity[i][j] if alike[i][j] else 1 - similarity[i][j]
+            terms.append(-math.log(right))
+    return math.fsum(terms) / len(terms)
+
+
 def mean_row(rows: Array) -> list[float]:
     return [math.fsum(map(float, column)) / len(rows) for column in zip(*rows, strict=True)]

@@ -29,6 +29,7 @@ SMALL_OWN = {  # what matters to a test; the width of heads and queues is what c
     "dec": ("own.n_features=4", "own.hidden=16", "own.cluster_start=0.2"),
     "dac": (),
     "dccm": ("own.hidden=16", "own.graph_threshold=0.8", "own.label_threshold=0.4"),
+    "gatcluster": ("own.n_features=4",),
     "ae": ("own.n_features=8", "own.width=4"),
     "dae": ("own.n_features=8", "own.width=4"),
     "vae": ("own.n_features=8", "own.width=4"),

@@ -16,6 +16,7 @@ from twincluster.methods.dcgan import Dcgan
 from twincluster.methods.dec import Dec
 from twincluster.methods.decnn import Decnn
 from twincluster.methods.deepcluster_v2 import DeepClusterV2
+from twincluster.methods.gatcluster import GatCluster
 from twincluster.methods.idfd import Idfd
 from twincluster.methods.iic import Iic
 from twincluster.methods.mice import Mice
@@ -47,6 +48,7 @@ METHODS: dict[str, type[Method]] = {
     "dec": Dec,
     "dac": Dac,
     "dccm": Dccm,
+    "gatcluster": GatCluster,
     "ae": Ae,
     "dae": Dae,
     "vae": Vae,
