@@ -3,6 +3,7 @@
 Shapes: N samples of a batch, K clusters or prototypes, D features, J rows of a queue, n samples of the data.
 """
 
+import itertools
 import math
 
 import numpy as np
@@ -260,6 +261,23 @@ def relation(assignment: Array, alike: Array) -> float:
             right = similarity[i][j] if alike[i][j] else 1 - similarity[i][j]
             terms.append(-math.log(right))
     return math.fsum(terms) / len(terms)
+
+
+def corner_distance(points: Array, corner: list[int]) -> float:
+    """MMDC: the mean over all coordinates of all points."""
+    terms = [
+        (float(x) - float(k == own)) ** 2 for row, own in zip(points, corner, strict=True) for k, x in enumerate(row)
+    ]
+    return math.fsum(terms) / len(terms)
+
+
+def exchanges(points: Array, corner: list[int]) -> float:
+    """MMDC: the least sum of distances that any order of these corners has."""
+    corners = np.eye(len(points[0]))
+    return min(
+        math.fsum(math.dist(row, corners[own]) for row, own in zip(points, order, strict=True))
+        for order in itertools.permutations(corner)
+    )
 
 
 def mean_row(rows: Array) -> list[float]:

@@ -244,6 +244,14 @@ def test_assignments_that_are_almost_alike_are_told_apart() -> None:
     assert found.item() == pytest.approx(slow.relation(q, np.eye(5)), rel=1e-4)
 
 
+@both_dtypes
+@pytest.mark.parametrize("n,k", [(1, 2), (5, 3), (3, 6)])
+def test_distance_from_corners(n: int, k: int, dtype: torch.dtype) -> None:
+    (points,), corner = units((n, k), seed=n), [(2 * i) % k for i in range(n)]
+    found = peer_losses.corner_distance(tensor(points, dtype), torch.tensor(corner))
+    close(found, slow.corner_distance(points, corner), dtype)
+
+
 # -- gradients -------------------------------------------------------------------------------------------------------
 
 VALID = torch.tensor([True, False, True])
@@ -276,6 +284,7 @@ DIFFERENTIABLE: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ..
     "invariance_loss": (lambda p: peer_losses.invariance_loss(p, LABEL), ((3, 2),)),
     "attention_loss": (lambda p: peer_losses.attention_loss(p.log_softmax(1), LABEL), ((3, 2),)),
     "relation_loss": (lambda p: peer_losses.relation_loss(p.softmax(1), torch.eye(3).double()), ((3, 2),)),
+    "corner_distance": (lambda p: peer_losses.corner_distance(p, torch.tensor([1, 0, 1])), ((3, 2),)),
     "discrimination_loss": (lambda t, f: peer_losses.discrimination_loss(t, f, VALID), ((3,), (3,))),
 }
 

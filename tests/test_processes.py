@@ -40,7 +40,7 @@ PEERS: dict[str, tuple[str, ...]] = {  # exactly alone: in float32 the rounding 
 }
 BETWEEN_EPOCHS: dict[str, tuple[str, ...]] = {  # whole runs of methods that do much there
     name: (*(small(name) if name in SMALL_OWN else (f"method={name}",)), "train.epochs=3", "train.batch_size=9")
-    for name in ("tcc-without-subsetting", "deepcluster_v2", "dec", "cdc")
+    for name in ("tcc-without-subsetting", "deepcluster_v2", "dec", "cdc", "mmdc")
 } | {"gatcluster": (*small("gatcluster"), "train.epochs=3", "train.batch_size=9", "optimiser.learning_rate=0.01")}
 FAR = 1e-5
 

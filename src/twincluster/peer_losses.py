@@ -250,3 +250,8 @@ def relation_loss(assignment: Tensor, alike: Tensor) -> Tensor:
     apart = torch.cdist(unit, unit, compute_mode="donot_use_mm_for_euclid_dist").square() / 2
     loss = -alike * similar.log() - (1 - alike) * apart.clamp(min=1e-7).log()
     return loss.tril().sum() / (len(loss) * (len(loss) + 1) / 2)
+
+
+def corner_distance(points: Tensor, corner: Tensor) -> Tensor:
+    """MMDC (Shiran and Weinshall 2020), a number: the mean square between points (N,K) and their corners (N,)."""
+    return (points - F.one_hot(corner, points.shape[1])).square().mean()

@@ -20,6 +20,7 @@ from twincluster.methods.gatcluster import GatCluster
 from twincluster.methods.idfd import Idfd
 from twincluster.methods.iic import Iic
 from twincluster.methods.mice import Mice
+from twincluster.methods.mmdc import Mmdc
 from twincluster.methods.moco import Moco
 from twincluster.methods.pica import Pica
 from twincluster.methods.propos import Propos
@@ -49,6 +50,7 @@ METHODS: dict[str, type[Method]] = {
     "dac": Dac,
     "dccm": Dccm,
     "gatcluster": GatCluster,
+    "mmdc": Mmdc,
     "ae": Ae,
     "dae": Dae,
     "vae": Vae,
