@@ -3,6 +3,7 @@
 Shapes: N samples of a batch, K clusters or prototypes, D features, J rows of a queue, n samples of the data.
 """
 
+import itertools
 import math
 
 import numpy as np
@@ -244,6 +245,64 @@ def mini_clusters(features: Array, assignment: Array, starts: list[int], rounds:
         for i in group:
             result[i] = mean_row(assignment[group])
     return result
+
+
+def gaussian(place: Array, side: int, spread: float) -> list[list[list[float]]]:
+    """GATCluster: the height of each Gaussian at the places of a map, whose corners are at 0 and 1."""
+    grid = [i / (side - 1) for i in range(side)] if side > 1 else [0.5]
+    result = []
+    for down, along, width in place:
+        variance = spread * float(width)
+        gaps = [[(y - float(down)) ** 2 + (x - float(along)) ** 2 for x in grid] for y in grid]
+        result.append([[math.exp(-gap / (2 * variance + 1e-5)) for gap in row] for row in gaps])
+    return result
+
+
+def even(assignment: Array, share: list[float], power: float) -> list[list[float]]:
+    result = []
+    for row in assignment:
+        values = [float(q) ** power / size for q, size in zip(row, share, strict=True)]
+        result.append([value / math.fsum(values) for value in values])
+    return result
+
+
+def invariance(assignment: Array, target: Array) -> float:
+    return -math.fsum(dot(p, t) for p, t in zip(assignment, target, strict=True)) / len(assignment)
+
+
+def attention(assignment: Array, target: Array) -> float:
+    terms = []
+    for p, wanted in zip(np.ravel(assignment), np.ravel(target), strict=True):
+        terms.append(-float(wanted) * math.log(float(p)) - (1 - float(wanted)) * math.log(1 - float(p)))
+    return math.fsum(terms) / len(terms)
+
+
+def relation(assignment: Array, alike: Array) -> float:
+    """Of each pair once, an image with itself among them, of which there is nothing to learn."""
+    similarity, terms = cosines(assignment), []
+    for i in range(len(assignment)):
+        terms.append(0.0)
+        for j in range(i):
+            right = similarity[i][j] if alike[i][j] else 1 - similarity[i][j]
+            terms.append(-math.log(right))
+    return math.fsum(terms) / len(terms)
+
+
+def corner_distance(points: Array, corner: list[int]) -> float:
+    """MMDC: the mean over all coordinates of all points."""
+    terms = [
+        (float(x) - float(k == own)) ** 2 for row, own in zip(points, corner, strict=True) for k, x in enumerate(row)
+    ]
+    return math.fsum(terms) / len(terms)
+
+
+def exchanges(points: Array, corner: list[int]) -> float:
+    """MMDC: the least sum of distances that any order of these corners has."""
+    corners = np.eye(len(points[0]))
+    return min(
+        math.fsum(math.dist(row, corners[own]) for row, own in zip(points, order, strict=True))
+        for order in itertools.permutations(corner)
+    )
 
 
 def mean_row(rows: Array) -> list[float]:

@@ -30,6 +30,8 @@ SMALL_OWN = {  # what matters to a test; the width of heads and queues is what c
     "dac": (),
     "dccm": ("own.hidden=16", "own.graph_threshold=0.8", "own.label_threshold=0.4"),
     "adc": ("own.n_features=6", "own.n_centroids=2", "own.repeats=2", "own.cluster_start=0.2"),
+    "gatcluster": ("own.n_features=4",),
+    "mmdc": ("own.refine_start=0.6",),
     "ae": ("own.n_features=8", "own.width=4"),
     "dae": ("own.n_features=8", "own.width=4"),
     "vae": ("own.n_features=8", "own.width=4"),

@@ -91,8 +91,15 @@ def test_mlp_takes_rows_and_other_channel_counts_work() -> None:
 def test_stem_keeps_small_images_and_shrinks_large_ones(side: int, remaining: int) -> None:
     backbone = build("resnet18", side).eval()
     with torch.no_grad():
-        maps = backbone.stages(backbone.stem(inputs("resnet18", n=1, side=side)))
+        maps = backbone.maps(inputs("resnet18", n=1, side=side))
     assert maps.shape == (1, 512, remaining, remaining)
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_features_are_the_mean_over_maps(name: str) -> None:
+    backbone, images = build(name).eval(), inputs(name)
+    with torch.no_grad():
+        torch.testing.assert_close(backbone.maps(images).mean((2, 3)), backbone(images))
 
 
 @pytest.mark.parametrize("name", BACKBONES)

@@ -233,6 +233,53 @@ def test_a_mini_cluster_that_loses_its_rows_stays_where_it_is() -> None:
     assert found.tolist() == [[1.0], [1.0], [5.0]]
 
 
+@both_dtypes
+@pytest.mark.parametrize("n,side", [(1, 1), (3, 2), (2, 5)])
+def test_attention_is_a_gaussian_over_the_places_of_a_map(n: int, side: int, dtype: torch.dtype) -> None:
+    place = 1 / (1 + np.exp(-arrays((n, 3), seed=n)[0]))
+    found = peer_losses.gaussian_attention(tensor(place, dtype), side, 0.05)
+    close(found.squeeze(1), slow.gaussian(place, side, 0.05), dtype)
+
+
+@both_dtypes
+@pytest.mark.parametrize("power", [1, 2])
+@pytest.mark.parametrize("n,k", [(1, 2), (6, 3), (3, 5)])
+def test_targets_that_are_even_and_what_learns_them(n: int, k: int, power: float, dtype: torch.dtype) -> None:
+    q, others = assignments(n, k, seed=n), assignments(9, k, seed=2)
+    share = others.sum(0)
+    target = np.array(slow.even(q, share, power))
+    close(peer_losses.even_target(tensor(np.log(q), dtype), tensor(np.log(share), dtype), power), target, dtype)
+    learned = assignments(n, k, seed=3)
+    pair = tensor(learned, dtype), tensor(target, dtype)
+    close(peer_losses.invariance_loss(*pair), slow.invariance(learned, target), dtype)
+    found = peer_losses.attention_loss(tensor(np.log(learned), dtype), pair[1])
+    close(found, slow.attention(learned, target), dtype)
+
+
+@both_dtypes
+@pytest.mark.parametrize("n,k", [(1, 2), (6, 3), (9, 4)])
+def test_relations_are_learned_from_each_pair_once(n: int, k: int, dtype: torch.dtype) -> None:
+    q, label = assignments(n, k, seed=1), np.arange(n) % 2
+    alike = (label[:, None] == label).astype(float)
+    close(peer_losses.relation_loss(tensor(q, dtype), tensor(alike, dtype)), slow.relation(q, alike), dtype)
+
+
+def test_assignments_that_are_almost_alike_are_told_apart() -> None:
+    """Where one minus the cosine would be nothing but rounding."""
+    q = assignments(1, 4, seed=1).repeat(5, 0)
+    q[:, 0] *= 1 + 0.01 * np.arange(5)
+    found = peer_losses.relation_loss(tensor(q, torch.float32), torch.eye(5))
+    assert found.item() == pytest.approx(slow.relation(q, np.eye(5)), rel=1e-4)
+
+
+@both_dtypes
+@pytest.mark.parametrize("n,k", [(1, 2), (5, 3), (3, 6)])
+def test_distance_from_corners(n: int, k: int, dtype: torch.dtype) -> None:
+    (points,), corner = units((n, k), seed=n), [(2 * i) % k for i in range(n)]
+    found = peer_losses.corner_distance(tensor(points, dtype), torch.tensor(corner))
+    close(found, slow.corner_distance(points, corner), dtype)
+
+
 # -- gradients -------------------------------------------------------------------------------------------------------
 
 VALID = torch.tensor([True, False, True])
@@ -264,6 +311,11 @@ DIFFERENTIABLE: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ..
     "walk_loss": (lambda a, b: peer_losses.walk_loss(a, b, torch.tensor([0, 1, 0])), ((3, 2), (4, 2))),
     "visit_loss": (peer_losses.visit_loss, ((3, 2), (4, 2))),
     "length_loss": (lambda rows: peer_losses.length_loss(rows, 2.0), ((3, 2),)),
+    "gaussian_attention": (lambda p: peer_losses.gaussian_attention(p.sigmoid(), 3, 0.5), ((2, 3),)),
+    "invariance_loss": (lambda p: peer_losses.invariance_loss(p, LABEL), ((3, 2),)),
+    "attention_loss": (lambda p: peer_losses.attention_loss(p.log_softmax(1), LABEL), ((3, 2),)),
+    "relation_loss": (lambda p: peer_losses.relation_loss(p.softmax(1), torch.eye(3).double()), ((3, 2),)),
+    "corner_distance": (lambda p: peer_losses.corner_distance(p, torch.tensor([1, 0, 1])), ((3, 2),)),
     "discrimination_loss": (lambda t, f: peer_losses.discrimination_loss(t, f, VALID), ((3,), (3,))),
 }
 

@@ -21,6 +21,11 @@ class Backbone(nn.Module):
 
     n_features: int  # D
 
+    def maps(self, x: Tensor) -> Tensor:
+        """(N,D,H,W) of which `forward` gives the mean; one place where a network has no others."""
+        features: Tensor = self(x)
+        return features[:, :, None, None]
+
 
 def build_backbone(name: str, *, side: int, n_inputs: int) -> Backbone:
     """The backbone called `name` for images of `side` pixels, or rows, with `n_inputs` channels or columns."""
@@ -64,13 +69,16 @@ class ResNet(Backbone):
                 nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
+        return self.maps(x).mean(dim=(2, 3))  # (N,D)
+
+    def maps(self, x: Tensor) -> Tensor:
         if self.fused and self.training and not is_divided(self):
             from twincluster.fused import pixels  # which imports Triton
 
             x = pixels(self, x)
         else:
             x = self.stages(self.stem(x))
-        return x.mean(dim=(2, 3))  # (N,D)
+        return x
 
 
 class BasicBlock(nn.Module):

@@ -232,3 +232,50 @@ def _nearest(features: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
     """Which centre is the nearest of each row, as 0 and 1 (N,M), and how many rows each centre has (M,1)."""
     member = F.one_hot(torch.cdist(features, centres).argmin(1), len(centres)).to(features.dtype)
     return member, member.sum(0)[:, None]
+
+
+def gaussian_attention(place: Tensor, side: int, spread: float) -> Tensor:
+    """GATCluster (Niu et al. 2020), (N,1,H,H): the height of a Gaussian at each place of square maps.
+
+    Of `place` (N,3) the first two are its middle and the last its width, all between 0 and 1.
+    """
+    grid = torch.linspace(0, 1, side, dtype=place.dtype, device=place.device) if side > 1 else place.new_full((1,), 0.5)
+    down, along, width = place[:, :, None].unbind(1)  # (N,1) each
+    distance = (grid - down).square()[:, :, None] + (grid - along).square()[:, None]  # (N,H,H)
+    return torch.exp(-distance / (2 * spread * width[:, :, None] + 1e-5))[:, None]
+
+
+def even_target(log_assignment: Tensor, log_share: Tensor, power: float) -> Tensor:
+    """GATCluster, (N,K): powers of assignments, against the size of each cluster, (K,) as a logarithm.
+
+    With a power of 1 clusters become equally likely, with 2 the assignments surer as well, as those of DEC do.
+    """
+    return F.softmax(power * log_assignment - log_share, 1)
+
+
+def invariance_loss(assignment: Tensor, target: Tensor) -> Tensor:
+    """GATCluster, a number: how little assignments (N,K) of augmented images agree with targets, by the product."""
+    return -(assignment * target).sum(1).mean()
+
+
+def attention_loss(log_assignment: Tensor, target: Tensor) -> Tensor:
+    """GATCluster, a number: binary cross-entropy of each cluster, of assignments (N,K) by what was attended to."""
+    log_others = (-torch.expm1(log_assignment)).clamp(min=TINY).log()
+    return -(target * log_assignment + (1 - target) * log_others).mean()
+
+
+def relation_loss(assignment: Tensor, alike: Tensor) -> Tensor:
+    """GATCluster, a number: binary cross-entropy of the cosines of assignments (N,K), each pair (N,N) counted once.
+
+    What is missing to 1 is half the squared distance of unit rows, which is not rounded away where rows are close.
+    """
+    unit = F.normalize(assignment, dim=1)
+    similar = (unit @ unit.T).clamp(TINY, 1)
+    apart = torch.cdist(unit, unit, compute_mode="donot_use_mm_for_euclid_dist").square() / 2
+    loss = -alike * similar.log() - (1 - alike) * apart.clamp(min=1e-7).log()
+    return loss.tril().sum() / (len(loss) * (len(loss) + 1) / 2)
+
+
+def corner_distance(points: Tensor, corner: Tensor) -> Tensor:
+    """MMDC (Shiran and Weinshall 2020), a number: the mean square between points (N,K) and their corners (N,)."""
+    return (points - F.one_hot(corner, points.shape[1])).square().mean()

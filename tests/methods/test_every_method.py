@@ -161,6 +161,7 @@ FEW_STEPS = {  # settings for 280 steps
     "dac": ADAM,
     "dccm": ADAM,
     "adc": ADAM,
+    "gatcluster": (*ADAM, "optimiser.schedule=constant", "train.batch_size=32"),
     "dcgan": ("optimiser.name=adam", "optimiser.learning_rate=0.0002"),
 }
 

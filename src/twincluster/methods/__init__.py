@@ -17,9 +17,11 @@ from twincluster.methods.dcgan import Dcgan
 from twincluster.methods.dec import Dec
 from twincluster.methods.decnn import Decnn
 from twincluster.methods.deepcluster_v2 import DeepClusterV2
+from twincluster.methods.gatcluster import GatCluster
 from twincluster.methods.idfd import Idfd
 from twincluster.methods.iic import Iic
 from twincluster.methods.mice import Mice
+from twincluster.methods.mmdc import Mmdc
 from twincluster.methods.moco import Moco
 from twincluster.methods.pica import Pica
 from twincluster.methods.propos import Propos
@@ -49,6 +51,8 @@ METHODS: dict[str, type[Method]] = {
     "dac": Dac,
     "dccm": Dccm,
     "adc": Adc,
+    "gatcluster": GatCluster,
+    "mmdc": Mmdc,
     "ae": Ae,
     "dae": Dae,
     "vae": Vae,
