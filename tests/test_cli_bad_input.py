@@ -122,7 +122,10 @@ def test_predict_asks_the_same_of_its_source(workplace: Path) -> None:
     (["-k", "3", "--set", "tcc.alhpa=0.3"], "no setting 'tcc.alhpa', did you mean 'tcc.alpha'?"),
     (["-k", "3", "--set", "tcc.alpha"], "--set 'tcc.alpha': expected FIELD=VALUE, for example --set tcc.alpha=0.25"),
     (["-k", "3", "--set", "tcc.alpha=2"], "tcc.alpha is 2.0: expected a number from 0 to 1"),
-    (["-k", "3", *TINY, "--set", "method=kmeans"], "there is no method 'kmeans': choose one of anchored, tcc"),
+    (["-k", "3", "--epochs", "1", "--method", "kmeans"], "there is no method 'kmeans': choose one of anchored, tcc"),
+    (["-k", "3", "--set", "tcc.alpha=0.2"], "tcc.alpha says nothing to the method anchored: leave it out, or take --m"),
+    (["-k", "3", "--method", "cc", *TINY], "anchored.hidden says nothing to the method cc"),
+    (["-k", "3", "--recipe", "paper-cifar10", *TINY], "anchored.hidden says nothing to the method tcc"),
     (["-k", "3", *TINY, "--split", "train"], "images.npy has no train and test parts: leave out --split"),
     (["-k", "3", "--labels", "folders"], "images.npy has no folders to take labels from"),
     (["-k", "3", "--labels", "truth.csv"], "labels truth.csv: no such file"),
@@ -173,14 +176,29 @@ def test_an_existing_run_is_left_alone() -> None:
     assert content("run") == before
 
 
+def test_resume_for_another_length_says_what_that_means() -> None:
+    worked("fit", "images.npy", *FIT)
+    longer = worked("fit", "images.npy", *FIT[:4], *TINY[2:], "--epochs", 3, "--resume")
+    assert "run was planned for 1 epoch and is now to end after 3 epochs" in " ".join(longer.err.split())
+    again = worked("fit", "images.npy", *FIT[:4], *TINY[2:], "--epochs", 3, "--resume")
+    assert "planned" not in again.err
+    before = content("run")
+    shorter = command("fit", "images.npy", *FIT, "--resume").complaint
+    assert shorter == "run has trained for 3 epochs already: ask for as many or more, or fit into another --out"
+    assert content("run") == before
+
+
 def test_resume_with_something_else_says_what() -> None:
     worked("fit", "images.npy", *FIT)
     before = content("run")
     other = ("--set", "anchored.temperature=0.3", "--set", "augment.flip=0.1")
     done = command("fit", "images.npy", *FIT, *other, "--seed", 4, "--resume")
     assert done.complaint == (
-        "run was started with another seed, augment.flip, anchored.temperature: resume with the same settings"
+        "run was started with another seed (0, now 4), augment.flip (0.5, now 0.1), anchored.temperature (0.2, now "
+        "0.3): resume with the same settings"
     )
+    many = command("fit", "images.npy", "-k", 3, "--out", "run", "--recipe", "digits", "--resume").complaint
+    assert " more (perhaps another --recipe): resume with the same settings" in many
     clusters = command("fit", "images.npy", "-k", 4, "--out", "run", *TINY, "--resume").complaint
     assert clusters.startswith("run was started with another n_clusters")
     np.save("changed.npy", colours(seed=1)[0])

@@ -140,6 +140,15 @@ def test_settings_may_be_numbers_of_numpy() -> None:
     assert (config.augment.noise, config.train.batch_size, config.train.compile) == (0.5, 8, False)
 
 
+def test_settings_that_the_method_does_not_read_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r'tcc.alpha says nothing .* leave it out, or take settings={"method": "tcc"}'):
+        on_rows(settings={"tcc.alpha": 0.2}).fit(rows())
+    model = on_rows().fit(rows())
+    model.save(tmp_path / "run")
+    again = clone(TwinContrastClustering.load(tmp_path / "run", device="cpu")).fit(rows())
+    assert np.array_equal(again.labels_, model.labels_)
+
+
 def test_settings_may_be_dotted_or_nested() -> None:
     dotted = on_rows(settings={"augment.noise": 0.3, "augment": {"dropout": 0.0}, "train.batch_size": 8}).fit(rows(24))
     nested = on_rows(settings={"augment": {"noise": 0.3, "dropout": 0.0}, "train": {"batch_size": 8}}).fit(rows(24))

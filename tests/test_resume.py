@@ -47,13 +47,11 @@ OFTEN = "train.checkpoint_minutes=0"  # a checkpoint after every step
 
 def command(source: Path, out: Path, method: str, *more: str) -> list[str]:
     settings = ["train.batch_size=16", "train.image_size=8", "train.backbone=small", OFTEN, f"method={method}"]
-    settings += [
-        "anchored.hidden=16",
-        "anchored.n_features=8",
-        "anchored.commit_weight=1.0",
-        "anchored.instance=infonce",
-    ]
-    settings += ["tcc.n_features=8", "tcc.cluster_queue=12", "tcc.instance_queue=64"]
+    own = {
+        "anchored": ["hidden=16", "n_features=8", "commit_weight=1.0", "instance=infonce"],
+        "tcc": ["n_features=8", "cluster_queue=12", "instance_queue=64"],
+    }
+    settings += [f"{method}.{setting}" for setting in own[method]]
     pairs = [part for setting in settings for part in ("--set", setting)]
     fixed = ["--clusters", "3", "--epochs", "12", "--seed", "3", "--device", "cpu"]
     return ["fit", str(source), "--out", str(out), *fixed, *pairs, *more]

@@ -34,7 +34,16 @@ from twincluster.images.store import Images
 from twincluster.known import read_stamps, stamps_of, write_stamps
 from twincluster.methods.base import DataShape, Network
 from twincluster.opening import by_device, encoder_of, later_side, open_for, squares_for, with_image_size
-from twincluster.options import clusters_of, configure, how_long, in_python, nested, network_settings, python_words
+from twincluster.options import (
+    clusters_of,
+    configure,
+    how_long,
+    in_python,
+    nested,
+    network_settings,
+    python_words,
+    unread_groups,
+)
 from twincluster.pipeline import describe
 from twincluster.progress import Watcher
 from twincluster.results import Assignments, Run
@@ -213,6 +222,8 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         settings = config.to_dict()
         for name in ("device", "precision"):  # the next machine may be another
             del settings["train"][name]
+        for group in unread_groups(config.method):
+            del settings[group]
         model = cls(config.n_clusters, settings=settings, backbone=backbone, device=device, random_state=config.seed)
         model._keep(run.load_network(), config, shape, config.n_clusters)
         model.choice_, model._reference = run.read_choice(), Reference.read(run.folder, config.n_clusters)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from twincluster import inference
 from twincluster.choose import Choice
-from twincluster.config import Config, differences
+from twincluster.config import Config, differences, flatten
 from twincluster.corrected import corrected
 from twincluster.derive import check_method, data_shape, resolve
 from twincluster.drift import Reference
@@ -31,6 +31,8 @@ from twincluster.opening import open_for, open_with, refuse_other_weights, with_
 from twincluster.options import Split
 from twincluster.processes import join
 from twincluster.results import Assignments, Run
+
+FEW_NAMES = 5  # of settings, in a message
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ def fit(
     training = dataclasses.replace(images, usable=_usable(images, split))
     config = resolve(config, training)
     data = describe(images, location, root, split) | ({"encoder": encoder.version} if encoder else {})
-    run = _begin(out, config, data, training, resume) if processes.first else None
+    run = _begin(out, config, data, training, resume, reporter) if processes.first else None
     labels = listing.labels[training.usable] if listing.labels is not None else None
     method = Trainer(config, training, run=run, labels=labels, reporter=reporter).run(resume=resume)
     if run is None:
@@ -106,8 +108,15 @@ def fit(
     return Fitted(run, config, assignments, scores, scored_on, method.choice)
 
 
-def _begin(out: Path, config: Config, data: dict[str, Any], training: Images, resume: bool) -> Run:
+def _begin(
+    out: Path, config: Config, data: dict[str, Any], training: Images, resume: bool, reporter: Reporter | None
+) -> Run:
     run = _continue_run(out, config, data) if resume else Run.create(out)
+    if resume and reporter and (planned := _length(run.read_config()[0])) != _length(config):
+        reporter.warn(
+            f"{out} was planned for {planned} and is now to end after {_length(config)}: the learning rate, and all "
+            "else that follows how much of a run is done, jumps, and the result is not that of a run of this length"
+        )
     if not run.has_choice:  # else config.json holds the number of clusters, which the model there has
         run.write_config(config, data_shape(config, training), data)
     return run
@@ -237,5 +246,23 @@ def _continue_run(out: Path, config: Config, data: dict[str, Any]) -> Run:
     if "n_clusters" in changed or "clusters_between" in changed:
         changed = ["n_clusters", *(name for name in changed if "clusters" not in name and name != "tcc.cluster_queue")]
     if changed:
-        raise InputError(f"{out} was started with another {', '.join(changed)}: resume with the same settings")
+        raise InputError(
+            f"{out} was started with another {_told(changed, saved, config)}: resume with the same settings"
+        )
+    if not config.train.minutes and (done := len(run.read_metrics())) > config.train.epochs:
+        raise InputError(
+            f"{out} has trained for {done} epochs already: ask for as many or more, or fit into another --out"
+        )
     return run
+
+
+def _told(names: list[str], saved: Config, config: Config) -> str:
+    """The settings that have changed, and what they were; of many, what may be the cause."""
+    then, now = flatten(saved.to_dict()), flatten(config.to_dict()) | {"n_clusters": config.n_clusters or "auto"}
+    told = ", ".join(f"{name} ({then.get(name)}, now {now.get(name)})" for name in names[:FEW_NAMES])
+    return told if len(names) <= FEW_NAMES else f"{told} and {len(names) - FEW_NAMES} more (perhaps another --recipe)"
+
+
+def _length(config: Config) -> str:
+    minutes, epochs = config.train.minutes, config.train.epochs
+    return f"{minutes:g} minutes" if minutes else f"{epochs} epoch{'s' * (epochs != 1)}"
