@@ -107,6 +107,8 @@ def test_a_recipe_is_shown_in_full() -> None:
 
 def test_methods_are_listed_with_a_line_each() -> None:
     lines = worked("methods").out.splitlines()
+    assert lines[-2:] == ["", "twincluster methods NAME shows one with its settings"]
+    lines = lines[:-2]
     assert [line.split()[0] for line in lines] == list(METHODS)
     assert all(len(line.split()) > 4 for line in lines)
     assert len({len(re.match(r"\S+ +", line)[0]) for line in lines}) == 1  # the sentences stand under each other

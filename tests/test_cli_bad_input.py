@@ -120,7 +120,7 @@ def test_predict_asks_the_same_of_its_source(workplace: Path) -> None:
     (["-k", "3", "--recipe", "zzz.toml"], "no recipe 'zzz.toml'"),
     (["-k", "3", "--recipe", "bad.toml"], "recipe bad.toml is not valid TOML"),
     (["-k", "3", "--set", "tcc.alhpa=0.3"], "no setting 'tcc.alhpa', did you mean 'tcc.alpha'?"),
-    (["-k", "3", "--set", "tcc.alpha"], "--set 'tcc.alpha': expected FIELD=VALUE, for example --set tcc.alpha=0.25"),
+    (["-k", "3", "--set", "tcc.alpha"], "--set 'tcc.alpha': expected FIELD=VALUE, for example --set optimiser."),
     (["-k", "3", "--set", "tcc.alpha=2"], "tcc.alpha is 2.0: expected a number from 0 to 1"),
     (["-k", "3", *TINY, "--set", "method=kmeans"], "there is no method 'kmeans': choose one of anchored, tcc"),
     (["-k", "3", *TINY, "--split", "train"], "images.npy has no train and test parts: leave out --split"),

@@ -90,5 +90,12 @@ def test_the_first_page_begins_with_what_comes_first() -> None:
         assert places[0] < page.index(f"\n  {name} ") < places[1]
 
 
+@pytest.mark.parametrize("words", [("fit",), ("bench", "methods"), ("bench", "train")], ids=" ".join)
+def test_where_settings_are_looked_up(words: tuple[str, ...]) -> None:
+    page = " ".join(" ".join(lines_of(words)).split())
+    assert "`twincluster methods NAME` shows all that a method takes" in page
+    assert "tcc.alpha" not in page  # which the default method does not have
+
+
 def test_sources_of_an_update_are_named_with_their_shards() -> None:
     assert "shards (.tar)" in " ".join(" ".join(lines_of(("update",))).split())

@@ -112,7 +112,7 @@ def fit(
         backbone.
     method
         A method by name (`twincluster methods` lists them) instead of the recipe's, or package.module:Class, one of
-        your own. --set own.FIELD=VALUE changes what only that method knows.
+        your own. --set own.FIELD=VALUE changes what only that method knows; `twincluster methods NAME` shows it.
     backbone
         The network: resnet18, resnet34, resnet50 or small, trained from scratch, or a pretrained one, whose features
         are clustered and which needs no GPU: pretrained (pip install 'twincluster[pretrained]'), torchvision:NAME,
@@ -124,7 +124,8 @@ def fit(
     minutes
         Train for this long instead; the learning-rate schedule ends when the time does.
     settings
-        Change one setting, as in --set tcc.alpha=0.25. May be repeated.
+        Change one setting, as in --set optimiser.learning_rate=0.05; `twincluster methods NAME` shows all that a
+        method takes. May be repeated.
     labels
         Score against labels after training: `folders`, or a file (.csv or .parquet with path,label, or .npy), which may
         be the SOURCE itself, a list with a column label; in shards `cls` or `json:FIELD`. Never trained on. Named sets
@@ -204,16 +205,26 @@ def recipes(name: str | None = None, /) -> None:
     print("\ntwincluster recipes NAME shows one in full")
 
 
-@app.command(group=LOOK_UP)
-def methods() -> None:
-    """List the clustering methods; a recipe or --method NAME selects one.
+@app.command(group=LOOK_UP, usage="twincluster methods [NAME]")
+def methods(name: str | None = None, /) -> None:
+    """List the clustering methods, or show one with its settings; a recipe or --method NAME selects one.
 
-    Example: twincluster methods
+    Example: twincluster methods moco
+
+    Parameters
+    ----------
+    name
+        A method to show with its settings, or package.module:Class, one of your own.
     """
+    from twincluster.explained import explain
     from twincluster.methods import METHODS
 
-    for name, method in METHODS.items():
-        print(f"{name:32} {(method.__doc__ or '').strip().splitlines()[0]}")
+    if name is not None:
+        print(explain(name))
+        return
+    for known, method in METHODS.items():
+        print(f"{known:32} {(method.__doc__ or '').strip().splitlines()[0]}")
+    print("\ntwincluster methods NAME shows one with its settings")
 
 
 def _cluster(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -60,6 +61,11 @@ def load_recipe(name: str | Path) -> Recipe:
         measured=tuple(about.get("measured", ())),
         settings=content,
     )
+
+
+def as_toml(value: Any) -> str:
+    """A setting as it is written in a recipe."""
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _listed(row: Mapping[str, Any]) -> str:
