@@ -117,7 +117,7 @@ def test_predict_asks_the_same_of_its_source(workplace: Path) -> None:
     (["-k", "3", "--set", "seed=-1"], "the seed is -1: choose one from 0 to 4294967295"),
     (["-k", "3", "--recipe", "digit"], "no recipe 'digit', did you mean 'digits'?"),
     (["-k", "3", "--recipe", "zzz"], "no recipe 'zzz'; `twincluster recipes` lists them"),
-    (["-k", "3", "--recipe", "zzz.toml"], "no recipe 'zzz.toml'"),
+    (["-k", "3", "--recipe", "zzz.toml"], "no recipe 'zzz.toml': there is no such file"),
     (["-k", "3", "--recipe", "bad.toml"], "recipe bad.toml is not valid TOML"),
     (["-k", "3", "--set", "tcc.alhpa=0.3"], "no setting 'tcc.alhpa', did you mean 'tcc.alpha'?"),
     (["-k", "3", "--set", "tcc.alpha"], "--set 'tcc.alpha': expected FIELD=VALUE, for example --set optimiser."),
