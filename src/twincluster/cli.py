@@ -24,7 +24,7 @@ from twincluster.explorer.command import serve
 from twincluster.export.command import export
 from twincluster.launch import decided, in_turn, refuse_several
 from twincluster.options import Split, cluster_settings, configure, how_long, network_settings
-from twincluster.recipe import load_recipe, recipe_names
+from twincluster.recipe import load_recipe, recipe_names, recipe_text
 from twincluster.report.command import report, report_after_fit
 from twincluster.whole_numbers import Count, Seed
 
@@ -186,8 +186,8 @@ def demo(*, out: Out = None, seed: Seed = 0, epochs: Count | None = None) -> Non
         run_demo(out, config)
 
 
-@app.command(group=LOOK_UP, usage="twincluster recipes [NAME]")
-def recipes(name: str | None = None, /) -> None:
+@app.command(group=LOOK_UP, usage="twincluster recipes [OPTIONS] [NAME]")
+def recipes(name: str | None = None, /, *, toml: Annotated[bool, Parameter(negative=())] = False) -> None:
     """List the recipes, or show one with its command and numbers.
 
     Example: twincluster recipes paper-cifar10
@@ -195,11 +195,16 @@ def recipes(name: str | None = None, /) -> None:
     Parameters
     ----------
     name
-        A recipe to show in full.
+        A recipe to show in full, or a TOML file.
+    toml
+        Print its file as it is: `twincluster recipes default --toml > mine.toml` is a start for one of your own.
     """
     if name is not None:
-        print(load_recipe(name).describe())
+        configure(name, {}, {})  # refuses what `fit` would, but for [own], which takes torch to know
+        print(recipe_text(name) if toml else f"{load_recipe(name).describe()}\n", end="")
         return
+    if toml:
+        raise InputError("--toml prints the file of one recipe: say which, as in twincluster recipes default --toml")
     for known in recipe_names():
         print(f"{known:22} {load_recipe(known).about}")
     print("\ntwincluster recipes NAME shows one in full")
