@@ -77,7 +77,8 @@ def test_what_needs_no_torch_does_not_import_it() -> None:
             assert status in (0, 2), (arguments, status)
         assert not {"torch", "sklearn", "scipy"} & set(sys.modules)
     """
-    arguments = ["recipes", "recipes digits", "predict --help", "update --help", "evaluate --help", "export --help",
+    arguments = ["recipes", "recipes digits", "recipes pica-cifar10 --toml", "methods --help",
+                 "predict --help", "update --help", "evaluate --help", "export --help",
                  "demo --help", "fit", "fit nowhere -k 3", "fit x.npy -k 1", "fit digits -k 3 --recipe x",
                  "demo --epochs 0"]  # fmt: skip
     done = subprocess.run(
@@ -102,11 +103,14 @@ def test_a_recipe_is_shown_in_full() -> None:
     page, recipe = worked("recipes", "digits").out, load_recipe("digits")
     assert f"command    {recipe.command}\n" in page
     assert f"    train.epochs = {recipe.settings['train']['epochs']}\n" in page
+    assert page.endswith("\n\ntwincluster methods anchored shows what they mean\n")
     assert command("recipes", "digts").complaint == "no recipe 'digts', did you mean 'digits'?"
 
 
 def test_methods_are_listed_with_a_line_each() -> None:
     lines = worked("methods").out.splitlines()
+    assert lines[-2:] == ["", "twincluster methods NAME shows one with its settings"]
+    lines = lines[:-2]
     assert [line.split()[0] for line in lines] == list(METHODS)
     assert all(len(line.split()) > 4 for line in lines)
     assert len({len(re.match(r"\S+ +", line)[0]) for line in lines}) == 1  # the sentences stand under each other

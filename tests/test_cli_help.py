@@ -10,7 +10,7 @@ import pytest
 from cyclopts import App, CycloptsError
 from rich.console import Console
 
-from twincluster import cli
+from twincluster import TwinContrastClustering, cli
 
 FLAGS = ("--help", "-h", "--version")
 
@@ -88,6 +88,14 @@ def test_the_first_page_begins_with_what_comes_first() -> None:
     assert places == sorted(places)
     for name in ("fit", "demo"):
         assert places[0] < page.index(f"\n  {name} ") < places[1]
+
+
+@pytest.mark.parametrize("words", [("fit",), ("bench", "methods"), ("bench", "train")], ids=" ".join)
+def test_where_settings_are_looked_up(words: tuple[str, ...]) -> None:
+    page = " ".join(" ".join(lines_of(words)).split())
+    assert "`twincluster methods NAME` shows all that a method takes" in page
+    assert "tcc.alpha" not in page  # which the default method does not have
+    assert "`twincluster methods NAME` shows all that a method takes" in (TwinContrastClustering.__doc__ or "")
 
 
 def test_sources_of_an_update_are_named_with_their_shards() -> None:

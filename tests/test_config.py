@@ -194,7 +194,7 @@ def test_numbers_as_people_write_them(text: str, value: float) -> None:
 @pytest.mark.parametrize(
     "pairs,message",
     [
-        (["tcc.alpha"], "--set 'tcc.alpha': expected FIELD=VALUE, for example --set tcc.alpha=0.25"),
+        (["tcc.alpha"], "--set 'tcc.alpha': expected FIELD=VALUE, for example --set optimiser.learning_rate=0.05"),
         (["tcc.alpha="], "tcc.alpha is '': expected a number"),
         (["tcc.alpha=high"], "tcc.alpha is 'high': expected a number"),
         (["tcc.centred=True"], "tcc.centred is 'True': expected true or false"),

@@ -1,6 +1,7 @@
 """Recipe files: found by name and by path, read whole, and refused with the file's name."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from twincluster import recipe as recipe_module
 from twincluster.config import Config, differences, make_config
 from twincluster.errors import InputError
-from twincluster.recipe import load_recipe, recipe_names
+from twincluster.recipe import as_toml, load_recipe, recipe_names
 
 RECIPE = """
 method = "tcc"
@@ -54,8 +55,19 @@ def test_recipe_may_be_settings_alone(tmp_path: Path) -> None:
 def test_unknown_recipe(recipes: Path) -> None:
     with pytest.raises(InputError, match="^no recipe 'smal-one', did you mean 'small-one'\\?$"):
         load_recipe("smal-one")
-    for name in ("zzz", "missing.toml", str(recipes)):
-        with pytest.raises(InputError, match=f"^no recipe '{re.escape(name)}'; `twincluster recipes` lists them$"):
+    with pytest.raises(InputError, match="^no recipe 'zzz'; `twincluster recipes` lists them$"):
+        load_recipe("zzz")
+    for name in ("missing.toml", "folder/missing.toml", "folder/small-one", str(recipes)):
+        with pytest.raises(InputError, match=f"^no recipe '{re.escape(name)}': there is no such file$"):
+            load_recipe(name)
+
+
+def test_the_end_of_a_file_name_may_be_forgotten(recipes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(recipes)
+    (recipes / "own").mkdir()
+    for name in ("own/mine", "./small-one"):
+        (recipes / f"{name}.toml").write_text("seed = 4\n")
+        with pytest.raises(InputError, match=f"^no recipe '{name}', did you mean '{name}.toml'\\?$"):
             load_recipe(name)
 
 
@@ -67,6 +79,15 @@ def test_unknown_recipe(recipes: Path) -> None:
         (b"\xff\xfe", "is not valid TOML: "),
         (b"recipe = 3", "write [recipe] as a table"),
         (b"[recipe]\nmeasured = 3", "[[recipe.measured]] as a list of tables"),
+        (b"[recipe]\nmeasured = [3]", "[[recipe.measured]] as a list of tables"),
+        (b"[recipe]\npublished = 0.9", "recipe.published is 0.9: expected a table"),
+        (b"[recipe]\nabout = 3", "recipe.about is 3: expected text in quotes"),
+        (b"[recipe]\nabuot = 'mine'", "no entry 'recipe.abuot', did you mean 'recipe.about'?"),
+        (b"[recipe]\nzzz = 1", "no entry 'recipe.zzz': expected one of about, command, data, published, measured"),
+        (b"seed = 1\n\n\n\nmethod = tcc\n", '(at line 5, column 10); text needs quotes: method = "tcc"'),
+        (b"method = tcc-repaired  # ours", '; text needs quotes: method = "tcc-repaired"'),
+        (b"[anchored]\r\ninstance = infonce", '; text needs quotes: instance = "infonce"'),
+        (b"[train]\nfinetune = True", "(at line 2, column 12); write finetune = true"),
     ],
 )
 def test_broken_recipe_names_the_file(content: bytes, message: str, tmp_path: Path) -> None:
@@ -76,6 +97,40 @@ def test_broken_recipe_names_the_file(content: bytes, message: str, tmp_path: Pa
         load_recipe(path)
     assert str(path) in str(caught.value)
     assert message in str(caught.value)
+
+
+def test_only_bare_words_are_told_about_quotes(tmp_path: Path) -> None:
+    for content in ("seed = ", "seed = 1\nseed = 2", "seed = [1, 2", "a b = 1", 'method = "tcc'):
+        (tmp_path / "broken.toml").write_text(content)
+        with pytest.raises(InputError) as caught:
+            load_recipe(tmp_path / "broken.toml")
+        assert "quotes" not in str(caught.value)
+
+
+def test_what_is_shown_can_be_pasted() -> None:
+    """The settings of every recipe, as its page shows them, are TOML and the same settings."""
+    for name in recipe_names():
+        recipe = load_recipe(name)
+        shown = recipe.describe().partition("  settings\n")[2].rpartition("\n\n")[0]
+        assert tomllib.loads(shown) == recipe.settings
+
+
+def test_as_toml() -> None:
+    values = ['a "word" é \U0001f600', True, 3, 1e-05, 0.5, [0.2, 1.0], ["a", "b"], ""]
+    assert [tomllib.loads(f"value = {as_toml(value)}")["value"] for value in values] == values
+    assert as_toml((0.2, 1.0)) == "[0.2, 1.0]"
+
+
+def test_a_page_leaves_out_what_a_recipe_does_not_say(tmp_path: Path) -> None:
+    (tmp_path / "bare.toml").write_text("seed = 4\n")
+    assert load_recipe(tmp_path / "bare.toml").describe().splitlines() == [
+        "bare",
+        "  measured   nothing yet",
+        "  settings",
+        "    seed = 4",
+        "",
+        "twincluster methods anchored shows what they mean",
+    ]
 
 
 def test_packaged_recipes_are_valid() -> None:

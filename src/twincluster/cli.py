@@ -24,7 +24,7 @@ from twincluster.explorer.command import serve
 from twincluster.export.command import export
 from twincluster.launch import decided, in_turn, refuse_several
 from twincluster.options import Split, cluster_settings, configure, how_long, network_settings
-from twincluster.recipe import load_recipe, recipe_names
+from twincluster.recipe import load_recipe, recipe_names, recipe_text
 from twincluster.report.command import report, report_after_fit
 from twincluster.whole_numbers import Count, Seed
 
@@ -112,7 +112,7 @@ def fit(
         backbone.
     method
         A method by name (`twincluster methods` lists them) instead of the recipe's, or package.module:Class, one of
-        your own. --set own.FIELD=VALUE changes what only that method knows.
+        your own. --set own.FIELD=VALUE changes what only that method knows; `twincluster methods NAME` shows it.
     backbone
         The network: resnet18, resnet34, resnet50 or small, trained from scratch, or a pretrained one, whose features
         are clustered and which needs no GPU: pretrained (pip install 'twincluster[pretrained]'), torchvision:NAME,
@@ -124,7 +124,8 @@ def fit(
     minutes
         Train for this long instead; the learning-rate schedule ends when the time does.
     settings
-        Change one setting, as in --set tcc.alpha=0.25. May be repeated.
+        Change one setting, as in --set optimiser.learning_rate=0.05; `twincluster methods NAME` shows all that a
+        method takes. May be repeated.
     labels
         Score against labels after training: `folders`, or a file (.csv or .parquet with path,label, or .npy), which may
         be the SOURCE itself, a list with a column label; in shards `cls` or `json:FIELD`. Never trained on. Named sets
@@ -185,8 +186,8 @@ def demo(*, out: Out = None, seed: Seed = 0, epochs: Count | None = None) -> Non
         run_demo(out, config)
 
 
-@app.command(group=LOOK_UP, usage="twincluster recipes [NAME]")
-def recipes(name: str | None = None, /) -> None:
+@app.command(group=LOOK_UP, usage="twincluster recipes [OPTIONS] [NAME]")
+def recipes(name: str | None = None, /, *, toml: Annotated[bool, Parameter(negative=())] = False) -> None:
     """List the recipes, or show one with its command and numbers.
 
     Example: twincluster recipes paper-cifar10
@@ -194,26 +195,41 @@ def recipes(name: str | None = None, /) -> None:
     Parameters
     ----------
     name
-        A recipe to show in full.
+        A recipe to show in full, or a TOML file.
+    toml
+        Print its file as it is: `twincluster recipes default --toml > mine.toml` is a start for one of your own.
     """
     if name is not None:
-        print(load_recipe(name).describe())
+        configure(name, {}, {})  # refuses what `fit` would, but for [own], which takes torch to know
+        print(recipe_text(name) if toml else f"{load_recipe(name).describe()}\n", end="")
         return
+    if toml:
+        raise InputError("--toml prints the file of one recipe: say which, as in twincluster recipes default --toml")
     for known in recipe_names():
         print(f"{known:22} {load_recipe(known).about}")
     print("\ntwincluster recipes NAME shows one in full")
 
 
-@app.command(group=LOOK_UP)
-def methods() -> None:
-    """List the clustering methods; a recipe or --method NAME selects one.
+@app.command(group=LOOK_UP, usage="twincluster methods [NAME]")
+def methods(name: str | None = None, /) -> None:
+    """List the clustering methods, or show one with its settings; a recipe or --method NAME selects one.
 
-    Example: twincluster methods
+    Example: twincluster methods moco
+
+    Parameters
+    ----------
+    name
+        A method to show with its settings, or package.module:Class, one of your own.
     """
+    from twincluster.explained import explain
     from twincluster.methods import METHODS
 
-    for name, method in METHODS.items():
-        print(f"{name:32} {(method.__doc__ or '').strip().splitlines()[0]}")
+    if name is not None:
+        print(explain(name))
+        return
+    for known, method in METHODS.items():
+        print(f"{known:32} {(method.__doc__ or '').strip().splitlines()[0]}")
+    print("\ntwincluster methods NAME shows one with its settings")
 
 
 def _cluster(

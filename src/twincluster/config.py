@@ -34,15 +34,15 @@ class Augment:
     crop_ratio: tuple[float, float] = (0.75, 4 / 3)  # width over height of the crop, drawn log-uniformly
     grey: float = 0.2  # probability of grey
     jitter: float = 1.0  # probability of colour jitter
-    brightness: float = 0.4
-    contrast: float = 0.4
-    saturation: float = 0.4
+    brightness: float = 0.4  # how far jitter may change it: 0.4 is a factor from 0.6 to 1.4
+    contrast: float = 0.4  # likewise
+    saturation: float = 0.4  # likewise
     hue: float = 0.4  # in turns of the colour circle, at most .5
     flip: float = 0.5  # probability of a horizontal flip
     rotate: float = 0.0  # largest angle, in degrees
     blur: float = 0.0  # probability of a Gaussian blur
-    blur_sigma: tuple[float, float] = (0.1, 2.0)
-    solarise: float = 0.0  # probability
+    blur_sigma: tuple[float, float] = (0.1, 2.0)  # of the blur, in pixels of the view: least and most
+    solarise: float = 0.0  # probability of inverting the bright pixels
     hole: float = 0.0  # side of a hidden square, as a share of the view's
     noise: float = 0.2  # rows only: standard deviation of the noise added to standardised features
     dropout: float = 0.1  # rows only: probability of dropping a feature
@@ -53,11 +53,11 @@ class Augment:
 class Optimiser:
     """Adam at a constant 3e-3 is the paper's."""
 
-    name: Literal["adam", "sgd"] = "adam"
-    learning_rate: float = 3e-3
+    name: Literal["adam", "sgd"] = "adam"  # how weights follow their gradients
+    learning_rate: float = 3e-3  # at its highest, whatever the size of the batch
     momentum: float = 0.9  # SGD only, Nesterov
     weight_decay: float = 0.0  # not applied to biases, batch-norm and prototypes
-    schedule: Literal["constant", "cosine"] = "constant"
+    schedule: Literal["constant", "cosine"] = "constant"  # cosine: the rate falls to 0 by half a cosine
     warmup: float = 0.0  # share of the run in which the rate rises linearly
 
 
@@ -111,7 +111,7 @@ class Tcc:
 class Anchored:
     """The default method: TCC's two tracks on clusters that k-means on the momentum features finds first."""
 
-    instance: Literal["infonce", "byol"] = "byol"  # the instance track
+    instance: Literal["infonce", "byol"] = "byol"  # how the instance track learns features
     temperature: float = 0.2  # of InfoNCE
     instance_queue: int = 16_384  # rows of Q; at most the number of samples
     n_features: int = 256  # D, of the projection
@@ -120,12 +120,12 @@ class Anchored:
     shrinkage: float = 0.3  # of the whitening before k-means; a large number leaves the features as they are
     balance: float = 0.0  # of sizes: 1 equal clusters, 0 k-means, below 0 (to -1) as uneven as the data (sizes.py)
     cluster_weight: float = 0.1  # of the cluster track: contrast of batch representations r_k
-    cluster_temperature: float = 0.5
+    cluster_temperature: float = 0.5  # of that contrast
     cluster_start: float = 0.3  # share of the run after which the cluster track begins
     commit_weight: float = 0.1  # how much the surest images of each cluster are drawn to it; 0: not at all
-    commit_start: float = 0.3
+    commit_start: float = 0.3  # share of the run after which they are
     commit_share: float = 0.7  # of each cluster, its surest
-    commit_temperature: float = 0.1
+    commit_temperature: float = 0.1  # of the softmax over clusters by which they are
 
 
 @dataclass(frozen=True)
@@ -133,9 +133,9 @@ class Config:
     """Everything a run depends on besides the data."""
 
     method: str = "anchored"
-    n_clusters: int = 0  # 0: chosen from the features when training ends, within the next two numbers
-    clusters_between: tuple[int, int] = (2, 50)
-    seed: int = 0
+    n_clusters: int = 0  # 0: chosen from the features when training ends, within clusters_between
+    clusters_between: tuple[int, int] = (2, 50)  # fewest and most that may be chosen
+    seed: int = 0  # every random draw follows from it
     train: Train = field(default_factory=Train)
     optimiser: Optimiser = field(default_factory=Optimiser)
     augment: Augment = field(default_factory=Augment)
@@ -164,12 +164,12 @@ def own_settings(config: Config, kind: type[Own]) -> Own:
 
 
 def parse_overrides(pairs: typing.Iterable[str]) -> dict[str, Any]:
-    """`["tcc.alpha=0.25", "train.backbone=resnet18"]` as nested settings; values are read as TOML, else as text."""
+    """`["augment.flip=0.25", "train.backbone=resnet18"]` as nested settings; values are read as TOML, else as text."""
     nested: dict[str, Any] = {}
     for pair in pairs:
         name, separator, text = pair.partition("=")
         if not separator:
-            raise InputError(f"--set {pair!r}: expected FIELD=VALUE, for example --set tcc.alpha=0.25")
+            raise InputError(f"--set {pair!r}: expected FIELD=VALUE, for example --set optimiser.learning_rate=0.05")
         *sections, leaf = name.strip().split(".")
         target = nested
         for section in sections:

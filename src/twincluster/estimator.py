@@ -71,7 +71,7 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         Train for this long instead; the learning-rate schedule ends when the time does.
     settings : dict, default=None
         Settings that differ from the recipe's, nested or dotted: `{"augment.noise": 0.1}` is the same as
-        `{"augment": {"noise": 0.1}}`.
+        `{"augment": {"noise": 0.1}}`. `twincluster methods NAME` shows all that a method takes.
     device : {"auto", "cpu", "cuda"}, default="auto"
         Where to train and to predict; "auto" takes a GPU when there is one.
     random_state : int, RandomState instance or None, default=None

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from twincluster.config import flatten
+from twincluster.config import Config, flatten
 from twincluster.errors import InputError, closest
 
 RECIPES = Path(__file__).parent / "recipes"
+ABOUT = {"about": str, "command": str, "data": str, "published": dict, "measured": list}  # what [recipe] may hold
 
 
 @dataclass(frozen=True)
@@ -28,10 +31,14 @@ class Recipe:
 
     def describe(self) -> str:
         """The recipe as a page of text."""
-        lines = [f"{self.name}: {self.about}", f"  data       {self.data}", f"  command    {self.command}"]
+        lines = [f"{self.name}: {self.about}" if self.about else self.name]
+        lines += [f"  data       {self.data}"] if self.data else []
+        lines += [f"  command    {self.command}"] if self.command else []
         lines += [f"  published  {_listed(self.published)}"] if self.published else []
         lines += [f"  measured   {_listed(row)}" for row in self.measured] or ["  measured   nothing yet"]
-        return "\n".join([*lines, "  settings", *(f"    {name} = {v}" for name, v in flatten(self.settings).items())])
+        lines += ["  settings", *(f"    {name} = {as_toml(value)}" for name, value in flatten(self.settings).items())]
+        method = self.settings.get("method", Config.method)
+        return "\n".join([*lines, f"\ntwincluster methods {method} shows what they mean"])
 
 
 def recipe_names() -> list[str]:
@@ -40,17 +47,10 @@ def recipe_names() -> list[str]:
 
 def load_recipe(name: str | Path) -> Recipe:
     """A packaged recipe by name, or any TOML file by path."""
-    path = Path(name) if str(name).endswith(".toml") else RECIPES / f"{name}.toml"
-    if not path.is_file():
-        hint = closest(str(name), recipe_names()) or "; `twincluster recipes` lists them"
-        raise InputError(f"no recipe {str(name)!r}{hint}")
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"recipe {path} is not valid TOML: {error}") from error
+    path = _find(str(name))
+    content = _read(path)
     about = content.pop("recipe", {})
-    if not isinstance(about, dict) or not isinstance(about.get("measured", []), list):
-        raise InputError(f"recipe {path}: write [recipe] as a table and [[recipe.measured]] as a list of tables")
+    _check_about(about, path)
     return Recipe(
         name=path.stem,
         about=about.get("about", ""),
@@ -60,6 +60,65 @@ def load_recipe(name: str | Path) -> Recipe:
         measured=tuple(about.get("measured", ())),
         settings=content,
     )
+
+
+def recipe_text(name: str) -> str:
+    """The file of a recipe as it is, a start for one of your own."""
+    return _find(name).read_text(encoding="utf-8")
+
+
+def as_toml(value: Any) -> str:
+    """A setting as it is written in a recipe."""
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _find(name: str) -> Path:
+    is_file = name.endswith(".toml") or "/" in name or "\\" in name
+    path = Path(name) if is_file else RECIPES / f"{name}.toml"
+    if path.is_file():
+        return path
+    if Path(f"{name}.toml").is_file():
+        hint = f", did you mean {name + '.toml'!r}?"
+    elif is_file:
+        hint = ": there is no such file"
+    else:
+        hint = closest(name, recipe_names()) or "; `twincluster recipes` lists them"
+    raise InputError(f"no recipe {name!r}{hint}")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    text = ""
+    try:
+        text = path.read_text(encoding="utf-8")
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"recipe {path} is not valid TOML: {error}{_without_quotes(text, str(error))}") from error
+
+
+def _without_quotes(text: str, error: str) -> str:
+    """The end of a message about a line that has a bare word for its value."""
+    found = re.search(r"at line (\d+)", error)
+    line = text.split("\n")[int(found[1]) - 1] if found else ""
+    bare = re.fullmatch(r"\s*([\w.-]+)\s*=\s*([^\W\d][\w.:/-]*)\s*(#.*)?", line)
+    if not bare:
+        return ""
+    name, word = bare[1], bare[2]
+    if word.lower() in ("true", "false"):
+        return f"; write {name} = {word.lower()}"
+    return f"; text needs quotes: {name} = {as_toml(word)}"
+
+
+def _check_about(about: Any, path: Path) -> None:
+    measured = about.get("measured", []) if isinstance(about, dict) else None
+    if not isinstance(measured, list) or not all(isinstance(row, dict) for row in measured):
+        raise InputError(f"recipe {path}: write [recipe] as a table and [[recipe.measured]] as a list of tables")
+    for name, value in about.items():
+        if name not in ABOUT:
+            hint = closest(name, ABOUT, "recipe.") or f": expected one of {', '.join(ABOUT)}"
+            raise InputError(f"recipe {path}: no entry {f'recipe.{name}'!r}{hint}")
+        if not isinstance(value, ABOUT[name]):
+            wanted = "text in quotes" if ABOUT[name] is str else "a table"
+            raise InputError(f"recipe {path}: recipe.{name} is {value!r}: expected {wanted}")
 
 
 def _listed(row: Mapping[str, Any]) -> str:

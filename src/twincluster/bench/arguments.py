@@ -18,11 +18,20 @@ commands = App(
 
 Settings = Annotated[
     list[str] | None,
-    Parameter(name="--set", negative=(), help="Change one setting, as in --set train.backbone=small. May be repeated."),
+    Parameter(
+        name="--set",
+        negative=(),
+        help="Change one setting, as in --set train.backbone=small; `twincluster methods NAME` shows all that a method "
+        "takes. May be repeated.",
+    ),
 ]
 Recipe = Annotated[str, Parameter(help="A recipe by name (`twincluster recipes` lists them) or a TOML file.")]
 MethodName = Annotated[
-    str | None, Parameter(help="A clustering method instead of the recipe's; `twincluster methods` lists them.")
+    str | None,
+    Parameter(
+        help="A clustering method instead of the recipe's; `twincluster methods` lists them, `twincluster methods "
+        "NAME` shows one with its settings."
+    ),
 ]
 Device = Annotated[
     Literal["auto", "cpu", "cuda"] | None, Parameter(help="auto (the default) takes a GPU when there is one.")

@@ -31,7 +31,7 @@ class DeepClusterV2Settings:
     n_clusterings: Count = 3  # H
     temperature: Positive = 0.1  # tau
     n_features: Count = 128  # D
-    hidden: Count = 2048
+    hidden: Count = 2048  # width of the projector
 
 
 class DeepClusterV2Network(CentresNetwork):

@@ -33,10 +33,10 @@ class GatClusterSettings:
     n_features: Count = 10  # A
     spread: Positive = 0.05  # lambda: the variance of the widest Gaussian, where the side of a map is 1
     least: Share = 0.1  # of an even share: with a smaller cluster of k-means there are no pairs
-    invariance_weight: float = 5.0
+    invariance_weight: float = 5.0  # of agreeing with what was said of the image before
     entropy_weight: float = 3.0  # of the mean assignment, with attention and without
-    relation_weight: float = 1.0
-    attention_weight: float = 5.0
+    relation_weight: float = 1.0  # of pairs, which k-means calls alike or not
+    attention_weight: float = 5.0  # of what the part under the Gaussian says
 
 
 class Attention(Backbone):

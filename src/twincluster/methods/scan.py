@@ -28,7 +28,7 @@ class ScanSettings:
 
     temperature: Positive = 0.1  # of SimCLR, the first stage
     n_features: Count = 128  # D
-    hidden: Count = 512
+    hidden: Count = 512  # width of the projector
     neighbours: Count = 20  # k
     entropy_weight: float = 5.0  # lambda, against one cluster for all
     threshold: Share = 0.99  # of an assignment that is learned as a label

@@ -28,12 +28,12 @@ class SwavSettings:
     n_prototypes: int = 0  # M; 0: as many as clusters (the paper: 3,000)
     temperature: Positive = 0.1  # tau
     epsilon: Positive = 0.05  # of the codes: smaller is sharper
-    sinkhorn_rounds: Count = 3
+    sinkhorn_rounds: Count = 3  # by which codes are made to use prototypes alike
     queue_size: int = 3840  # J, earlier features that share in the codes; 0: none
     queue_start: Share = 0.05  # share of the run after which they do
     frozen: Share = 0.01  # share of the run in which prototypes stay where they are
     n_features: Count = 128  # D
-    hidden: Count = 2048
+    hidden: Count = 2048  # width of the projector
 
 
 class SwavNetwork(Network):
