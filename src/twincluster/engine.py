@@ -25,6 +25,7 @@ from twincluster.inference import embed
 from twincluster.interrupts import noted
 from twincluster.methods import find_method
 from twincluster.methods.base import Batch, Method, Network
+from twincluster.methods.checked import checked
 from twincluster.neighbours import Neighbours, rotate
 from twincluster.optimiser import make_optimiser
 from twincluster.processes import ALONE, Processes, join
@@ -121,7 +122,7 @@ class Trainer:
         samples = self.feed.samples
         keys = draws.sample_keys(self.config.seed, self.epoch_on_device, samples)
         views = self.method.views(self._batch(samples, self.feed.images, keys))
-        outcome = self.losses(views, samples, keys)
+        outcome = checked(self.losses(views, samples, keys), self.config, samples)
         self.optimiser.zero_grad(set_to_none=False)
         outcome.loss.backward()  # type: ignore[no-untyped-call]
         self.optimiser.step()

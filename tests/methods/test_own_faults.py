@@ -3,13 +3,16 @@
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from command_line import Done, colours_file, command
+from small_runs import make
 from twincluster import own_code
+from twincluster.errors import InputError
 from twincluster.methods import import_method
 
 PAGE = Path(__file__).parents[2] / "docs" / "adding-a-method.md"
@@ -34,7 +37,7 @@ def line_of(words: str, text: str) -> int:
 
 def write(folder: Path, right: str, wrong: str) -> str:
     """The example with something else in one place."""
-    assert EXAMPLE.count(right) == 1
+    assert EXAMPLE.count(right) == 1, right
     (folder / "mistaken.py").write_text(EXAMPLE.replace(right, wrong), encoding="utf-8")
     return EXAMPLE.replace(right, wrong)
 
@@ -87,6 +90,52 @@ def test_where_only_the_backward_pass_fails_nobody_is_blamed_for_certain(folder:
     told = last_line(fit(folder))
     assert told.startswith("training mistaken:Simclr failed: RuntimeError: one of the variables needed for gradient")
     assert told.endswith("; if that is not its doing, please report the lines above")
+
+
+@pytest.mark.parametrize(
+    "right,wrong,told",
+    [
+        (
+            " assignment=q[: len(samples)]",
+            " assignment=q[: len(samples), :2]",
+            "assignment is (16, 2), expected (16, 3)",
+        ),
+        ("assignment=q[len(samples) :]", "assignment=q", "key_assignment is (32, 3), expected (16, 3)"),
+        ("assignment=q[len(samples) :]", "assignment=None", "key_assignment is None, expected a tensor"),
+        (" assignment=q[: len(samples)]", " assignment=q[0]", "assignment is (3,), expected (16, 3)"),
+        (
+            " assignment=q[: len(samples)]",
+            " assignment=q[: len(samples)].long()",
+            "assignment is of torch.int64, expected",
+        ),
+        (LOSS, "            loss=one.sum(1),\n", "loss is (16,), expected one number: take its mean or sum"),
+        (LOSS, "            loss=one.sum().detach(),\n", "the loss has no gradient: it was detached, or made of "),
+        (LOSS, "            loss=0.5,\n", "loss is a float, expected a tensor"),
+        (RETURN, "        return None\n" + RETURN, "it returned None, expected an Outcome"),
+        (RETURN, "        return unit, q\n" + RETURN, "it returned a tuple, expected an Outcome"),
+        ("metrics={}", "metrics={'m': 0.5}", "metrics['m'] is a float, expected a tensor"),
+        ("metrics={}", "metrics={'m': q[0]}", "metrics['m'] is (3,), expected one number"),
+        ("metrics={}", "metrics={'m': q.sum().to('meta')}", "metrics['m'] is on meta, expected cpu"),
+        ("metrics={}", "metrics=None", "metrics is None, expected a dict of tensors"),
+    ],
+)
+def test_a_step_that_yields_something_else_is_refused(folder: Path, right: str, wrong: str, told: str) -> None:
+    write(folder, right, wrong)
+    assert fit(folder).complaint.startswith(f"mistaken:Simclr.losses: {told}")
+
+
+def test_where_the_number_of_clusters_is_left_to_the_data_both_views_have_the_same() -> None:
+    trainer = make("rows", "n_clusters=0", "clusters_between=[2,5]")
+    next(trainer.feed.epoch(0))
+    trainer.step()  # with a number of its own
+    losses = trainer.losses
+    wrong = {"key_assignment": torch.rand(8, 2)}
+    trainer.losses = lambda *given: replace(losses(*given), **wrong)
+    with pytest.raises(InputError, match=r"anchored.losses: key_assignment is \(8, 2\), expected \(8, 3\)"):
+        trainer.step()
+    wrong |= {"assignment": torch.rand(8)}
+    with pytest.raises(InputError, match=r"anchored.losses: assignment is \(8,\), expected \(8, K\)"):
+        trainer.step()
 
 
 def test_a_fault_that_the_compiler_finds_has_its_line(folder: Path) -> None:
