@@ -159,7 +159,7 @@ class Trainer:
     def _end_epoch(self, steps: int) -> None:
         """Let the method look back, write the epoch's row, warn when the clusters look unhealthy."""
         row = {"epoch": self.epoch, "steps": steps, **self.record.read(steps)}
-        refuse_divergence(row)
+        refuse_divergence(row, self.config)
         if self.labels is not None:
             row["on_batch_acc"] = self.record.on_batch_accuracy(self.labels[self.feed.samples.cpu().numpy()])
         row |= self.method.after_epoch(self.epoch, self._all_batches, self.optimiser)
@@ -172,7 +172,7 @@ class Trainer:
         self.reporter.epoch(row)
         # their number may still have to be chosen, and in the first epoch they may have to be found
         settled = self.config.n_clusters and self.epoch and self.clock.progress > SETTLED
-        if settled and (warning := health_of(row).warning(self.config.method)):
+        if settled and (warning := health_of(row).warning(self.config.method, self.config.train.precision)):
             self.reporter.warn(warning)
         self.epoch += 1
 

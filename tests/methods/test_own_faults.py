@@ -124,6 +124,14 @@ def test_a_step_that_yields_something_else_is_refused(folder: Path, right: str, 
     assert fit(folder).complaint.startswith(f"mistaken:Simclr.losses: {told}")
 
 
+def test_a_loss_that_is_no_number(folder: Path) -> None:
+    write(folder, LOSS, "            loss=one.sum() * float('nan'),\n")
+    assert fit(folder).complaint == (
+        "the loss is no number any more: training diverged, lower the learning rate (optimiser.learning_rate) "
+        "or look at the loss of mistaken:Simclr"
+    )
+
+
 def test_where_the_number_of_clusters_is_left_to_the_data_both_views_have_the_same() -> None:
     trainer = make("rows", "n_clusters=0", "clusters_between=[2,5]")
     next(trainer.feed.epoch(0))
