@@ -126,6 +126,14 @@ def test_broken_assignments_are_said_to_be_broken() -> None:
     assert "not numbers" in (health(torch.full((5, 3), float("nan"))).warning("tcc") or "")
 
 
+def test_float32_is_advised_only_where_it_is_not_used_and_code_of_others_is_named() -> None:
+    broken = health(torch.full((5, 3), float("nan")))
+    rate = "the assignments are not numbers: training diverged; lower the learning rate (optimiser.learning_rate)"
+    assert broken.warning("tcc", "float32") == rate
+    assert broken.warning("tcc", "bf16") == f"{rate} or train in float32 (--precision float32)"
+    assert broken.warning("simclr:Simclr", "float32") == f"{rate} or look at the loss of simclr:Simclr"
+
+
 @pytest.mark.parametrize("method", ["anchored", "tcc"])
 @pytest.mark.parametrize(
     "health_state",

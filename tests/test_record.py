@@ -9,9 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from twincluster.config import make_config
+from twincluster.errors import InputError
 from twincluster.evaluate import health
 from twincluster.methods.base import Outcome
-from twincluster.record import Record, health_of
+from twincluster.record import Record, health_of, refuse_divergence
 
 N, K, STEPS = 6, 4, 5
 
@@ -128,6 +130,13 @@ def test_health_of_a_run_that_diverged_is_told_also_from_a_file(nothing: float |
     """Which has None where there was no number."""
     row = {"mean_assignment": [nothing, nothing], "histogram": [9, 0], "confidence": nothing, "agreement": 1.0}
     assert "training diverged" in (health_of(row).warning("anchored") or "")
+
+
+def test_a_run_in_bf16_that_diverged_may_try_float32() -> None:
+    config = make_config({"train": {"precision": "bf16"}})
+    with pytest.raises(InputError, match=r"or train in float32 \(--precision float32\)$"):
+        refuse_divergence({"loss": math.nan}, config)
+    refuse_divergence({"loss": None}, config)
 
 
 def test_a_strained_prior_is_warned_of_once_training_has_ended() -> None:

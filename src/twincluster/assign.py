@@ -141,9 +141,7 @@ def _unit(rows: Tensor) -> Tensor:
 
 def _finite(values: Tensor) -> Tensor:
     if not values.isfinite().all():
-        raise InputError(
-            "the features hold NaN or infinite values: training diverged, lower the learning rate or train in float32"
-        )
+        raise InputError("the features hold NaN or infinite values: training diverged, lower the learning rate")
     return values
 
 

@@ -25,6 +25,7 @@ from twincluster.inference import embed
 from twincluster.interrupts import noted
 from twincluster.methods import find_method
 from twincluster.methods.base import Batch, Method, Network
+from twincluster.methods.checked import checked
 from twincluster.neighbours import Neighbours, rotate
 from twincluster.optimiser import make_optimiser
 from twincluster.processes import ALONE, Processes, join
@@ -121,7 +122,7 @@ class Trainer:
         samples = self.feed.samples
         keys = draws.sample_keys(self.config.seed, self.epoch_on_device, samples)
         views = self.method.views(self._batch(samples, self.feed.images, keys))
-        outcome = self.losses(views, samples, keys)
+        outcome = checked(self.losses(views, samples, keys), self.config, samples)
         self.optimiser.zero_grad(set_to_none=False)
         outcome.loss.backward()  # type: ignore[no-untyped-call]
         self.optimiser.step()
@@ -158,7 +159,7 @@ class Trainer:
     def _end_epoch(self, steps: int) -> None:
         """Let the method look back, write the epoch's row, warn when the clusters look unhealthy."""
         row = {"epoch": self.epoch, "steps": steps, **self.record.read(steps)}
-        refuse_divergence(row)
+        refuse_divergence(row, self.config)
         if self.labels is not None:
             row["on_batch_acc"] = self.record.on_batch_accuracy(self.labels[self.feed.samples.cpu().numpy()])
         row |= self.method.after_epoch(self.epoch, self._all_batches, self.optimiser)
@@ -171,7 +172,7 @@ class Trainer:
         self.reporter.epoch(row)
         # their number may still have to be chosen, and in the first epoch they may have to be found
         settled = self.config.n_clusters and self.epoch and self.clock.progress > SETTLED
-        if settled and (warning := health_of(row).warning(self.config.method)):
+        if settled and (warning := health_of(row).warning(self.config.method, self.config.train.precision)):
             self.reporter.warn(warning)
         self.epoch += 1
 

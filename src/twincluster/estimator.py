@@ -169,7 +169,7 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         probabilities = self._apply(inference.predict, images)
         self._assignments, self._history = Assignments.of(images, images.usable, probabilities), watcher.rows
         state = health(probabilities) if method.choice else Health.of_result(self._assignments.sizes(config.n_clusters))
-        if self.n_clusters != 1 and (unwell := state.warning(config.method)):
+        if self.n_clusters != 1 and (unwell := state.warning(config.method, config.train.precision)):
             watcher.warning = watcher.warning or in_python(unwell)
         self._reference: Reference | None = Reference.of(self._apply(inference.embed, images), probabilities)
         self._stamps = dict(zip(listing.paths, stamps, strict=False))  # none for arrays, which have no place

@@ -173,12 +173,12 @@ class Health:
         """What the sizes of a finished run tell: whether it collapsed, and no more."""
         return cls(sizes, confidence=1.0, marginal_entropy=1.0, agreement=None, final=True)
 
-    def warning(self, method: str) -> str | None:
+    def warning(self, method: str, precision: str = "float32") -> str | None:
         """One sentence on what is wrong and what to try with this method, or None."""
         family = method if method in SURER else "tcc" if method.startswith("tcc-") else "other"
         n_clusters = len(self.sizes)
         if not math.isfinite(self.confidence):
-            return "the assignments are not numbers: training diverged; lower the learning rate or train in float32"
+            return f"the assignments are not numbers: training diverged; {steadier(method, precision)}"
         if self.confidence < _uniform_below(n_clusters):
             return (
                 f"the assignments stay uniform (mean largest probability {self.confidence:.3f}, chance is"
@@ -223,6 +223,16 @@ class Health:
             " nats, see docs/uneven.md), which cuts large groups up and joins small ones; lower it, for example --set"
             " anchored.balance=0"
         )
+
+
+def steadier(method: str, precision: str) -> str:
+    """What to try after training diverged."""
+    ways = ["lower the learning rate (optimiser.learning_rate)"]
+    if precision == "bf16":
+        ways.append("train in float32 (--precision float32)")
+    if ":" in method:
+        ways.append(f"look at the loss of {method}")
+    return " or ".join(ways)
 
 
 @torch.no_grad()

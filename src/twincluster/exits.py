@@ -16,15 +16,16 @@ from typing import TextIO
 
 from cyclopts import CycloptsError, MissingArgumentError, UnknownCommandError, UnusedCliTokensError
 
-from twincluster import launch
+from twincluster import launch, own_code
 from twincluster.errors import InputError, ProcessEnded, closest
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 IN_THE_WAY = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
+OURS = "this is a fault of twincluster, not of your data; please report the lines above"
 
 
 def status_of(command: Callable[[], object]) -> int:
-    """Run a command: 0 done, 2 bad input (one line says what to do), 1 a fault of ours, 130 interrupted."""
+    """Run a command: 0 done, 2 bad input (one line says what to do), 1 a fault in code, 130 interrupted."""
     status = _status_of(command)
     launch.leave(status)
     return status
@@ -53,7 +54,7 @@ def _status_of(command: Callable[[], object]) -> int:
         if fixable := _fixable(error):
             return _say(fixable, 2)
         traceback.print_exc()  # by each of several processes that has one
-        return _say("this is a fault of twincluster, not of your data; please report the lines above", 1)
+        return _say(own_code.blame(error) or OURS, 1)
     return 0
 
 
@@ -139,7 +140,7 @@ def _unknown(word: str, known: list[str], command: str) -> str:
 
 
 def _fixable(error: Exception) -> str | None:
-    """What a user can do about an error, or None when it is a fault of ours."""
+    """What a user can do about an error, or None when it is a fault in code."""
     if isinstance(error, InputError):
         return str(error)
     if isinstance(error, OSError) and error.errno in FULL:

@@ -100,7 +100,7 @@ def fit(
     assignments, found = _keep_rows(run, method.online, images, training)
     # where their number was not known while it trained, there is more to say than that some are empty
     state = health(found) if method.choice else Health.of_result(assignments.sizes(config.n_clusters))
-    if reporter and (warning := state.warning(config.method)):
+    if reporter and (warning := state.warning(config.method, config.train.precision)):
         reporter.warn(warning)
     scores = None
     if listing.labels is not None and (scored & (listing.labels >= 0) & (assignments.clusters >= 0)).any():

@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from twincluster.config import Config
 from twincluster.errors import InputError
-from twincluster.evaluate import Health, score
+from twincluster.evaluate import Health, score, steadier
 from twincluster.methods.base import Outcome
 
 
@@ -68,13 +69,11 @@ class Record:
         return score(labels, self.last.cpu().numpy()).acc if (labels >= 0).any() else None
 
 
-def refuse_divergence(row: dict[str, Any]) -> None:
+def refuse_divergence(row: dict[str, Any], config: Config) -> None:
     """An epoch whose loss is nan or infinite ends the run: it stays so."""
     if not math.isfinite(row["loss"] or 0):
-        raise InputError(
-            "the loss is no number any more: training diverged, lower the learning rate "
-            "(--set optimiser.learning_rate=...) or train in float32"
-        )
+        way_out = steadier(config.method, config.train.precision)
+        raise InputError(f"the loss is no number any more: training diverged, {way_out}")
 
 
 def health_of(row: dict[str, Any]) -> Health:

@@ -4,6 +4,7 @@ import importlib
 import os
 import sys
 
+from twincluster import own_code
 from twincluster.errors import InputError, closest
 from twincluster.methods.adc import Adc
 from twincluster.methods.anchored import Anchored
@@ -86,14 +87,16 @@ def _trusted() -> list[str]:
 
 
 def import_method(name: str) -> type[Method]:
-    """The class that a user names as "package.module:Class"."""
+    """The class that a user names as "package.module:Class". What else its module raises is told by exits.py."""
     module, _, name_of_class = name.partition(":")
+    if not all(module.split(".")):
+        raise InputError(f"the method {name} cannot be imported: expected package.module:Class")
+    own_code.asked(name)
     try:
         found = getattr(importlib.import_module(module), name_of_class, None)
-    except (ImportError, SyntaxError, TypeError, ValueError) as error:  # the last two of names such as "" and ".x"
-        raise InputError(
-            f"the method {name} cannot be imported ({error}): install its package, or name its folder in PYTHONPATH"
-        ) from error
+    except (ImportError, SyntaxError) as error:
+        why = own_code.why_not_imported(module, error)
+        raise InputError(f"the method {name} cannot be imported {why}") from error
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise InputError(f"{name} is no method: expected a class derived from twincluster.methods.base.Method")
     return found

@@ -106,11 +106,11 @@ class Network(nn.Module):
 
     def embed(self, images: Tensor) -> Tensor:
         """The features a user gets from `transform`, (N,D)."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no embed")
 
     def log_assign(self, images: Tensor) -> Tensor:
         """log q(k|x), (N,K)."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no log_assign")
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class Method(nn.Module):
         return batch.view(0), batch.view(1)
 
     def losses(self, views: tuple[Tensor, ...], samples: Tensor, keys: Tensor) -> Outcome:
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no losses")
 
     def remember(self, memory: dict[str, Tensor]) -> None:
         """After the optimiser's step, without gradient: momentum copies, queues, banks."""

@@ -75,7 +75,7 @@ def _warning(material: Material) -> str | None:
     rows = [row for row in material.metrics if row.get("histogram") and row.get("mean_assignment")]
     if not rows or len(rows[-1]["histogram"]) != material.config.n_clusters or material.config.n_clusters < 2:
         return None
-    return health_of(rows[-1]).warning(material.config.method)
+    return health_of(rows[-1]).warning(material.config.method, material.config.train.precision)
 
 
 def _next(material: Material, data: dict[str, Any]) -> list[dict[str, str]]:
