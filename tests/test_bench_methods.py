@@ -204,7 +204,9 @@ def test_a_run_that_was_begun_otherwise_is_not_gone_on_with(
     asked = Asked(str(some_digits), MOMENT, methods=["moco"], out=tmp_path, settings=["train.image_size=8"])
     measure(asked)
     file, run = tmp_path / "results" / "moco-0.json", tmp_path / "trained" / "moco-0"
-    one_method.write(file, read(file)[0])  # as an interrupt leaves them
+    one_method.write(file, read(file)[0])  # as a death before the first checkpoint leaves them
+    assert by_name(measure(asked))["moco"].results
+    one_method.write(file, read(file)[0])  # as an interrupt does
     (run / "checkpoint").mkdir()
     other = replace(asked, settings=["train.image_size=8", "own.temperature=0.3"])
     with pytest.raises(InputError, match="moco-0.json was begun with another own.temperature: choose another --out"):
