@@ -11,12 +11,21 @@ from PIL import Image
 
 from twincluster.bench import cpu_time, feed, predict, same, store, synthetic, train
 from twincluster.cli import main
+from twincluster.config import make_config
 from twincluster.engine import Trainer
 from twincluster.images.decode import decode
 from twincluster.images.sources import open_source
 
 TINY = ["train.image_size=8", "train.backbone=small", "train.batch_size=16", "anchored.hidden=16"]
 OPTIONS = ["--device", "cpu", *(part for setting in TINY for part in ("--set", setting))]
+
+
+def test_one_thread_is_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    titles = []
+    for threads in (1, 2):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        titles.append(train.title_of(make_config({"train": {"device": "cpu"}})))
+    assert [title.rpartition(" on ")[2] for title in titles] == ["CPU, 1 thread", "CPU, 2 threads"]
 
 
 # feed

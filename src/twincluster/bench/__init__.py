@@ -73,8 +73,8 @@ def bench_methods(
     backbone
         One network for all: small, resnet18, resnet34 or resnet50. Left out, it follows from the data.
     out
-        A folder for methods.md, methods.csv, methods.png and the runs; runs/methods-NAME when left out. What is there
-        already is not run again.
+        A folder for methods.md, methods.csv, methods-seeds.csv, methods.png and the runs; runs/methods-NAME when left
+        out. What is there already is not run again, and stays in the table.
     features
         A run whose features the classic systems cluster too, besides pixels.
     labels
@@ -87,7 +87,10 @@ def bench_methods(
 
     names = [name.strip() for name in methods.split(",") if name.strip()] if methods else []
     asked = Asked(data, minutes, seeds, names, backbone, out, features, labels, device, settings or (), data_root)
-    print("\n" + measure(asked, say=lambda line: print(line, flush=True)).to_markdown())
+    table = measure(asked, say=lambda line: print(line, flush=True))
+    print("\n" + table.to_markdown())
+    if failed := table.failed():
+        print("\n" + failed)
 
 
 @commands.command(name="memory")

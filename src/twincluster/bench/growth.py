@@ -18,7 +18,7 @@ import torch.nn.functional as F
 
 from twincluster.bench.floor import now
 from twincluster.bench.synthetic import blank_images, noise_images
-from twincluster.bench.train import ROUNDS, Stopwatch, configure
+from twincluster.bench.train import ROUNDS, Stopwatch, configure, on_cpu
 from twincluster.config import Config, make_config
 from twincluster.derive import data_shape, resolve
 from twincluster.engine import Trainer
@@ -110,7 +110,7 @@ def measure(recipe: str, device: str | None, settings: Sequence[str]) -> Growth:
     )  # fmt: skip
     train = base.train
     sizes = f"{train.backbone}, {train.image_size} px, batch {batch}, {train.precision}, not compiled"
-    where = torch.cuda.get_device_name() if kind == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    where = torch.cuda.get_device_name() if kind == "cuda" else on_cpu()
     return Growth(f"growth of tcc, {sizes} on {where}", lines)
 
 

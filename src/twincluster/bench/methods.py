@@ -6,26 +6,30 @@ data; everything else is shared. Each (method, seed) runs in a process of its ow
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import json
 import re
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from twincluster.bench import methods_folder as folder
 from twincluster.bench.memory import terminable
-from twincluster.bench.methods_table import Row, Table
-from twincluster.bench.one_method import Job, Result
+from twincluster.bench.methods_folder import OWN
+from twincluster.bench.methods_table import Failure, Found, Row, Table
+from twincluster.bench.one_method import Job, code_of, write
 from twincluster.bench.train import title_of
-from twincluster.classic import CLASSICS, TITLES
-from twincluster.config import Config, flatten, make_config, parse_overrides
-from twincluster.derive import resolve
+from twincluster.classic import CLASSICS
+from twincluster.config import Config, make_config, parse_overrides
+from twincluster.derive import check_method, resolve
 from twincluster.errors import InputError, closest
 from twincluster.images.sources import NAMED, Listing, location_of, open_source
 from twincluster.images.store import Images
@@ -34,8 +38,6 @@ from twincluster.methods.tcc_ablations import ABLATIONS
 from twincluster.opening import open_for, with_image_size
 from twincluster.recipe import Recipe, load_recipe, recipe_names
 from twincluster.results import Run
-
-OWN = ("own", "tcc", "anchored", "optimiser")  # what a method takes from its recipe
 
 
 @dataclass(frozen=True)
@@ -62,38 +64,42 @@ def measure(asked: Asked, say: Callable[[str], None] = lambda line: None) -> Tab
     if listing.labels is None or not (listing.labels >= 0).any():
         raise InputError(f"{listing.name} has no labels to score against: give --labels, or name a data set")
     shared, images = _shared(asked, listing)
-    title = _title(shared, images, asked)
-    jobs = _jobs(asked, names, shared, listing, images)
+    make = _maker(asked, shared, listing, images)
+    jobs = {_cell(job, images): job for job in _jobs(asked, names, make)}
     out = asked.out or Path("runs") / f"methods-{Path(listing.name).stem}"
-    cells = {(name, job.config["seed"]): out / "results" / _file_name(name, job) for name, job in jobs}
-    kept = {cell: _kept(cells[cell], job) for cell, (_, job) in zip(cells, jobs, strict=True)}  # refused before work
+    files = {cell: out / "results" / _file_name(*cell) for cell in jobs}
+    kept = {cell: folder.kept(files[cell], job, _run_of(files[cell])) for cell, job in jobs.items()}  # before any work
+    same, others = folder.earlier(
+        out / "results", files.values(), lambda job: make(job.classic or job.config["method"], job.config["seed"])
+    )
+    for changed, left in others.items():
+        say(f"not in the table, since measured with another {changed}: {', '.join(left)}")
     (out / "results").mkdir(parents=True, exist_ok=True)
-    rows = {name: Row(name, {}, {}) for name, _ in jobs}
-    for number, (name, job) in enumerate(jobs, start=1):
-        seed = job.config["seed"]
-        file, known = cells[name, seed], kept[name, seed]
-        found = known or apart(job, file, out / "trained" / file.stem)
-        if isinstance(found, str):
-            rows[name].failures[seed] = found
-        else:
-            rows[name].results[seed] = found
-        table = Table(title, tuple(row for row in rows.values() if row.results or row.failures))
-        table.write(out)
-        say(f"{number} of {len(jobs)}: {_told(name, seed, found)}{' (kept)' if known else ''}")
+    found = {_cell(job, images): result for job, result in same}
+    for number, (cell, job) in enumerate(jobs.items(), start=1):
+        known = kept[cell]
+        found[cell] = known or apart(job, files[cell], _run_of(files[cell]))
+        table = _table(_title(shared, images), found, out)
+        table.write()
+        say(f"{number} of {len(jobs)}: {_told(*cell, found[cell])}{' (kept)' if known else ''}")
     if importlib.util.find_spec("matplotlib"):
         table.plot(out / "methods.png")
     return table
 
 
-def apart(job: Job, file: Path, folder: Path) -> Result | str:
+def apart(job: Job, file: Path, run: Path) -> Found:
     """The result of a job in a process of its own, or why there is none."""
-    file.unlink(missing_ok=True)
-    status = in_process(job, file, folder)
     if not file.is_file():
+        shutil.rmtree(run, ignore_errors=True)  # nobody knows what it was begun with
+    write(file, job)
+    status = in_process(job, file, run)
+    found = folder.read(file)[1]
+    if found is None:
         why = f"signal {-status}" if status < 0 else f"status {status}"
-        return f"the process ended with {why}, perhaps for want of memory: see {file.with_suffix('.log').name}"
-    content = json.loads(file.read_text(encoding="utf-8"))
-    return Result(**content["result"]) if content["result"] else str(content["failure"])
+        write(file, job, failure=f"the process ended with {why}, perhaps for want of memory")
+        found = folder.read(file)[1]
+    assert found is not None, "a result or a failure"
+    return found
 
 
 def in_process(job: Job, file: Path, folder: Path) -> int:
@@ -178,28 +184,37 @@ def _shared(asked: Asked, listing: Listing) -> tuple[Config, Images]:
     return resolve(config, images), images
 
 
-def _jobs(
-    asked: Asked, names: Sequence[str], shared: Config, listing: Listing, images: Images
-) -> list[tuple[str, Job]]:
-    """With the names that their rows have."""
+def _maker(asked: Asked, shared: Config, listing: Listing, images: Images) -> Callable[[str, int], Job]:
+    """What makes the job of a method, or of a classic system on pixels, and a seed."""
     source = location_of(asked.data) or asked.data
     root = str(asked.root.absolute()) if asked.root else None
     common = Job({}, source, asked.labels, root, images.fingerprint, title_of(replace(shared, method="")))
-    overrides, jobs = parse_overrides(asked.settings), []
-    for name in names:
-        for seed in range(asked.seeds):
-            if name in CLASSICS:
-                config = {"n_clusters": shared.n_clusters, "seed": seed, "train": _seen(shared)}
-                row = f"{TITLES[name]} on {'rows' if images.is_rows else 'pixels'}"
-                jobs.append((row, replace(common, config=config, classic=name)))
-            else:
-                config = configured(name, seed, shared, listing, overrides).to_dict()
-                jobs.append((name, replace(common, config=config)))
+    overrides = parse_overrides(asked.settings)
+
+    def make(name: str, seed: int) -> Job:
+        if name in CLASSICS:
+            config = {"n_clusters": shared.n_clusters, "seed": seed, "train": _seen(shared)}
+            return replace(common, config=config, classic=name)
+        return replace(common, config=configured(name, seed, shared, listing, overrides).to_dict())
+
+    return make
+
+
+def _jobs(asked: Asked, names: Sequence[str], make: Callable[[str, int], Job]) -> list[Job]:
+    jobs = [make(name, seed) for name in names for seed in range(asked.seeds)]
+    jobs = [job if job.classic else _complete(job) for job in jobs]
     if asked.features:
-        jobs += [(f"{row.partition(' on ')[0]} on features of {asked.features.resolve().name}",
-                  replace(job, run=str(asked.features.resolve()), model=_digest(asked.features)))
-                 for row, job in jobs if job.classic]  # fmt: skip
+        run, model = str(asked.features.resolve()), _digest(asked.features)
+        jobs += [replace(job, run=run, model=model) for job in jobs if job.classic]
     return jobs
+
+
+def _complete(job: Job) -> Job:
+    """With every setting of the method's own and a digest of its code, so that a result tells what it is of."""
+    config = make_config(job.config)
+    with contextlib.suppress(InputError):  # a setting that it does not know is what its row will say
+        config = check_method(config)
+    return replace(job, config=config.to_dict(), code=code_of(config.method))
 
 
 def _seen(config: Config) -> dict[str, Any]:
@@ -215,40 +230,47 @@ def _digest(run: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _file_name(name: str, job: Job) -> str:
-    return f"{name.replace(' ', '-').replace(':', '.')}-{job.config['seed']}.json"
+def _cell(job: Job, images: Images) -> tuple[str, int]:
+    """Its row, and its seed."""
+    return folder.row_of(job, images.is_rows), job.config["seed"]
 
 
-def _kept(file: Path, job: Job) -> Result | None:
-    """What was found before; None where nothing was, or where it failed, which is tried again."""
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        then, now = (flatten(each) for each in (content["job"], json.loads(json.dumps(asdict(job)))))
-        found = Result(**content["result"]) if content["result"] else None
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{file} cannot be read as a result: delete it, and it will be measured again") from error
-    moved = ("source", "root")  # the data is known by its fingerprint
-    changed = [name for name in {**then, **now} if then.get(name) != now.get(name) and name not in moved]
-    if found and changed:
-        what = ", ".join(name.removeprefix("config.") for name in changed)
-        raise InputError(f"{file} was measured with another {what}: choose another --out, or delete that file")
-    return found
+def _file_name(row: str, seed: int) -> str:
+    return f"{row.replace(' ', '-').replace(':', '.')}-{seed}.json"
 
 
-def _title(shared: Config, images: Images, asked: Asked) -> str:
+def _run_of(file: Path) -> Path:
+    """Where a result's run is."""
+    return file.parent.parent / "trained" / file.stem
+
+
+def _table(title: str, found: Mapping[tuple[str, int], Found], out: Path) -> Table:
+    rows: dict[str, Row] = {name: Row(name, {}, {}) for name in sorted({row for row, _ in found}, key=folder.place)}
+    for (name, seed), what in sorted(found.items()):
+        if isinstance(what, Failure):
+            rows[name].failures[seed] = what
+        else:
+            rows[name].results[seed] = what
+    return Table(f"{title}, {_seeds([row.seeds() for row in rows.values()])}", tuple(rows.values()), out)
+
+
+def _seeds(of_rows: Sequence[Sequence[int]]) -> str:
+    last = max(max(seeds) for seeds in of_rows)
+    if last == 0:
+        return "seed 0"
+    some = ", fewer for some" if any(len(seeds) <= last for seeds in of_rows) else ""
+    return f"seeds 0 to {last}{some}: mean (lowest to highest)"
+
+
+def _title(shared: Config, images: Images) -> str:
     network = title_of(replace(shared, method="")).removeprefix(", ")
-    seeds = "seed 0" if asked.seeds == 1 else f"seeds 0 to {asked.seeds - 1}: mean (lowest to highest)"
-    budget = f"{asked.minutes:g} minute{'s' * (asked.minutes != 1)} of training each"
+    minutes = shared.train.minutes
+    budget = f"{minutes:g} minute{'s' * (minutes != 1)} of training each"
     kind = "rows" if images.is_rows else "images"
-    return (
-        f"{images.listing.name}, {len(images.usable):,} {kind}, {shared.n_clusters} clusters; {network}; "
-        f"{budget}, {seeds}"
-    )
+    return f"{images.listing.name}, {len(images.usable):,} {kind}, {shared.n_clusters} clusters; {network}; {budget}"
 
 
-def _told(name: str, seed: int, found: Result | str) -> str:
-    if isinstance(found, str):
-        return f"{name}, seed {seed}, failed: {found}"
+def _told(name: str, seed: int, found: Found) -> str:
+    if isinstance(found, Failure):
+        return f"{name}, seed {seed}, failed: {found.why} (see {found.log})"
     return f"{name}, seed {seed}, ACC {found.acc:.3f}  NMI {found.nmi:.3f}  ARI {found.ari:.3f}"

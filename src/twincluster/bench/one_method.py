@@ -6,6 +6,8 @@ standard input.
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import json
 import shutil
 import sys
@@ -46,6 +48,7 @@ class Job:
     classic: str = ""  # one of CLASSICS, instead of the method
     run: str = ""  # whose features it clusters, instead of pixels
     model: str = ""  # digest of that run's network
+    code: str = ""  # of a method of another package: see code_of
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,12 @@ def leave(job: Job, file: Path, folder: Path) -> None:
         found, failure = {}, said[0] if isinstance(error, InputError) else f"{type(error).__name__}: {said[0]}"
         if not isinstance(error, InputError):
             shutil.rmtree(folder, ignore_errors=True)  # what led there is no beginning for another attempt
-    write_atomically(file, strict_json({"job": asdict(job), "result": found, "failure": failure}) + "\n")
+    write(file, job, found, failure)
+
+
+def write(file: Path, job: Job, result: dict[str, Any] | None = None, failure: str = "") -> None:
+    """A job and what came of it: neither result nor failure where it was begun and no more."""
+    write_atomically(file, strict_json({"job": asdict(job), "result": result or {}, "failure": failure}) + "\n")
 
 
 def work(job: Job, folder: Path) -> Result:
@@ -97,9 +105,11 @@ class _Listener(Reporter):
 
 
 def _trained(job: Job, listing: Listing, config: Config, folder: Path) -> Result:
-    if ":" in config.method:
-        import_method(config.method)  # who named it to the benchmark wants it to run
-    listener, begun = _Listener(), (folder / "config.json").is_file()
+    if code_of(config.method) != job.code:
+        raise InputError(f"the code of {config.method} was changed after the command began: give it again")
+    listener, begun = _Listener(), checkpoint_of(folder).exists()
+    if not begun:
+        shutil.rmtree(folder, ignore_errors=True)  # nothing there to go on from
     fitted = pipeline.fit(
         listing, config, folder, location=job.source, root=Path(job.root) if job.root else None, resume=begun,
         reporter=listener,
@@ -117,6 +127,22 @@ def _trained(job: Job, listing: Listing, config: Config, folder: Path) -> Result
         epochs=seen / int((fitted.assignments.clusters >= 0).sum()),
         note=listener.note,
     )
+
+
+def code_of(method: str) -> str:
+    """A digest of the file that package.module:Class is in, which it imports; "" for the methods of twincluster."""
+    if ":" not in method:
+        return ""
+    found = import_method(method)  # who named it to the benchmark wants it to run
+    try:
+        return hashlib.sha256(Path(inspect.getfile(found)).read_bytes()).hexdigest()[:12]
+    except (OSError, TypeError):  # made by code that is in no file
+        return ""
+
+
+def checkpoint_of(folder: Path) -> Path:
+    """What a run that was interrupted goes on from."""
+    return Run(folder).checkpoint
 
 
 def _clustered(job: Job, listing: Listing, config: Config) -> Result:

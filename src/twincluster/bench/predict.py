@@ -19,7 +19,7 @@ import torch
 from twincluster.bench.peers import Turn, turn_seconds
 from twincluster.bench.store import make_pictures
 from twincluster.bench.synthetic import noise_images
-from twincluster.bench.train import title_of
+from twincluster.bench.train import on_cpu, title_of
 from twincluster.config import Config
 from twincluster.derive import data_shape
 from twincluster.errors import InputError
@@ -153,7 +153,7 @@ def measure_files(config: Config, source: str | None, count: int) -> FileSpeed:
             ONNX: lambda rows: session(images.pixels, rows),
         }
         seconds, difference = take_turns(contenders, images.usable)
-    where = f"{config.train.backbone}, {network.side} px, float32 on CPU, {torch.get_num_threads()} threads"
+    where = f"{config.train.backbone}, {network.side} px, float32 on {on_cpu()}"
     return FileSpeed(where, len(images.usable), decoding, seconds, difference)
 
 

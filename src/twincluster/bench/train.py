@@ -200,9 +200,15 @@ def image_flops(forward: int, online: int, momentum: int) -> int:
 
 def title_of(config: Config) -> str:
     train = config.train
-    where = torch.cuda.get_device_name() if train.device == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    where = torch.cuda.get_device_name() if train.device == "cuda" else on_cpu()
     sizes = f"{train.backbone}, {train.image_size} px, batch {train.batch_size}"
     return f"{config.method}, {sizes}, {train.precision} on {where}"
+
+
+def on_cpu() -> str:
+    """Where something ran, for a title."""
+    threads = torch.get_num_threads()
+    return f"CPU, {threads} thread{'s' * (threads != 1)}"
 
 
 def _process_began() -> float | None:
