@@ -194,7 +194,7 @@ def test_a_run_keeps_its_frame(tmp_path: Path, photo_folder: Path, own_cache: Pa
     worked("predict", tmp_path / "run", photo_folder, "--out", tmp_path / "new.csv")
     assert (tmp_path / "new.csv").read_bytes() == (tmp_path / "run" / "assignments.csv").read_bytes()
     assert list(own_cache.glob("*/*.npy")) == stores  # it read what training had decoded
-    assert "train.frame: resume with the same settings" in command(*fit, "--resume").complaint
+    assert "train.frame (letterbox, now crop): resume with the same settings" in command(*fit, "--resume").complaint
     assert (
         "train.frame is 'pad': expected one of 'crop', 'letterbox'"
         in command(*fit, "--set", "train.frame=pad").complaint
