@@ -26,6 +26,7 @@ from twincluster.launch import decided, in_turn, refuse_several
 from twincluster.options import Split, cluster_settings, configure, how_long, network_settings
 from twincluster.recipe import load_recipe, recipe_names, recipe_text
 from twincluster.report.command import report, report_after_fit
+from twincluster.reproduce.command import reproduce
 from twincluster.whole_numbers import Count, Seed
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ app.command(update, group=USE, usage="twincluster update [OPTIONS] RUN [SOURCE]"
 app.command(evaluate, group=USE)
 app.command(export, group=USE)
 app.command(bench.commands)
+app.command(reproduce, group=LOOK_UP, usage="twincluster reproduce [OPTIONS] [NAME]")
 
 
 def main(arguments: list[str] | None = None) -> int:

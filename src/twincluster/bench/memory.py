@@ -6,17 +6,16 @@ itself, whose high-water mark the kernel keeps, but not in its children.
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from twincluster.bench.synthetic import write_noise
+from twincluster.child import terminable
 from twincluster.errors import InputError
 
 TARGET = 2.5  # GB
@@ -90,16 +89,6 @@ def watch(command: Sequence[str]) -> Peak:
     if process.returncode:
         raise InputError(f"the command that was watched ended with status {process.returncode}: {' '.join(command)}")
     return Peak(max(most, high_water), own, time.monotonic() - start)
-
-
-@contextmanager
-def terminable() -> Iterator[None]:
-    """Lets SIGTERM unwind the stack as an interrupt does, so that neither child nor temporary files stay behind."""
-    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _family(root: int) -> list[int]:

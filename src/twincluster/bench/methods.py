@@ -12,7 +12,6 @@ import importlib.util
 import json
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -22,11 +21,11 @@ from typing import Any
 import numpy as np
 
 from twincluster.bench import methods_folder as folder
-from twincluster.bench.memory import terminable
 from twincluster.bench.methods_folder import OWN
 from twincluster.bench.methods_table import Failure, Found, Row, Table
 from twincluster.bench.one_method import Job, code_of, write
 from twincluster.bench.train import title_of
+from twincluster.child import run_child
 from twincluster.classic import CLASSICS
 from twincluster.config import Config, make_config, parse_overrides
 from twincluster.derive import check_method, resolve
@@ -105,20 +104,8 @@ def apart(job: Job, file: Path, run: Path) -> Found:
 def in_process(job: Job, file: Path, folder: Path) -> int:
     """The exit status; what the process says goes into a .log beside its result."""
     command = [sys.executable, "-m", "twincluster.bench.one_method", str(file), str(folder)]
-    with (
-        terminable(),
-        file.with_suffix(".log").open("w", encoding="utf-8") as said,
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=said, stderr=said, text=True) as process,
-    ):
-        try:
-            process.communicate(json.dumps(asdict(job)))
-        except KeyboardInterrupt:
-            process.wait()  # an interrupt reaches the child as well, which saves its run first
-            raise
-        except BaseException:
-            process.kill()
-            raise
-    return process.returncode
+    with file.with_suffix(".log").open("w", encoding="utf-8") as said:
+        return run_child(command, told=json.dumps(asdict(job)), log=said)
 
 
 def configured(method: str, seed: int, shared: Config, listing: Listing, overrides: dict[str, Any]) -> Config:

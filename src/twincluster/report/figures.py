@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,36 +20,45 @@ NAMED = 12  # classes or clusters that a figure names
 HUES = ("#332288", "#cc6677", "#117733", "#b07d00", "#3f93bd", "#882255", "#2a9d8f", "#77771c", "#aa4499", "#20242a")
 SHAPES = ("o", "s", "^", "D", "P")
 LONGEST = 18  # letters of a name
+STYLE: dict[Any, Any] = {"font.size": 8, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "0"}
 
 
-def check_installed() -> None:
-    """Refuse --figures where they cannot be drawn, before any work is done."""
+def check_installed(what: str = "--figures") -> None:
+    """Refuse figures where they cannot be drawn, before any work is done."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise InputError("--figures needs a package: pip install 'twincluster[plots]'")
+        raise InputError(f"{what} needs a package: pip install 'twincluster[plots]'")
 
 
 def write_figures(material: Material, gathered: Gathered) -> Path:
     """RUN/figures with two files for each figure that the run has material for."""
-    import matplotlib
-
     folder = material.run.folder / FOLDER
     folder.mkdir(exist_ok=True)
     data = gathered.data
-    with matplotlib.rc_context(
-        {"font.size": 8, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "0"}
-    ):
+    with in_style():
         if "x" in data["map"]:
-            _save(_map_figure(data), folder / "map")
+            save_figure(_map_figure(data), folder / "map")
         for group in data["curves"]["groups"]:
-            _save(_curve_figure(group, data["curves"]["epochs"]), folder / group["title"].lower().replace(" ", "-"))
+            save_figure(
+                _curve_figure(group, data["curves"]["epochs"]), folder / group["title"].lower().replace(" ", "-")
+            )
         if data["curves"]["histograms"]:
-            _save(_sizes_figure(data["curves"]["histograms"]), folder / "sizes")
+            save_figure(_sizes_figure(data["curves"]["histograms"]), folder / "sizes")
         if "confusion" in data["labels"]:
-            _save(_confusion_figure(data["labels"], _called(data)), folder / "confusion")
+            save_figure(_confusion_figure(data["labels"], _called(data)), folder / "confusion")
     return folder
 
 
-def _save(figure: Any, path: Path) -> None:
+@contextmanager
+def in_style() -> Iterator[None]:
+    """How all figures look."""
+    import matplotlib
+
+    with matplotlib.rc_context(STYLE):
+        yield
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    """As PNG and as SVG."""
     for suffix in (".png", ".svg"):
         figure.savefig(path.with_suffix(suffix), dpi=RESOLUTION, bbox_inches="tight", metadata=_undated(suffix))
 
@@ -56,16 +67,17 @@ def _undated(suffix: str) -> dict[str, None] | None:
     return {"Date": None} if suffix == ".svg" else None  # the same run, the same file
 
 
-def _figure(width: float, height: float, columns: int = 1) -> tuple[Any, Any]:
+def blank_figure(width: float, height: float, columns: int = 1, *, same_scale: bool = True) -> tuple[Any, Any]:
+    """A figure and its axes, beside each other."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
-    return figure, figure.subplots(1, columns, squeeze=False, sharey=True)[0]
+    return figure, figure.subplots(1, columns, squeeze=False, sharey=same_scale)[0]
 
 
 def _map_figure(data: dict[str, Any]) -> Any:
     """One colour and shape for each cluster, or for each class where there are labels."""
-    figure, (axes,) = _figure(4, 4)
+    figure, (axes,) = blank_figure(4, 4)
     images, places = np.array(data["map"]["image"]), data["map"]
     by_label, called = "acc" in data["labels"], _called(data)
     groups = np.array(data["images"]["label" if by_label else "cluster"])[images]
@@ -82,7 +94,7 @@ def _map_figure(data: dict[str, Any]) -> Any:
 
 
 def _curve_figure(group: dict[str, Any], epochs: list[int]) -> Any:
-    figure, (axes,) = _figure(4, 2.6)
+    figure, (axes,) = blank_figure(4, 2.6)
     for line, colour, dashes in zip(group["lines"], HUES, ("-", "--", ":", "-."), strict=False):
         values = [np.nan if value is None else value for value in line["values"]]
         axes.plot(
@@ -94,7 +106,7 @@ def _curve_figure(group: dict[str, Any], epochs: list[int]) -> Any:
 
 
 def _sizes_figure(histograms: list[dict[str, Any]]) -> Any:
-    figure, parts = _figure(1.6 * len(histograms), 1.8, len(histograms))
+    figure, parts = blank_figure(1.6 * len(histograms), 1.8, len(histograms))
     for axes, moment in zip(parts, histograms, strict=True):
         axes.bar(range(len(moment["shares"])), moment["shares"], color=HUES[4], width=0.85)
         axes.axhline(1 / moment["clusters"], color=HUES[9], linewidth=0.8, linestyle="--")
@@ -107,7 +119,7 @@ def _confusion_figure(labels: dict[str, Any], called: dict[int, str]) -> Any:
     confusion = labels["confusion"]
     counts = np.array(confusion["counts"])
     side = 1.5 + 0.28 * min(counts.shape[1], 40)
-    figure, (axes,) = _figure(side, 1 + 0.28 * counts.shape[0])
+    figure, (axes,) = blank_figure(side, 1 + 0.28 * counts.shape[0])
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto")
     names = [_name(labels["names"], code) for code in confusion["classes"]]
