@@ -6,7 +6,6 @@ Most models here are trained for a few epochs only.
 import contextlib
 import doctest
 import re
-import runpy
 import sys
 import types
 import warnings
@@ -17,7 +16,6 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from sklearn.base import clone
 from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs, make_moons
@@ -64,15 +62,6 @@ def test_two_moons_are_told_apart() -> None:
 def test_blobs_are_found_in_many_columns() -> None:
     points, blobs = make_blobs(150, n_features=20, centers=4, random_state=3)
     assert adjusted_rand_score(blobs, TwinContrastClustering(4, epochs=40, random_state=0).fit_predict(points)) > 0.95
-
-
-def test_example_draws_two_moons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.setattr(sys, "argv", ["two_moons.py", str(tmp_path / "moons.png"), "--points", "60"])
-    runpy.run_path(str(ROOT / "examples" / "two_moons.py"), run_name="__main__")
-    assert re.search(r"twin-contrast clustering: ARI [-.0-9]+\n", capsys.readouterr().out)
-    with Image.open(tmp_path / "moons.png") as picture:
-        assert picture.format == "PNG"
-        assert len(picture.convert("RGB").getcolors(1 << 24)) > 4  # both clusters, their regions and the paper
 
 
 @pytest.mark.parametrize("numbers", [rows(24).astype(np.float64), torch.from_numpy(rows(24)), rows(24).tolist()])

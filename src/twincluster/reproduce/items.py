@@ -8,9 +8,11 @@ from functools import partial
 
 from twincluster.report.figures import in_style
 from twincluster.reproduce import figures, tables
+from twincluster.reproduce.data_sets import data_sets
 from twincluster.reproduce.moons import draw_moons
 from twincluster.reproduce.network import describe_network
 from twincluster.reproduce.running import Outcomes
+from twincluster.reproduce.significance import p_values
 from twincluster.reproduce.trainings import Asked, Training
 
 
@@ -33,12 +35,12 @@ def drawn(trainings: Callable[[str], list[Training]], draw: Callable[[Asked, Out
 
 
 ITEMS: dict[str, Item] = {
-    "table1": without_training(tables.data_sets),
+    "table1": without_training(data_sets),
     "table2": comparison(2),
     "table3": comparison(3),
     "table4": comparison(4),
     "table5": comparison(5),
-    "table6": without_training(tables.p_values),
+    "table6": without_training(p_values),
     "figure1": without_training(in_style()(draw_moons)),
     "figure3": drawn(figures.one_run, figures.draw_map),
     "figure4": drawn(figures.sweep, figures.draw_sweep),

@@ -45,7 +45,7 @@ def carry_out(trainings: Sequence[Training], asked: Asked, say: Callable[[str], 
         command = training.command(asked, seed)
         kept = is_finished(training.folder(asked, seed))
         say(f"{number} of {len(cells)}: {shlex.join(command)}{' (kept)' if kept else ''}")
-        status = 0 if kept else _train(command, training.folder(asked, seed))
+        status = 0 if kept else _status_of(command, training.folder(asked, seed))
         outcome = _read(training.folder(asked, seed), listing) if status == 0 else f"failed with status {status}"
         outcomes.setdefault(training.name, {})[seed] = outcome
     return outcomes
@@ -56,23 +56,23 @@ def is_finished(folder: Path) -> bool:
 
 
 def _refuse_others(training: Training, seed: int, asked: Asked, listing: Listing) -> None:
-    """A run that is there must be of the very training that is asked for."""
-    folder = training.folder(asked, seed)
+    """A run that is there must be of the very training that is asked for. Wrong settings are told here, too."""
+    folder, config = training.folder(asked, seed), training.config(asked, seed)
     if not (folder / "config.json").is_file():
         return
-    config = with_image_size(training.config(asked, seed), listing)
+    config = with_image_size(config, listing)
     wanted = resolve(config, open_for(config, listing))
     changed = [name for name in differences(Run.open(folder).read_config()[0], wanted) if name not in ELSEWHERE]
     if changed:
         raise InputError(f"{folder} was trained with another {', '.join(changed)}: choose another --out, or delete it")
 
 
-def _train(command: Sequence[str], folder: Path) -> int:
+def _status_of(command: Sequence[str], folder: Path) -> int:
     begun = ["--resume"] if (folder / "config.json").is_file() else []
-    status = run_child([sys.executable, "-m", *command, *begun])
-    if status == 130:
-        raise KeyboardInterrupt("interrupted; the same command goes on from the last checkpoint")
-    return status
+    try:
+        return run_child([sys.executable, "-m", *command, *begun])
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("interrupted; the same command goes on where it stopped") from None
 
 
 def _read(folder: Path, listing: Listing) -> Finished:

@@ -1,0 +1,100 @@
+"""The numbers of the paper's tables, and what follows from them without training."""
+
+import numpy as np
+import pytest
+
+from command_line import command, worked
+from twincluster.classic import CLASSICS
+from twincluster.methods import METHODS
+from twincluster.recipe import load_recipe, recipe_names
+from twincluster.reproduce.command import CONTENTS, SETS
+from twincluster.reproduce.items import ITEMS
+from twincluster.reproduce.published import P_VALUES, published
+from twincluster.reproduce.significance import p_value
+
+UNKNOWN = {"dccs", "ddc", "dhog", "jule"}  # docs/peers.md says why
+
+
+def test_rows_are_those_of_the_paper() -> None:
+    counts = {table: len(published(table)) for table in (2, 3, 4, 5)}
+    assert counts == {2: 24, 3: 8, 4: 3, 5: 3}
+    tcc = published(2)[-1]
+    assert tcc.scores["cifar10"] == (0.906, 0.79, 0.733)
+    assert tcc.scores["imagenet_dogs"] == (0.595, 0.554, 0.417)
+    adc = next(row for row in published(2) if row.name == "ADC")
+    assert adc.scores["cifar10"] == (0.325, None, None)
+    assert "imagenet10" not in adc.scores
+
+
+def test_rows_agree_with_the_recipes() -> None:
+    """What a recipe claims to be published is what the table has."""
+    compared = 0
+    for data in SETS:
+        if data == "digits":
+            continue
+        recipe = load_recipe(f"paper-{data.replace('_', '-')}")
+        table = published(4 if data == "tiny_imagenet" else 2)
+        assert table[-1].scores[data] == tuple(recipe.published[score] for score in ("acc", "nmi", "ari"))
+    for row in published(2):
+        name = f"{row.method.replace('_', '-')}-cifar10"
+        told = load_recipe(name).published if name in recipe_names() else {}
+        if "You Never Cluster Alone" in str(told.get("table", "")):
+            assert row.scores["cifar10"] == tuple(told.get(score) for score in ("acc", "nmi", "ari")), row.name
+            compared += 1
+    assert compared > 5
+
+
+def test_methods_of_all_rows_are_here_or_known_to_be_missing() -> None:
+    named = {row.method for table in (2, 3, 4, 5) for row in published(table)}
+    assert named - set(METHODS) - set(CLASSICS) <= UNKNOWN
+
+
+def test_everything_listed_can_be_made() -> None:
+    assert list(ITEMS) == list(CONTENTS)
+    listed = worked("reproduce").out
+    assert all(name in listed for name in ITEMS)
+
+
+def test_p_values_agree_where_all_accuracies_are_given() -> None:
+    rows = {row.name: row for row in published(2)}
+    names = list(P_VALUES)
+    complete = ["MMDC", "GATCluster", "CC", "IDFD"]
+    for first in complete:
+        for second in complete[complete.index(first) + 1 :]:
+            column = names.index(second) - names.index(first) - 1
+            assert round(p_value(rows[first], rows[second]), 4) == P_VALUES[first][column]
+
+
+def test_p_value_is_one_sided_and_of_pairs() -> None:
+    """By hand: mean of the differences over its standard error, against Student's t."""
+    from scipy.stats import t
+
+    rows = {row.name: row for row in published(2)}
+    cc, moco = (rows[name].scores for name in ("CC", "MoCo baseline"))
+    differences = np.array([cc[name][0] - moco[name][0] for name in moco])  # type: ignore[operator]
+    ratio = differences.mean() / (differences.std(ddof=1) / len(differences) ** 0.5)
+    assert len(differences) == 4
+    assert p_value(rows["CC"], rows["MoCo baseline"]) == pytest.approx(t.sf(ratio, 3))
+
+
+def test_the_network_of_the_paper() -> None:
+    said = worked("reproduce", "figure7").out
+    assert "resnet34 at 32 px: 21.3 million weights" in said
+    assert "5 x block of 3 x 3 and 3 x 3" in said
+    assert "convolution 7 x 7, stride 2" in worked("reproduce", "figure7", "--data", "stl10").out
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("tabel3",), "there is no 'tabel3' to reproduce, did you mean 'table3'?"),
+        (("figure2",), "did you mean"),
+        (("nothing",), "`twincluster reproduce` lists them"),
+        (("table3", "--data", "mnist"), "--data is mnist: choose one of cifar10"),
+        (("table3", "--data", "cifar"), "did you mean 'cifar10'?"),
+        (("table3", "--epochs", 1, "--minutes", 1), "give one of them"),
+        (("table3", "--data", "digits", "--set", "tcc.alfa=1"), "no setting 'tcc.alfa'"),
+    ],
+)
+def test_mistakes_are_told(words: tuple[object, ...], complaint: str) -> None:
+    assert complaint in command("reproduce", *words).complaint

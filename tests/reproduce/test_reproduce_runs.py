@@ -1,0 +1,175 @@
+"""Tables and figures from real, tiny trainings: done once, kept, shared, refused where they are of something else."""
+
+import csv
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from command_line import command, worked
+from twincluster.cli import main
+from twincluster.config import differences
+from twincluster.derive import resolve
+from twincluster.evaluate import score
+from twincluster.images.sources import open_source
+from twincluster.images.store import open_images
+from twincluster.reproduce import running
+from twincluster.reproduce.figures import sweep
+from twincluster.reproduce.moons import draw_moons
+from twincluster.reproduce.trainings import Asked, by_own_paper, by_paper
+from twincluster.results import Run
+
+FEW = ("--data", "cifar10", "--epochs", 2, "--set", "train.backbone=small", "--set", "train.batch_size=16")
+
+
+@pytest.fixture
+def sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in which CIFAR-10 has forty images of 8 pixels, and trainings in this process, to save its start."""
+    random = np.random.default_rng(0)
+    folder = tmp_path / "sets" / "cifar10"
+    folder.mkdir(parents=True)
+    labels = np.arange(40) % 10
+    images = random.integers(0, 100, (40, 8, 8, 3)) + 15 * labels[:, None, None, None]
+    np.save(folder / "images.npy", images.astype(np.uint8))
+    np.save(folder / "labels.npy", labels)
+    np.save(folder / "split.npy", np.repeat([0, 1], [30, 10]).astype(np.int8))
+    monkeypatch.setattr(running, "run_child", lambda command: main(list(command[3:])))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "sets"
+
+
+def cells(file: Path) -> list[list[str]]:
+    with file.open(encoding="utf-8", newline="") as lines:
+        return list(csv.reader(lines))
+
+
+def test_a_table_beside_what_was_published(sets: Path, tmp_path: Path) -> None:
+    said = worked("reproduce", "table5", *FEW, "--seeds", 2, "--data-root", sets, "--out", tmp_path / "out").out
+    assert "6 of 6: twincluster fit cifar10 --recipe paper-cifar10" in said
+    head, *rows = cells(tmp_path / "out" / "table5.csv")
+    assert head[:3] == ["", "published, CIFAR-10", "measured, cifar10"]
+    assert [row[:2] for row in rows] == [
+        ["DeepCluster-V2", ".727 / .652 / .589"], ["SwAV", ".796 / .711 / .649"], ["TCC", ".906 / .790 / .733"],
+    ]  # fmt: skip
+    truth = open_source("cifar10", root=sets).labels
+    assert truth is not None
+    found = [Run(tmp_path / "out" / f"tcc-{seed}").read_assignments().clusters for seed in (0, 1)]
+    low, high = sorted(score(truth, clusters).acc for clusters in found)
+    assert rows[2][2].startswith(f"{(low + high) / 2:.3f} ({low:.3f} to {high:.3f})".replace("0.", "."))
+    assert rows[2][3] == "2"
+    assert (tmp_path / "out" / "table5.md").read_text() in said + "\n"
+
+
+def test_runs_are_kept_and_shared(sets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = (*FEW, "--data-root", sets, "--out", tmp_path / "out")
+    worked("reproduce", "figure5", *few)
+    with Image.open(tmp_path / "out" / "figure5.png") as picture:
+        assert len(picture.convert("RGB").getcolors(1 << 24)) > 4  # axes, and a hue for each method
+    monkeypatch.setattr(running, "run_child", lambda command: pytest.fail("it was trained already"))
+    for name in ("figure3", "figure6"):
+        assert "(kept)" in worked("reproduce", name, *few).out
+        assert (tmp_path / "out" / f"{name}.svg").is_file()
+    assert worked("reproduce", "figure5", *few, "--dry-run").out.strip() == ""
+    complaint = command("reproduce", "figure6", *few, "--set", "tcc.alpha=0.25").complaint
+    assert "was trained with another tcc.alpha: choose another --out" in complaint
+
+
+def test_what_fails_is_a_note(sets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "run_child", lambda command: 2 if "swav-cifar10" in command else main(command[3:]))
+    worked("reproduce", "table5", *FEW, "--data-root", sets, "--out", tmp_path / "out")
+    rows = {row[0]: row for row in cells(tmp_path / "out" / "table5.csv")}
+    assert rows["SwAV"][2:] == ["-", "", "", "seed 0 failed with status 2"]
+    assert rows["TCC"][5] == ""
+    monkeypatch.setattr(running, "run_child", lambda command: 2)
+    complaint = command("reproduce", "figure6", *FEW, "--data-root", sets, "--out", tmp_path / "none").complaint
+    assert complaint.startswith("tcc failed with status 2, and the figure needs it")
+
+
+def test_commands_stand_for_the_settings(sets: Path, tmp_path: Path) -> None:
+    """What is typed and what is compared with are made separately: a run by the one is taken for the other."""
+    settings = ("train.backbone=small", "train.batch_size=16")
+    asked = Asked("cifar10", tmp_path / "out", epochs=1, settings=settings, root=sets)
+    images = open_images(open_source("cifar10", root=sets))
+    for training in (by_paper("cifar10", "tcc-without-l1"), by_own_paper("cifar10", "moco"), sweep("cifar10")[0]):
+        assert main(training.command(asked, 3)[1:]) == 0
+        found = Run(training.folder(asked, 3)).read_config()[0]
+        assert differences(found, resolve(training.config(asked, 3), images)) == []
+        assert found.seed == 3
+
+
+def test_peers_follow_the_set() -> None:
+    training = by_own_paper("imagenet_dogs", "deepcluster_v2")
+    assert training.recipe == "deepcluster-v2-cifar10"
+    config = training.config(Asked("imagenet_dogs", Path("out")), 0)
+    assert (config.n_clusters, config.train.image_size) == (15, 96)
+
+
+def test_the_sweep_changes_one_setting_at_a_time() -> None:
+    asked = Asked("cifar10", Path("out"))
+    base = by_paper("cifar10").config(asked, 0)
+    changed = [differences(base, training.config(asked, 0)) for training in sweep("cifar10")]
+    assert sorted(map(len, changed)) == [0] + [1] * (len(changed) - 1)
+    assert {name for names in changed for name in names} == {
+        "tcc.alpha", "tcc.gumbel_temperature", "tcc.cluster_queue", "train.batch_size",
+    }  # fmt: skip
+
+
+def test_commands_for_a_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = worked("reproduce", "table3", "--data", "digits", "--seeds", 2, "--dry-run").out.splitlines()
+    assert len(lines) == 16
+    assert shlex.split(lines[-1]) == [
+        "twincluster", "fit", "digits", "--recipe", "paper-digits", "--seed", "1",
+        "--out", "runs/reproduce-digits/tcc-1",
+    ]  # fmt: skip
+    assert not (tmp_path / "runs").exists()
+
+
+def test_classics_stand_in_table_2(sets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "run_child", lambda command: 2)  # twenty trainings are not what this is about
+    worked("reproduce", "table2", *FEW, "--data-root", sets, "--out", tmp_path / "out")
+    rows = {row[0]: row for row in cells(tmp_path / "out" / "table2.csv")}
+    assert rows["AC"][1] == ".228 / .105 / .065"
+    assert 0.1 <= float(rows["AC"][2].split(" / ")[0]) <= 1
+    assert rows["DDC"][5].startswith("there is no such method")
+    assert rows["twincluster, by default"][1] == "-"
+
+
+def test_data_sets(sets: Path, tmp_path: Path) -> None:
+    said = worked("reproduce", "table1", "--data", "cifar10", "--data-root", sets, "--out", tmp_path / "out").out
+    assert "| CIFAR-10 | 60,000 | 10 | 32 | 40 | 10 | 8 |" in said
+    assert "STL-10" not in said
+
+
+def test_two_moons(tmp_path: Path) -> None:
+    said = draw_moons(Asked("cifar10", tmp_path), points=60)
+    assert "twin-contrast clustering: ARI " in said
+    with Image.open(tmp_path / "figure1.png") as picture:
+        assert len(picture.convert("RGB").getcolors(1 << 24)) > 4  # both clusters, their regions and the paper
+
+
+def test_an_interrupt_saves_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    words = ("reproduce", "figure6", "--data", "digits", "--epochs", "3", "--out", "out")
+    # which takes interrupts even where this process was told to ignore them
+    taking = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    typed = [sys.executable, "-c", f"{taking}; import sys; from twincluster.cli import main; sys.exit(main())", *words]
+    metrics = tmp_path / "out" / "tcc-0" / "metrics.jsonl"
+    with subprocess.Popen(typed, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True) as child:
+        deadline = time.monotonic() + 120
+        while not metrics.is_file() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.killpg(child.pid, signal.SIGINT)  # as a terminal does
+        said = child.communicate(timeout=120)[1]
+    assert child.returncode == 130, said
+    assert "interrupted; the same command goes on" in said
+    done = subprocess.run(typed, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert "(kept)" not in done.stdout
+    assert [row["epoch"] for row in Run(tmp_path / "out" / "tcc-0").read_metrics()] == [0, 1, 2]
