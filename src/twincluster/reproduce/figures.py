@@ -106,6 +106,7 @@ def draw_course(asked: Asked, outcomes: Outcomes) -> str:
     by_epochs.set(title="(a) accuracy on batches", xlabel="epoch", ylim=(0, 1))
     by_time.set(title="(b) accuracy on batches", xlabel="minutes", ylim=(0, 1))
     dec.set(title="(c) DEC loss, not trained on", xlabel="epoch")
+    dec.ticklabel_format(axis="y", scilimits=(-3, 3))
     by_epochs.legend(frameon=False)
     save_figure(figure, asked.out / "figure5")
     return _drawn(asked, "figure5")
