@@ -17,8 +17,9 @@ import pytest
 from command_line import TINY, colours, command, worked
 from twincluster import progress
 from twincluster.errors import InputError
-from twincluster.progress import LINE_SECONDS, Progress, duration
+from twincluster.progress import LINE_SECONDS, Progress
 from twincluster.results import Run
+from twincluster.schedule import duration
 
 LINE = r"training: \d+%, (\d+ min )?\d+ s left; epoch \d+: loss [\d.]+, confidence [\d.]+, views agree [\d.]+"
 

@@ -24,6 +24,7 @@ from twincluster.explorer.command import serve
 from twincluster.export.command import export
 from twincluster.launch import decided, in_turn, refuse_several
 from twincluster.options import Split, cluster_settings, configure, how_long, network_settings
+from twincluster.provenance import typed
 from twincluster.recipe import load_recipe, recipe_names, recipe_text
 from twincluster.report.command import report, report_after_fit
 from twincluster.whole_numbers import Count, Seed
@@ -65,7 +66,8 @@ def _run(arguments: list[str] | None) -> None:
     words = sys.argv[1:] if arguments is None else arguments
     if words and words[0] in app and words[0] not in TOGETHER:
         refuse_several(words[0])
-    app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+    with typed(words):
+        app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
 
 
 @app.command(group=START)

@@ -16,6 +16,7 @@ from twincluster import launch
 from twincluster.engine import Reporter
 from twincluster.errors import InputError
 from twincluster.options import in_python
+from twincluster.schedule import duration
 
 LINE_SECONDS = 10.0  # between two plain lines
 
@@ -189,12 +190,3 @@ def _board_writer() -> Any:
     except ImportError:
         raise InputError("--tensorboard needs a package: pip install 'twincluster[tensorboard]'") from None
     return SummaryWriter
-
-
-def duration(seconds: float) -> str:
-    """90 -> "1 min 30 s"."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -13,6 +13,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from twincluster import provenance
 from twincluster.corrected import JUNK_STATUS
 from twincluster.disk import is_taken, strict_json, write_atomically
 from twincluster.edit_replay import State
@@ -56,6 +57,7 @@ def write_model(inputs: Inputs, out: Path, labels: str | None = None) -> str:
     scores = _scores(inputs, labels)
     settings = json.loads((run.folder / "config.json").read_text(encoding="utf-8"))
     settings["data"] |= {"location": None, "root": None}
+    settings["provenance"] = dataclasses.asdict(provenance.read(run.folder).without_commands())  # which name paths
     out.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(run.folder / "model.safetensors", out / "model.safetensors")
     write_atomically(out / "config.json", json.dumps(settings, indent=2) + "\n")
@@ -72,7 +74,7 @@ def write_model(inputs: Inputs, out: Path, labels: str | None = None) -> str:
 def model_card(settings: dict[str, Any], assignments: Assignments, state: State, scores: Scores | None) -> str:
     data, config, train = settings["data"], settings["config"], settings["config"]["train"]
     source = _plain(data["source"])
-    backbone = train.get("encoder") or train.get("backbone")
+    backbone, made = train.get("encoder") or train.get("backbone"), provenance.from_dict(settings["provenance"]).told()
     seen = "that of the encoder" if train.get("encoder") else "none, for the inputs are rows"
     sections = [
         _head(data, scores),
@@ -85,7 +87,8 @@ def model_card(settings: dict[str, Any], assignments: Assignments, state: State,
         f"## Training\n\n* method: {config['method']}\n* network: {_plain(str(backbone))}\n* image side: "
         f"{settings['shape']['side'] or seen}\n* epochs: {train['epochs']}\n* seed: {config['seed']}\n"
         f"* device and precision: {train['device']}, {train['precision']}\n* versions: "
-        + ", ".join(f"{name} {version}" for name, version in settings["versions"].items()),
+        + ", ".join(f"{name} {version}" for name, version in settings["versions"].items())
+        + "".join(f"\n* {what}: {_plain(text)}" for what, text in made.items()),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
 
