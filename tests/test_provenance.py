@@ -1,4 +1,4 @@
-"""How a run came about: what config.json keeps of it, over resumes and saves, and what of it is passed on."""
+"""How a run came about: what a run keeps of it, over resumes and saves, and what of it is passed on."""
 
 import json
 import shlex
@@ -23,12 +23,7 @@ NEW = Provenance((Sitting("2026-01-31T09:05:00+00:00", None, "cpu", "Fast One", 
 
 
 def entry(run: Path) -> Any:
-    return json.loads((run / "config.json").read_text())["provenance"]
-
-
-def change(run: Path, **entries: object) -> None:
-    content = json.loads((run / "config.json").read_text())
-    (run / "config.json").write_text(json.dumps(content | entries))
+    return json.loads((run / "provenance.json").read_text())
 
 
 def test_a_command_leaves_when_where_how_and_how_long(tmp_path: Path) -> None:
@@ -44,6 +39,13 @@ def test_a_command_leaves_when_where_how_and_how_long(tmp_path: Path) -> None:
     assert sitting["count"] >= 1
     assert sitting["hardware"]
     assert Run(run).read_metrics()[-1]["seconds"] < entry(run)["seconds"] + 0.001 < (ended - started).seconds + 2
+
+
+def test_runs_that_are_the_same_have_the_same_settings_file(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        pipeline.fit(open_source(rows()), QUICK, tmp_path / name)
+    one, two = ((tmp_path / name / "config.json").read_bytes() for name in ("one", "two"))
+    assert one == two
 
 
 def test_a_resumed_run_keeps_its_first_start_and_what_was_broken_off_has_no_end(tmp_path: Path) -> None:
@@ -78,9 +80,7 @@ def test_a_run_whose_number_of_clusters_was_chosen_has_it_too(tmp_path: Path) ->
 def test_what_an_older_run_does_not_know_is_unknown(tmp_path: Path) -> None:
     listing = open_source(rows())
     pipeline.fit(listing, QUICK, tmp_path / "run")
-    content = json.loads((tmp_path / "run" / "config.json").read_text())
-    del content["provenance"]
-    (tmp_path / "run" / "config.json").write_text(json.dumps(content))
+    (tmp_path / "run" / "provenance.json").unlink()
     assert provenance.read(tmp_path / "run") == Provenance()
     pipeline.fit(listing, QUICK, tmp_path / "run", resume=True)
     first, second = provenance.read(tmp_path / "run").sittings
@@ -150,11 +150,11 @@ def damaged() -> list[Any]:
     return [None, [], "text", {}, {"sittings": 3}, {"sittings": ["x"]}, {"sittings": [odd], "seconds": "long"}]
 
 
-def test_a_damaged_entry_keeps_nobody_from_using_the_run(tmp_path: Path) -> None:
+def test_a_damaged_file_keeps_nobody_from_using_the_run(tmp_path: Path) -> None:
     run = tmp_path / "run"
     pipeline.fit(open_source(colours()[0]), make_config({"train": {"backbone": "small"}}, QUICK), run)
     for number, content in enumerate(damaged()):
-        change(run, provenance=content)
+        (run / "provenance.json").write_text(json.dumps(content))
         worked("report", run)
         shared, saved = tmp_path / f"shared {number}", tmp_path / f"saved {number}"
         worked("export", run, shared, "--to", "huggingface")

@@ -1,7 +1,8 @@
-"""How a run came about: when, on what hardware, by which command, and how long it trained. config.json keeps it.
+"""How a run came about: when, on what hardware, by which command, and how long it trained.
 
-It names neither a user nor a machine. Nothing that a run computes follows from it, and runs are never compared by it.
-torch is imported only when a run is made: the command line is known long before.
+It names neither a user nor a machine. Nothing that a run computes follows from it, so it has a file of its own: runs
+that are the same in all that matters have the same config.json. torch is imported only when a run is made: the command
+line is known long before.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from contextvars import ContextVar
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from twincluster.disk import write_atomically
 from twincluster.launch import several
 from twincluster.schedule import duration
 
+FILE = "provenance.json"
 _command: ContextVar[str | None] = ContextVar("command", default=None)  # under way; None in Python
 _WHOLE_PATH = re.compile(r"(^|[=:])(/.+)$", re.DOTALL)  # at the end of a word
 
@@ -108,24 +109,18 @@ def typed(words: Sequence[str]) -> Iterator[None]:
 
 
 def read(run: Path) -> Provenance:
-    """What the config.json of a run folder says; nothing where it says nothing that can be understood."""
+    """That of a run folder; nothing where there is nothing that can be understood."""
+    names = [field.name for field in fields(Sitting)]
     try:
-        return from_dict(json.loads((run / "config.json").read_text(encoding="utf-8"))["provenance"])
+        content = json.loads((run / FILE).read_text(encoding="utf-8"))
+        sittings = tuple(Sitting(**{name: row.get(name) for name in names}) for row in content["sittings"])
+        return Provenance(sittings, content.get("seconds"))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return Provenance()
 
 
-def from_dict(content: dict[str, Any]) -> Provenance:
-    names = [field.name for field in fields(Sitting)]
-    sittings = tuple(Sitting(**{name: row.get(name) for name in names}) for row in content["sittings"])
-    return Provenance(sittings, content.get("seconds"))
-
-
 def write(run: Path, provenance: Provenance) -> None:
-    """Into a config.json that is there already, whose other entries stay."""
-    path = run / "config.json"
-    content = json.loads(path.read_text(encoding="utf-8"))
-    write_atomically(path, json.dumps(content | {"provenance": asdict(provenance)}, indent=2) + "\n")
+    write_atomically(run / FILE, json.dumps(asdict(provenance), indent=2) + "\n")
 
 
 def _here(started: str, device: str) -> Sitting:

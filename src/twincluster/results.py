@@ -20,7 +20,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
-from twincluster import __version__, provenance
+import twincluster
 from twincluster.choose import Candidate, Choice, plot
 from twincluster.config import Config, make_config
 from twincluster.disk import is_taken, json_lines, strict_json, write_atomically
@@ -194,12 +194,11 @@ class Run:
             "shape": dataclasses.asdict(shape),
             "data": data,
             "versions": {
-                "twincluster": __version__,
+                "twincluster": twincluster.__version__,
                 "torch": torch.__version__,
                 "numpy": np.__version__,
                 "python": platform.python_version(),
             },
-            "provenance": dataclasses.asdict(provenance.read(self.folder)),  # what is there already stays
         }
         write_atomically(self._config, json.dumps(content, indent=2) + "\n")
 
@@ -266,7 +265,8 @@ class Run:
 
     def drop_update(self) -> None:
         """Forget the last one; without any the run is as after its training."""
-        if rows := self.read_updates()[:-1]:
+        rows = self.read_updates()[:-1]
+        if rows:
             write_atomically(self._updates, "".join(strict_json(row) + "\n" for row in rows))
         else:
             self._updates.unlink(missing_ok=True)

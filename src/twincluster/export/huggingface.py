@@ -47,7 +47,7 @@ _MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|~-])")
 
 
 def write_model(inputs: Inputs, out: Path, labels: str | None = None) -> str:
-    """model.safetensors, config.json, labels.json, README.md, and what predicting needs beside them."""
+    """All that predicting needs, and labels.json, provenance.json and README.md for people."""
     run = inputs.run
     if is_taken(out):
         raise InputError(f"{out} exists and is not empty: choose another folder")
@@ -57,24 +57,27 @@ def write_model(inputs: Inputs, out: Path, labels: str | None = None) -> str:
     scores = _scores(inputs, labels)
     settings = json.loads((run.folder / "config.json").read_text(encoding="utf-8"))
     settings["data"] |= {"location": None, "root": None}
-    settings["provenance"] = dataclasses.asdict(provenance.read(run.folder).without_commands())  # which name paths
+    made = provenance.read(run.folder).without_commands()  # which name paths
     out.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(run.folder / "model.safetensors", out / "model.safetensors")
     write_atomically(out / "config.json", json.dumps(settings, indent=2) + "\n")
+    provenance.write(out, made)
     Run(out).write_assignments(_nameless(inputs.assignments.first(inputs.data["inputs"])))
     if edits:
         write_atomically(out / EDITS, "".join(strict_json(line) + "\n" for line in Edits(run).without_rows()))
     names = {str(cluster): name for cluster, name in state.names.items()}
     write_atomically(out / "labels.json", json.dumps(names, indent=2) + "\n")
-    write_atomically(out / "README.md", model_card(settings, assignments, state, scores))
+    write_atomically(out / "README.md", model_card(settings, made, assignments, state, scores))
     told = "with scores" if scores else "without scores, for there are no labels"
     return f"a model to share in {out}, {told}: look through README.md before you upload it"
 
 
-def model_card(settings: dict[str, Any], assignments: Assignments, state: State, scores: Scores | None) -> str:
+def model_card(
+    settings: dict[str, Any], made: provenance.Provenance, assignments: Assignments, state: State, scores: Scores | None
+) -> str:
     data, config, train = settings["data"], settings["config"], settings["config"]["train"]
     source = _plain(data["source"])
-    backbone, made = train.get("encoder") or train.get("backbone"), provenance.from_dict(settings["provenance"]).told()
+    backbone = train.get("encoder") or train.get("backbone")
     seen = "that of the encoder" if train.get("encoder") else "none, for the inputs are rows"
     sections = [
         _head(data, scores),
@@ -88,7 +91,7 @@ def model_card(settings: dict[str, Any], assignments: Assignments, state: State,
         f"{settings['shape']['side'] or seen}\n* epochs: {train['epochs']}\n* seed: {config['seed']}\n"
         f"* device and precision: {train['device']}, {train['precision']}\n* versions: "
         + ", ".join(f"{name} {version}" for name, version in settings["versions"].items())
-        + "".join(f"\n* {what}: {_plain(text)}" for what, text in made.items()),
+        + "".join(f"\n* {what}: {_plain(text)}" for what, text in made.told().items()),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
 
