@@ -25,7 +25,7 @@ from twincluster.export.command import export
 from twincluster.launch import decided, in_turn, refuse_several
 from twincluster.options import Split, cluster_settings, configure, how_long, network_settings
 from twincluster.provenance import typed
-from twincluster.recipe import load_recipe, recipe_names, recipe_text
+from twincluster.recipe import load_recipe, other_settings, recipe_names, recipe_text
 from twincluster.report.command import report, report_after_fit
 from twincluster.whole_numbers import Count, Seed
 
@@ -160,7 +160,7 @@ def fit(
 
         import_method(named)  # who names code here wants it to run; a recipe or a run that does is not enough
     out = out or _next_free(Path("runs") / _run_name(source), config)
-    recipes = configured if recipe is None and "encoder" not in train else None
+    recipes = configured if recipe is None else None
     _cluster(source, config, recipes, out, labels, split, data_root, resume, tensorboard)
 
 
@@ -268,14 +268,15 @@ def _announce(listing: Listing, config: Config) -> None:
 
 
 def _suited(config: Config, listing: Listing, recipe: Callable[[str], Config]) -> Config:
-    """The settings of the recipe that suits data and device."""
+    """The settings of the recipe that suits data, device and encoder."""
     from twincluster.opening import by_device
 
-    if listing.is_rows:
-        return recipe("rows")
+    if listing.is_rows and not config.train.encoder:
+        config = recipe("rows")
     config, note = by_device(config, listing, recipe)
-    if note:
-        print(note, flush=True)
+    used = "pretrained" if config.train.encoder else "rows" if listing.is_rows else "default"
+    for line in filter(None, (note, other_settings(config.method, used, listing.name))):
+        print(line, flush=True)
     return config
 
 
