@@ -55,13 +55,13 @@ def test_a_resumed_run_keeps_its_first_start_and_what_was_broken_off_has_no_end(
     def stop() -> None:
         raise Stop
 
-    listing = open_source(rows())
+    listing, often = open_source(rows()), make_config({"train": {"checkpoint_minutes": 0}}, QUICK)
     with pytest.raises(Stop):
-        pipeline.fit(listing, QUICK, tmp_path / "run", reporter=AtCall(2, stop))
+        pipeline.fit(listing, often, tmp_path / "run", reporter=AtCall(2, stop))
     (first,) = entry(tmp_path / "run")["sittings"]
     assert (first["ended"], entry(tmp_path / "run")["seconds"]) == (None, None)
     for _ in range(2):
-        pipeline.fit(listing, QUICK, tmp_path / "run", resume=True)
+        pipeline.fit(listing, often, tmp_path / "run", resume=True)
     kept, *later = entry(tmp_path / "run")["sittings"]
     assert kept == first
     assert len(later) == 2

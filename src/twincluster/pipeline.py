@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from twincluster import inference, provenance
+from twincluster import checkpoint, inference, provenance
 from twincluster.choose import Choice
 from twincluster.config import Config, differences, flatten
 from twincluster.corrected import corrected
@@ -116,16 +116,17 @@ def _begin(
     started: str,
 ) -> Run:  # fmt: skip
     run = _continue_run(out, config, data) if resume else Run.create(out)
-    if resume and reporter and (planned := _length(run.read_config()[0])) != _length(config):
+    anew = not checkpoint.exists(run.checkpoint)
+    if resume and anew and reporter:
+        reporter.warn(f"nothing of the training in {out} was kept, so it begins anew")
+    elif resume and reporter and (planned := _length(run.read_config()[0])) != _length(config):
         reporter.warn(
             f"{out} was planned for {planned} and is now to end after {_length(config)}: the learning rate, and all "
             "else that follows how much of a run is done, jumps, and the result is not that of a run of this length"
         )
     if not run.has_choice:  # else config.json holds the number of clusters, which the model there has
         run.write_config(config, data_shape(config, training), data)
-    made = provenance.read(run.folder)
-    if resume and not made.sittings:
-        made = provenance.UNKNOWN
+    made = provenance.Provenance() if anew else provenance.read(run.folder) or provenance.UNKNOWN
     provenance.write(run.folder, made.begin(started, config.train.device))
     return run
 
@@ -224,10 +225,14 @@ def _usable(images: Images, split: Split) -> np.ndarray:
 
 
 def _continue_run(out: Path, config: Config, data: dict[str, Any]) -> Run:
-    """The run to resume, if settings and data are what they were."""
+    """The run to resume, if settings and data are what they were, or nothing was made of them yet."""
     if not (out / "config.json").is_file():
         raise InputError(f"there is no run in {out} to resume: leave out --resume")
     run = Run.open(out)
+    if not checkpoint.exists(run.checkpoint):
+        if (out / "model.safetensors").is_file():
+            raise InputError(f"{out} has a model, but no checkpoint to go on from: fit into another --out")
+        return run
     saved, _, then = run.read_config()
     if run.is_updated:
         raise InputError(

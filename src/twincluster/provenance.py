@@ -59,6 +59,9 @@ class Provenance:
     sittings: tuple[Sitting, ...] = ()
     seconds: float | None = None  # of training, in all sittings together; None until it is finished
 
+    def __bool__(self) -> bool:
+        return bool(self.sittings)
+
     def begin(self, started: str, device: str) -> Provenance:
         """With a sitting more, which is under way. `device` is cuda or cpu."""
         return Provenance((*self.sittings, _here(started, device)))
