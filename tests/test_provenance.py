@@ -69,6 +69,13 @@ def test_a_resumed_run_keeps_its_first_start_and_what_was_broken_off_has_no_end(
     assert provenance.read(tmp_path / "run").told()["begun"].endswith("UTC, resumed twice")
 
 
+def test_a_run_ends_well_though_the_file_was_deleted_meanwhile(tmp_path: Path) -> None:
+    file = tmp_path / "run" / "provenance.json"
+    pipeline.fit(open_source(rows()), QUICK, tmp_path / "run", reporter=AtCall(2, file.unlink))
+    (sitting,) = entry(tmp_path / "run")["sittings"]
+    assert (sitting["started"], bool(sitting["ended"])) == (None, True)
+
+
 def test_a_run_whose_number_of_clusters_was_chosen_has_it_too(tmp_path: Path) -> None:
     config = make_config({"n_clusters": 0, "clusters_between": [2, 5]}, QUICK)
     for resume in (False, True):
@@ -147,7 +154,9 @@ def test_of_a_whole_path_the_last_part_is_passed_on(typed: str, told: str) -> No
 
 def damaged() -> list[Any]:
     odd = asdict(NEW.sittings[0]) | {"started": 5, "hardware": [], "count": "x", "command": "'unclosed"}
-    return [None, [], "text", {}, {"sittings": 3}, {"sittings": ["x"]}, {"sittings": [odd], "seconds": "long"}]
+    odder = odd | {"device": "cuda", "count": 1, "command": 5}
+    ends = [{"sittings": [odd], "seconds": "long"}, {"sittings": [odder], "seconds": float("nan")}]
+    return [None, [], "text", {}, {"sittings": 3}, {"sittings": ["x"]}, *ends]
 
 
 def test_a_damaged_file_keeps_nobody_from_using_the_run(tmp_path: Path) -> None:

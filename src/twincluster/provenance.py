@@ -8,6 +8,7 @@ line is known long before.
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import re
@@ -46,7 +47,7 @@ class Sitting:
         if self.hardware is None:
             return "unknown"
         if self.device == "cuda":
-            return self.hardware if self.count == 1 else f"{self.count} x {self.hardware}"
+            return f"{self.hardware}" if self.count == 1 else f"{self.count} x {self.hardware}"
         said = f"{self.hardware}, {_many(self.count, 'core')}"
         said += f", {_many(self.threads, 'thread')}" if self.threads != self.count else ""
         return said if self.processes == 1 else f"{said}, {_many(self.processes, 'process')}"
@@ -67,7 +68,8 @@ class Provenance:
         return Provenance((*self.sittings, _here(started, device)))
 
     def end(self, seconds: float) -> Provenance:
-        return Provenance((*self.sittings[:-1], replace(self.sittings[-1], ended=now())), round(seconds, 3))
+        last = self.sittings[-1] if self.sittings else Sitting()  # somebody may have deleted the file
+        return Provenance((*self.sittings[:-1], replace(last, ended=now())), round(seconds, 3))
 
     def told(self) -> dict[str, str]:
         """What a person would like to know, as far as it is known; without the commands."""
@@ -78,7 +80,7 @@ class Provenance:
             times = {0: "", 1: ", resumed once", 2: ", resumed twice"}.get(more, f", resumed {more} times")
             said["begun"] = f"{str(began)[:10]} {str(began)[11:16]} UTC{times}"
         said["hardware"] = ", then ".join(dict.fromkeys(sitting.told() for sitting in self.sittings))
-        if isinstance(self.seconds, int | float):
+        if isinstance(self.seconds, int | float) and math.isfinite(self.seconds):
             said["training time"] = duration(self.seconds)
         return said
 
