@@ -177,6 +177,18 @@ def test_rows_get_a_recipe_for_rows() -> None:
     assert config.anchored.hidden == wanted["anchored"]["hidden"]
 
 
+def test_a_method_without_a_recipe_says_whose_settings_it_gets() -> None:
+    tiny = [*TINY[: TINY.index("anchored.hidden=16") - 1], "--set", "tcc.n_features=8"]
+    said = "tcc with the settings of the recipe default; those of its paper are in the recipe paper-cifar10"
+    assert worked("fit", "images.npy", "-k", 3, "--out", "one", "--method", "tcc", *tiny).out.splitlines()[1] == said
+    done = worked("fit", "images.npy", "-k", 3, "--out", "two", "--method", "tcc", "--recipe", "default", *tiny)
+    assert "recipe" not in done.out
+    assert "recipe" not in fit("--out", "three", "--method", "anchored").out
+    np.save("rows.npy", np.random.default_rng(0).normal(size=(30, 4)))
+    done = worked("fit", "rows.npy", "-k", 3, "--epochs", 1, "--out", "four", "--set", "method=moco")
+    assert "moco with the settings of the recipe rows; those of its paper are in the recipe moco-cifar10\n" in done.out
+
+
 def test_a_named_set_is_not_mistaken_for_a_folder_of_that_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("twincluster.report.layout.FEWEST", 10**9)  # a map by PCA: t-SNE takes far longer than the fit
     Path("digits").mkdir()

@@ -17,8 +17,9 @@ import pytest
 from command_line import TINY, colours, command, worked
 from twincluster import progress
 from twincluster.errors import InputError
-from twincluster.progress import LINE_SECONDS, Progress, duration
+from twincluster.progress import LINE_SECONDS, Progress
 from twincluster.results import Run
+from twincluster.schedule import duration
 
 LINE = r"training: \d+%, (\d+ min )?\d+ s left; epoch \d+: loss [\d.]+, confidence [\d.]+, views agree [\d.]+"
 
@@ -278,11 +279,19 @@ def test_tensorboard_gets_every_number_of_every_epoch(tmp_path: Path) -> None:
     fit = ("fit", tmp_path / "images.npy", "--clusters", 3, "--out", tmp_path / "run", *settings, "--tensorboard")
     worked(*fit, "--epochs", 2)
     worked(*fit, "--epochs", 3, "--resume")
-    events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard"), {"histograms": 0}).Reload()  # 0: keep all
     rows = Run(tmp_path / "run").read_metrics()
     assert len(rows) == 3
     expected = {name for row in rows for name, value in row.items() if isinstance(value, float)}
     assert set(events.Tags()["scalars"]) == expected >= {"loss", "confidence", "agreement"}
+    for name in ("histogram", "mean_assignment"):
+        bars = [(event.step, event.histogram_value) for event in events.Histograms(name)]
+        assert [(step, bar.bucket) for step, bar in bars] == [(row["epoch"], row[name]) for row in rows]
+        filled = [np.flatnonzero(row[name]) for row in rows]
+        assert [(bar.min, bar.max) for _, bar in bars] == [(some[0] - 0.5, some[-1] + 0.5) for some in filled]
+        assert all(bar.bucket_limit == [0.5, 1.5, 2.5] for _, bar in bars)
+    (shown, *_) = events.Tensors("config.json/text_summary")
+    assert '"learning_rate": ' in shown.tensor_proto.string_val[0].decode()
     losses = [(event.step, event.value) for event in events.Scalars("loss")]
     assert losses == [(row["epoch"], pytest.approx(row["loss"], rel=1e-6)) for row in rows]
 

@@ -9,7 +9,7 @@ import pytest
 from twincluster import recipe as recipe_module
 from twincluster.config import Config, differences, make_config
 from twincluster.errors import InputError
-from twincluster.recipe import as_toml, load_recipe, recipe_names
+from twincluster.recipe import as_toml, load_recipe, other_settings, recipe_names
 
 RECIPE = """
 method = "tcc"
@@ -139,3 +139,23 @@ def test_packaged_recipes_are_valid() -> None:
         recipe = load_recipe(name)
         make_config(recipe.settings)
         assert recipe.about, f"{name} says nothing about itself"
+
+
+@pytest.mark.parametrize(
+    "method,source,told",
+    [
+        ("tcc", "photos/", "those of its paper are in the recipe paper-cifar10"),
+        ("tcc", "imagenet_dogs", "those of its paper are in the recipe paper-imagenet-dogs"),
+        ("tcc-without-l1", "stl10", "those of its paper are in the recipe paper-stl10"),
+        ("tcc-repaired", "stl10", "those made for it are in the recipe repaired-digits"),
+        ("deepcluster_v2", "photos/", "those of its paper are in the recipe deepcluster-v2-cifar10"),
+    ],
+)
+def test_settings_made_for_a_method_are_named(method: str, source: str, told: str) -> None:
+    said = f"{method} with the settings of the recipe default; {told}"
+    assert other_settings(method, "default", source) == said
+
+
+def test_where_no_settings_are_made_for_a_method_nothing_is_said() -> None:
+    for method in ("anchored", "mine:Tcc", "nothing"):
+        assert other_settings(method, "default", "cifar10") is None

@@ -77,7 +77,8 @@ def saved_step(out: Path) -> int:
     """Of the newest checkpoint, from its header alone; whenever there is one, it is whole."""
     if not checkpoint.exists(out / "checkpoint"):
         return 0
-    with safe_open(out / "checkpoint" / checkpoint.FILE, framework="pt") as file:
+    # not as torch's, for which the file is opened twice: in between it may become the next one
+    with safe_open(out / "checkpoint" / checkpoint.FILE, framework="np") as file:
         return int(json.loads(file.metadata()["progress"])["step"])
 
 

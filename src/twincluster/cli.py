@@ -24,7 +24,8 @@ from twincluster.explorer.command import serve
 from twincluster.export.command import export
 from twincluster.launch import decided, in_turn, refuse_several
 from twincluster.options import Split, cluster_settings, configure, how_long, network_settings
-from twincluster.recipe import load_recipe, recipe_names, recipe_text
+from twincluster.provenance import typed
+from twincluster.recipe import load_recipe, other_settings, recipe_names, recipe_text
 from twincluster.report.command import report, report_after_fit
 from twincluster.reproduce.command import reproduce
 from twincluster.whole_numbers import Count, Seed
@@ -67,7 +68,8 @@ def _run(arguments: list[str] | None) -> None:
     words = sys.argv[1:] if arguments is None else arguments
     if words and words[0] in app and words[0] not in TOGETHER:
         refuse_several(words[0])
-    app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+    with typed(words):
+        app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
 
 
 @app.command(group=START)
@@ -160,7 +162,7 @@ def fit(
 
         import_method(named)  # who names code here wants it to run; a recipe or a run that does is not enough
     out = out or _next_free(Path("runs") / _run_name(source), config)
-    recipes = configured if recipe is None and "encoder" not in train else None
+    recipes = configured if recipe is None else None
     _cluster(source, config, recipes, out, labels, split, data_root, resume, tensorboard)
 
 
@@ -268,14 +270,15 @@ def _announce(listing: Listing, config: Config) -> None:
 
 
 def _suited(config: Config, listing: Listing, recipe: Callable[[str], Config]) -> Config:
-    """The settings of the recipe that suits data and device."""
+    """The settings of the recipe that suits data, device and encoder."""
     from twincluster.opening import by_device
 
-    if listing.is_rows:
-        return recipe("rows")
+    if listing.is_rows and not config.train.encoder:
+        config = recipe("rows")
     config, note = by_device(config, listing, recipe)
-    if note:
-        print(note, flush=True)
+    used = "pretrained" if config.train.encoder else "rows" if listing.is_rows else "default"
+    for line in filter(None, (note, other_settings(config.method, used, listing.name))):
+        print(line, flush=True)
     return config
 
 

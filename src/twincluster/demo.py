@@ -13,9 +13,10 @@ from twincluster.classic import TITLES, cluster_by
 from twincluster.config import Config
 from twincluster.evaluate import Scores, score
 from twincluster.images.sources import open_source
-from twincluster.progress import Progress, duration
+from twincluster.progress import Progress
 from twincluster.report.command import report_after_fit
 from twincluster.results import Run
+from twincluster.schedule import duration
 
 
 def run_demo(out: Path, config: Config) -> None:

@@ -25,7 +25,7 @@ from twincluster.inference import embed
 from twincluster.interrupts import noted
 from twincluster.methods import find_method
 from twincluster.methods.base import Batch, Method, Network
-from twincluster.methods.checked import checked
+from twincluster.methods.checked import checked, checked_numbers
 from twincluster.neighbours import Neighbours, rotate
 from twincluster.optimiser import make_optimiser
 from twincluster.processes import ALONE, Processes, join
@@ -162,7 +162,7 @@ class Trainer:
         refuse_divergence(row, self.config)
         if self.labels is not None:
             row["on_batch_acc"] = self.record.on_batch_accuracy(self.labels[self.feed.samples.cpu().numpy()])
-        row |= self.method.after_epoch(self.epoch, self._all_batches, self.optimiser)
+        row |= checked_numbers(self.method.after_epoch(self.epoch, self._all_batches, self.optimiser), self.config)
         # where processors differ, the last bits of features do, and k-means may make other clusters of them
         self.processes.share(self.method.state_dict().values())
         self.clock.meet()

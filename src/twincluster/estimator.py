@@ -19,7 +19,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from twincluster import inference
+from twincluster import inference, provenance
 from twincluster.config import Config
 from twincluster.derive import data_shape, resolve, resolve_device
 from twincluster.disk import is_taken
@@ -142,6 +142,7 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
 
     def fit(self, X: Any, y: object = None) -> Self:
         """Train on `X`; `y` is ignored."""
+        started = provenance.now()
         with python_words(), (watcher := Watcher(self.verbose)):
             X = as_arrays(X)
             listing = outline(X) if are_open(X) else self._listing(X, reset=True)
@@ -158,6 +159,7 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
             refuse_too_few(images, 0 if self.n_clusters == "auto" else self.n_clusters)
             config = resolve(config, images)
             method = Trainer(config, images, reporter=watcher).run()
+        self._made = provenance.Provenance().begin(started, config.train.device).end(watcher.rows[-1]["seconds"])
         self.choice_ = method.choice
         if method.choice:
             config = replace(config, n_clusters=method.choice.n_clusters)
@@ -203,6 +205,7 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
             raise InputError(f"{folder} exists and is not empty: choose another folder")
         run = Run.create(folder)
         run.write_config(self.config_, self._shape, self._data)
+        provenance.write(folder, self._made)
         if self.choice_:
             run.write_choice(self.choice_)
         for row in self._history:
@@ -228,6 +231,7 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         model._keep(run.load_network(), config, shape, config.n_clusters)
         model.choice_, model._reference = run.read_choice(), Reference.read(run.folder, config.n_clusters)
         model._stamps, model._data, model._history = read_stamps(run.folder), data, run.read_metrics()
+        model._made = provenance.read(run.folder)
         model._assignments = run.read_assignments().first(data["inputs"])  # without what was added by updates
         model.labels_, model.n_iter_ = model._assignments.clusters, len(model._history)
         if not shape.side and not config.train.frozen:

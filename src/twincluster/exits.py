@@ -65,7 +65,9 @@ def resumable(out: Path, command: str) -> Iterator[None]:
     def how() -> str:
         if not (out / "config.json").is_file():
             return "nothing has been trained yet"
-        return f"{command} --out {shlex.quote(str(out))} --resume goes on from the last checkpoint"
+        kept = any((out / "checkpoint").glob("*.safetensors"))
+        goes_on = "goes on from the last checkpoint" if kept else "begins anew, for nothing was kept yet"
+        return f"{command} --out {shlex.quote(str(out))} --resume {goes_on}"
 
     _ways.append(how)
     try:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from twincluster import inference
+from twincluster import checkpoint, inference, provenance
 from twincluster.choose import Choice
 from twincluster.config import Config, differences, flatten
 from twincluster.corrected import corrected
@@ -77,6 +77,7 @@ def fit(
     encoding: Callable[[int, int], None] | None = None,
 ) -> Fitted:
     """Train on a source and write the run folder `out`. `location` and `root` let later commands open it again."""
+    started = provenance.now()
     processes, config = join(config.train.device), check_method(config)
     if not resume and processes.first:
         Run(out).refuse_if_taken()  # before an hour of decoding
@@ -90,14 +91,16 @@ def fit(
     training = dataclasses.replace(images, usable=_usable(images, split))
     config = resolve(config, training)
     data = describe(images, location, root, split) | ({"encoder": encoder.version} if encoder else {})
-    run = _begin(out, config, data, training, resume, reporter) if processes.first else None
+    run = _begin(out, config, data, training, resume, reporter, started) if processes.first else None
     labels = listing.labels[training.usable] if listing.labels is not None else None
-    method = Trainer(config, training, run=run, labels=labels, reporter=reporter).run(resume=resume)
+    trainer = Trainer(config, training, run=run, labels=labels, reporter=reporter)
+    method = trainer.run(resume=resume)
     if run is None:
         raise SystemExit(0)  # the first process writes the result
     config = _keep_model(run, method, config, data, training)
     write_stamps(run.folder, dict(zip(listing.paths, stamps, strict=True)))
     assignments, found = _keep_rows(run, method.online, images, training)
+    provenance.write(run.folder, provenance.read(run.folder).end(trainer.clock.seconds))
     # where their number was not known while it trained, there is more to say than that some are empty
     state = health(found) if method.choice else Health.of_result(assignments.sizes(config.n_clusters))
     if reporter and (warning := state.warning(config.method, config.train.precision)):
@@ -109,16 +112,22 @@ def fit(
 
 
 def _begin(
-    out: Path, config: Config, data: dict[str, Any], training: Images, resume: bool, reporter: Reporter | None
-) -> Run:
+    out: Path, config: Config, data: dict[str, Any], training: Images, resume: bool, reporter: Reporter | None,
+    started: str,
+) -> Run:  # fmt: skip
     run = _continue_run(out, config, data) if resume else Run.create(out)
-    if resume and reporter and (planned := _length(run.read_config()[0])) != _length(config):
+    anew = not checkpoint.exists(run.checkpoint)
+    if resume and anew and reporter:
+        reporter.warn(f"nothing of the training in {out} was kept, so it begins anew")
+    elif resume and reporter and (planned := _length(run.read_config()[0])) != _length(config):
         reporter.warn(
             f"{out} was planned for {planned} and is now to end after {_length(config)}: the learning rate, and all "
             "else that follows how much of a run is done, jumps, and the result is not that of a run of this length"
         )
     if not run.has_choice:  # else config.json holds the number of clusters, which the model there has
         run.write_config(config, data_shape(config, training), data)
+    made = provenance.Provenance() if anew else provenance.read(run.folder) or provenance.UNKNOWN
+    provenance.write(run.folder, made.begin(started, config.train.device))
     return run
 
 
@@ -216,10 +225,14 @@ def _usable(images: Images, split: Split) -> np.ndarray:
 
 
 def _continue_run(out: Path, config: Config, data: dict[str, Any]) -> Run:
-    """The run to resume, if settings and data are what they were."""
+    """The run to resume, if settings and data are what they were, or nothing was made of them yet."""
     if not (out / "config.json").is_file():
         raise InputError(f"there is no run in {out} to resume: leave out --resume")
     run = Run.open(out)
+    if not checkpoint.exists(run.checkpoint):
+        if (out / "model.safetensors").is_file():
+            raise InputError(f"{out} has a model, but no checkpoint to go on from: fit into another --out")
+        return run
     saved, _, then = run.read_config()
     if run.is_updated:
         raise InputError(

@@ -16,6 +16,7 @@ from twincluster import launch
 from twincluster.engine import Reporter
 from twincluster.errors import InputError
 from twincluster.options import in_python
+from twincluster.schedule import duration
 
 LINE_SECONDS = 10.0  # between two plain lines
 
@@ -27,7 +28,7 @@ class Progress(Reporter):
         self.stream = (stream or sys.stderr) if launch.first() else io.StringIO()
         tensorboard = tensorboard if launch.first() else None
         self._writer_type = _board_writer() if tensorboard else None
-        self._board_folder = tensorboard
+        self._board_folder = tensorboard or Path()  # inside a run folder
         self._board: Any = None
         self._bar: Any = None
         self._task: Any = None
@@ -147,9 +148,12 @@ class Progress(Reporter):
             return
         if self._board is None:  # only now: the run folder has to be empty when training starts
             self._board = self._writer_type(self._board_folder)
+            self._board.add_text("config.json", _indented(self._board_folder.parent / "config.json"), row["epoch"])
         for name, value in row.items():
             if isinstance(value, float):
                 self._board.add_scalar(name, value, row["epoch"])
+            elif isinstance(value, list):
+                _add_bars(self._board, name, value, row["epoch"])
 
 
 class _Said(NamedTuple):
@@ -191,10 +195,18 @@ def _board_writer() -> Any:
     return SummaryWriter
 
 
-def duration(seconds: float) -> str:
-    """90 -> "1 min 30 s"."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+def _indented(path: Path) -> str:
+    """A file as Markdown that leaves it as it is; nothing where there is none."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    return "\n".join(f"    {line}" for line in lines)
+
+
+def _add_bars(board: Any, name: str, heights: list[float], epoch: int) -> None:
+    """One bar for each cluster, from k - 0.5 to k + 0.5, as a histogram of TensorBoard."""
+    clusters = range(len(heights))
+    filled = [cluster for cluster in clusters if heights[cluster]] or [0]  # it leaves empty ones out at both ends
+    total, squares = (sum(k**power * heights[k] for k in clusters) for power in (1, 2))
+    ends = [cluster + 0.5 for cluster in clusters]
+    board.add_histogram_raw(
+        name, filled[0] - 0.5, filled[-1] + 0.5, sum(heights), total, squares, ends, heights, epoch
+    )  # fmt: skip

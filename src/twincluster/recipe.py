@@ -62,6 +62,22 @@ def load_recipe(name: str | Path) -> Recipe:
     )
 
 
+def other_settings(method: str, used: str, source: str) -> str | None:
+    """A line for who names a method and no recipe: whose settings it gets, and where those made for it are.
+
+    None for the default method, and where there are no others. The recipe for the very source is preferred.
+    """
+    recipes = [load_recipe(name) for name in recipe_names()] if method != Config.method else []
+    own = [recipe for recipe in recipes if recipe.settings.get("method") == method]
+    if not own and method.startswith("tcc-"):  # an ablation, of the same paper
+        own = [recipe for recipe in recipes if recipe.settings.get("method") == "tcc"]
+    if not own:
+        return None
+    best = next((recipe for recipe in own if recipe.name.endswith(source.replace("_", "-"))), own[0])
+    kind = "of its paper" if best.published else "made for it"
+    return f"{method} with the settings of the recipe {used}; those {kind} are in the recipe {best.name}"
+
+
 def recipe_text(name: str) -> str:
     """The file of a recipe as it is, a start for one of your own."""
     return _find(name).read_text(encoding="utf-8")

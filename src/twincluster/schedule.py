@@ -102,3 +102,12 @@ def learning_rate(settings: Optimiser, progress: float) -> float:
         return settings.learning_rate
     done = (progress - settings.warmup) / max(1e-9, 1 - settings.warmup)
     return settings.learning_rate * (1 + math.cos(math.pi * done)) / 2
+
+
+def duration(seconds: float) -> str:
+    """90 -> "1 min 30 s"."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

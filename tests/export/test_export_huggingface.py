@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from command_line import TINY, colours, colours_file, command, worked
-from twincluster import TwinContrastClustering, inference
+from twincluster import TwinContrastClustering, inference, provenance
 from twincluster.edits import Edits
 from twincluster.findings import reopen
 from twincluster.results import Run
@@ -40,6 +40,7 @@ def test_the_card_has_scores_names_and_the_fingerprint(colourful: Run, tmp_path:
     assert "with scores" in done.out
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "README.md", "assignments.csv", "config.json", "edits.jsonl", "labels.json", "model.safetensors",
+        "provenance.json",
     ]  # fmt: skip
     card = (tmp_path / "out" / "README.md").read_text()
     evaluated = json.loads(worked("evaluate", colourful.folder, "--json").out)
@@ -52,6 +53,9 @@ def test_the_card_has_scores_names_and_the_fingerprint(colourful: Run, tmp_path:
     assert f"seed: {config.seed}" in card
     assert "| 1 | &lt;script&gt;\\|\\\\n\\# cats |" in card
     assert "<script>" not in card
+    made = provenance.read(colourful.folder)
+    assert f"training time: {made.told()['training time']}" in card
+    assert provenance.read(tmp_path / "out") == made.without_commands() != made
     assert json.loads((tmp_path / "out" / "labels.json").read_text())["1"] == "<script>|\n# cats"
 
 

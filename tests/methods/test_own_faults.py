@@ -14,11 +14,15 @@ from small_runs import make
 from twincluster import own_code
 from twincluster.errors import InputError
 from twincluster.methods import import_method
+from twincluster.methods.checked import RECORDED
+from twincluster.results import Run
 
 PAGE = Path(__file__).parents[2] / "docs" / "adding-a-method.md"
 (EXAMPLE,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
 SMALL = ("--clusters", 3, "--device", "cpu", "--set", "train.batch_size=16", "--set", "train.image_size=8")
 RETURN = "        return Outcome("
+BEFORE_LOSSES = "    def losses("
+AFTER_EPOCH = "    def after_epoch(self, epoch, batches, optimiser):\n"
 LOSS = "            loss=peer_losses.nt_xent(one, two, self.settings.temperature),\n"
 
 
@@ -117,11 +121,44 @@ def test_where_only_the_backward_pass_fails_nobody_is_blamed_for_certain(folder:
         ("metrics={}", "metrics={'m': q[0]}", "metrics['m'] is (3,), expected one number"),
         ("metrics={}", "metrics={'m': q.sum().to('meta')}", "metrics['m'] is on meta, expected cpu"),
         ("metrics={}", "metrics=None", "metrics is None, expected a dict of tensors"),
+        ("metrics={}", "metrics={'loss': q.sum()}", "metrics['loss'] has a name under which every run records"),
+        ("metrics={}", "metrics={'seconds': q.sum()}", "metrics['seconds'] has a name under which every run records"),
+        ("metrics={}", "metrics={1: q.sum()}", "metrics[1] is named by an int, expected a str"),
     ],
 )
 def test_a_step_that_yields_something_else_is_refused(folder: Path, right: str, wrong: str, told: str) -> None:
     write(folder, right, wrong)
     assert fit(folder).complaint.startswith(f"mistaken:Simclr.losses: {told}")
+
+
+@pytest.mark.parametrize(
+    "wrong,told",
+    [
+        ("None", "it returned None, expected a dict of numbers, {} for none"),
+        ("0.5", "it returned a float, expected a dict of numbers, {} for none"),
+        ("{'m': None}", "'m' is None, expected a number of Python: make it a float, or leave it out"),
+        ("{'m': torch.zeros(())}", "'m' is a Tensor, expected a number of Python: make it a float, or leave it out"),
+        ("{'m': [0.5]}", "'m' is a list, expected a number of Python: make it a float, or leave it out"),
+        ("{'m': float('nan')}", "'m' is nan: leave it out in epochs that have no such number"),
+        ("{'m': float('inf')}", "'m' is inf: leave it out in epochs that have no such number"),
+        ("{'m': 0.5, 'loss': 0.5}", "'loss' has a name under which every run records something: choose another"),
+        ("{'epoch': 1}", "'epoch' has a name under which every run records something: choose another"),
+        ("{'on_batch_acc': 1.0}", "'on_batch_acc' has a name under which every run records something: choose another"),
+        ("{1: 0.5}", "1 is named by an int, expected a str"),
+    ],
+)
+def test_what_is_recorded_between_epochs_is_checked(folder: Path, wrong: str, told: str) -> None:
+    write(folder, BEFORE_LOSSES, f"{AFTER_EPOCH}        return {wrong}\n\n{BEFORE_LOSSES}")
+    assert fit(folder).complaint == f"mistaken:Simclr.after_epoch: {told}"
+
+
+def test_numbers_between_epochs_are_recorded_beside_those_of_every_run(folder: Path) -> None:
+    numbers = "{'m': 0.5, 'n': 2, 'empty': 1.0}"
+    write(folder, BEFORE_LOSSES, f"{AFTER_EPOCH}        return {numbers}\n\n{BEFORE_LOSSES}")
+    assert fit(folder).status == 0
+    (row,) = Run(folder / "run").read_metrics()
+    assert (row.pop("m"), row.pop("n"), row.pop("empty")) == (0.5, 2, 1.0)
+    assert row.keys() == RECORDED
 
 
 def test_a_loss_that_is_no_number(folder: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from report_runs import HOSTILE, hostile_folder, made_run
 
 from browsing import PHONE, Browser, Page, Watched, faults, watch
+from twincluster import provenance
 from twincluster.report.page import write_report
 
 
@@ -15,7 +16,10 @@ from twincluster.report.page import write_report
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """26 pictures in three clusters, with labels, under hostile names, and one file that cannot be read."""
     folder = tmp_path_factory.mktemp("page")
-    return write_report(made_run(folder / "run", hostile_folder(folder / HOSTILE), 3), "folders")[0]
+    run = made_run(folder / "run", hostile_folder(folder / HOSTILE), 3)
+    with provenance.typed(["fit", str(folder / HOSTILE)]):
+        provenance.write(run.folder, provenance.Provenance().begin("2026-01-31T09:05:00+00:00", "cpu").end(95))
+    return write_report(run, "folders")[0]
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +70,14 @@ def test_all_parts_are_there_and_markup_in_names_is_text(watched: Watched) -> No
     page.get_by_text("1 file could not be read").click()
     assert page.get_by_text(f"{HOSTILE}/broken {HOSTILE}.png").is_visible()
     assert page.locator(".confusion tbody tr").count() == 3
+
+
+def test_the_foot_says_how_the_run_came_about(watched: Watched, report: Path) -> None:
+    said = watched.page.locator("footer").inner_text()
+    assert "begun 2026-01-31 09:05 UTC · hardware " in said
+    assert said.count("training time 1 min 35 s") == 1
+    assert f"made by twincluster fit '{HOSTILE}'" in said
+    assert str(report.parents[1]) not in said
 
 
 def test_sorting_changes_the_order_and_turns_it_round(watched: Watched) -> None:

@@ -13,6 +13,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from twincluster import provenance
 from twincluster.corrected import JUNK_STATUS
 from twincluster.disk import is_taken, strict_json, write_atomically
 from twincluster.edit_replay import State
@@ -46,7 +47,7 @@ _MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|~-])")
 
 
 def write_model(inputs: Inputs, out: Path, labels: str | None = None) -> str:
-    """model.safetensors, config.json, labels.json, README.md, and what predicting needs beside them."""
+    """All that predicting needs, and labels.json, provenance.json and README.md for people."""
     run = inputs.run
     if is_taken(out):
         raise InputError(f"{out} exists and is not empty: choose another folder")
@@ -56,20 +57,24 @@ def write_model(inputs: Inputs, out: Path, labels: str | None = None) -> str:
     scores = _scores(inputs, labels)
     settings = json.loads((run.folder / "config.json").read_text(encoding="utf-8"))
     settings["data"] |= {"location": None, "root": None}
+    made = provenance.read(run.folder).without_commands()  # which name paths
     out.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(run.folder / "model.safetensors", out / "model.safetensors")
     write_atomically(out / "config.json", json.dumps(settings, indent=2) + "\n")
+    provenance.write(out, made)
     Run(out).write_assignments(_nameless(inputs.assignments.first(inputs.data["inputs"])))
     if edits:
         write_atomically(out / EDITS, "".join(strict_json(line) + "\n" for line in Edits(run).without_rows()))
     names = {str(cluster): name for cluster, name in state.names.items()}
     write_atomically(out / "labels.json", json.dumps(names, indent=2) + "\n")
-    write_atomically(out / "README.md", model_card(settings, assignments, state, scores))
+    write_atomically(out / "README.md", model_card(settings, made, assignments, state, scores))
     told = "with scores" if scores else "without scores, for there are no labels"
     return f"a model to share in {out}, {told}: look through README.md before you upload it"
 
 
-def model_card(settings: dict[str, Any], assignments: Assignments, state: State, scores: Scores | None) -> str:
+def model_card(
+    settings: dict[str, Any], made: provenance.Provenance, assignments: Assignments, state: State, scores: Scores | None
+) -> str:
     data, config, train = settings["data"], settings["config"], settings["config"]["train"]
     source = _plain(data["source"])
     backbone = train.get("encoder") or train.get("backbone")
@@ -85,7 +90,8 @@ def model_card(settings: dict[str, Any], assignments: Assignments, state: State,
         f"## Training\n\n* method: {config['method']}\n* network: {_plain(str(backbone))}\n* image side: "
         f"{settings['shape']['side'] or seen}\n* epochs: {train['epochs']}\n* seed: {config['seed']}\n"
         f"* device and precision: {train['device']}, {train['precision']}\n* versions: "
-        + ", ".join(f"{name} {version}" for name, version in settings["versions"].items()),
+        + ", ".join(f"{name} {version}" for name, version in settings["versions"].items())
+        + "".join(f"\n* {what}: {_plain(text)}" for what, text in made.told().items()),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
 

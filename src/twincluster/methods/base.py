@@ -142,7 +142,8 @@ class Method(nn.Module):
     def after_epoch(
         self, epoch: int, batches: Callable[[], Iterator[Batch]], optimiser: torch.optim.Optimizer
     ) -> dict[str, float]:
-        """Between epochs; returns metrics. Each call of `batches` walks the data once, for methods that want it."""
+        """Between epochs; returns metrics, finite and under names that the engine does not use (checked.py). Each call
+        of `batches` walks the data once, for methods that want it."""
         return {}
 
     def finish(self, embed: Callable[[Network], Tensor]) -> None:

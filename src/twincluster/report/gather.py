@@ -4,7 +4,7 @@ Names of files and classes stand here as they are; whoever writes them into a pa
 
     head        {title, sentences: [text], next: [{text, command?}], facts: [{value, label}], warning?}
     run         {source, kind, inputs, readable, added, unseen, clusters, corrections, junk, folder, method, backbone,
-                epochs, seed, version}
+                epochs, seed, version, made: {what: text}, command (None: not known, or made in Python)}
     confidence  {mean, sure, bins: [20 counts of 0 to 1]}
     images      columns over the images that are shown anywhere, which the rest names by their place in here:
                 {path, cluster, confidence, label (-1 unknown), large, small}: the last two are tiles, -1 for none
@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 import twincluster
+from twincluster import provenance
 from twincluster.report import head, problems
 from twincluster.report.curves import curves_of
 from twincluster.report.layout import POINTS, how_many, lay_out
@@ -99,7 +100,7 @@ class _Shown:
 
 
 def _run(material: Material) -> dict[str, Any]:
-    config, data = material.config, material.data
+    config, data, made = material.config, material.data, provenance.read(material.run.folder)
     return {
         "source": data["source"],
         "kind": _kind(material),
@@ -116,6 +117,8 @@ def _run(material: Material) -> dict[str, Any]:
         "epochs": int(material.metrics[-1].get("epoch", 0)) + 1 if material.metrics else 0,
         "seed": config.seed,
         "version": twincluster.__version__,
+        "made": made.told(),
+        "command": made.command(),
     }
 
 

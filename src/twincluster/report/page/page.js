@@ -70,8 +70,14 @@ function fillFooter({ run, thumbnails }) {
     `${plural(run.inputs, "input")} in ${run.source}`, `method ${run.method}`, `network ${run.backbone}`,
     run.epochs ? plural(run.epochs, "epoch") : null, `seed ${run.seed}`, `twincluster ${run.version}`,
   ];
+  const made = Object.entries(run.made).map(([what, text]) => `${what} ${text}`);
   const pictures = thumbnails.absent ? `Without pictures: ${thumbnails.absent}.` : "Pictures are shown as the network saw them.";
-  find("footer").append(note(said.filter(Boolean).join(" · ")), note(`${pictures} This page is one file and needs no connection.`));
+  const parts = [
+    note(said.filter(Boolean).join(" · ")), made.length ? note(made.join(" · ")) : null,
+    run.command ? make("p", { class: "note", text: "made by " }, make("code", { text: run.command })) : null,
+    note(`${pictures} This page is one file and needs no connection.`),
+  ];
+  find("footer").append(...parts.filter(Boolean));
 }
 
 /** On paper everything that folds is open. */
