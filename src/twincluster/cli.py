@@ -15,6 +15,7 @@ from cyclopts import App, Parameter
 import twincluster
 from twincluster import bench
 from twincluster.cli_help import LOOK_UP, START, USE, PlainHelp
+from twincluster.cli_look_up import methods, recipes
 from twincluster.cli_runs import evaluate, predict, update
 from twincluster.collector import torch_for_good
 from twincluster.config import Config, parse_overrides
@@ -25,7 +26,7 @@ from twincluster.export.command import export
 from twincluster.launch import decided, in_turn, refuse_several
 from twincluster.options import Split, cluster_settings, configure, how_long, network_settings
 from twincluster.provenance import typed
-from twincluster.recipe import load_recipe, other_settings, recipe_names, recipe_text
+from twincluster.recipe import other_settings
 from twincluster.report.command import report, report_after_fit
 from twincluster.reproduce.command import reproduce
 from twincluster.whole_numbers import Count, Seed
@@ -54,6 +55,8 @@ app.command(update, group=USE, usage="twincluster update [OPTIONS] RUN [SOURCE]"
 app.command(evaluate, group=USE)
 app.command(export, group=USE)
 app.command(bench.commands)
+app.command(recipes, group=LOOK_UP, usage="twincluster recipes [OPTIONS] [NAME]")
+app.command(methods, group=LOOK_UP, usage="twincluster methods [NAME]")
 app.command(reproduce, group=LOOK_UP, usage="twincluster reproduce [OPTIONS] [NAME]")
 
 
@@ -188,52 +191,6 @@ def demo(*, out: Out = None, seed: Seed = 0, epochs: Count | None = None) -> Non
 
     with resumable(out, f"twincluster fit digits --recipe digits --seed {seed}"):
         run_demo(out, config)
-
-
-@app.command(group=LOOK_UP, usage="twincluster recipes [OPTIONS] [NAME]")
-def recipes(name: str | None = None, /, *, toml: Annotated[bool, Parameter(negative=())] = False) -> None:
-    """List the recipes, or show one with its command and numbers.
-
-    Example: twincluster recipes paper-cifar10
-
-    Parameters
-    ----------
-    name
-        A recipe to show in full, or a TOML file.
-    toml
-        Print its file as it is: `twincluster recipes default --toml > mine.toml` is a start for one of your own.
-    """
-    if name is not None:
-        configure(name, {}, {})  # refuses what `fit` would, but for [own], which takes torch to know
-        print(recipe_text(name) if toml else f"{load_recipe(name).describe()}\n", end="")
-        return
-    if toml:
-        raise InputError("--toml prints the file of one recipe: say which, as in twincluster recipes default --toml")
-    for known in recipe_names():
-        print(f"{known:22} {load_recipe(known).about}")
-    print("\ntwincluster recipes NAME shows one in full")
-
-
-@app.command(group=LOOK_UP, usage="twincluster methods [NAME]")
-def methods(name: str | None = None, /) -> None:
-    """List the clustering methods, or show one with its settings; a recipe or --method NAME selects one.
-
-    Example: twincluster methods moco
-
-    Parameters
-    ----------
-    name
-        A method to show with its settings, or package.module:Class, one of your own.
-    """
-    from twincluster.explained import explain
-    from twincluster.methods import METHODS
-
-    if name is not None:
-        print(explain(name))
-        return
-    for known, method in METHODS.items():
-        print(f"{known:32} {(method.__doc__ or '').strip().splitlines()[0]}")
-    print("\ntwincluster methods NAME shows one with its settings")
 
 
 def _cluster(

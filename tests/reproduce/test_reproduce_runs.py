@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 from command_line import command, worked
+from twincluster import provenance
 from twincluster.cli import main
 from twincluster.config import differences
 from twincluster.derive import resolve
@@ -53,6 +54,8 @@ def cells(file: Path) -> list[list[str]]:
 def test_a_table_beside_what_was_published(sets: Path, tmp_path: Path) -> None:
     said = worked("reproduce", "table5", *FEW, "--seeds", 2, "--data-root", sets, "--out", tmp_path / "out").out
     assert "6 of 6: twincluster fit cifar10 --recipe paper-cifar10" in said
+    hardware = provenance.read(tmp_path / "out" / "tcc-0").told()["hardware"]
+    assert f"measured with seeds 0 to 1: mean (lowest to highest), on {hardware}\n" in said
     head, *rows = cells(tmp_path / "out" / "table5.csv")
     assert head[:3] == ["", "published, CIFAR-10", "measured, cifar10"]
     assert [row[:2] for row in rows] == [

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from twincluster import provenance
 from twincluster.bench.methods import Asked as Compared
 from twincluster.bench.methods import measure
 from twincluster.classic import CLASSICS, TITLES
@@ -45,7 +46,15 @@ def compare(table: int, asked: Asked, outcomes: Outcomes) -> str:
     head = ("", f"published, {SETS[shown][0]}", f"measured, {asked.data}", "epochs", "minutes", "note")
     body = [_cells(row, shown, measured.get(row.method)) for row in rows]
     seeds = "seed 0" if asked.seeds == 1 else f"seeds 0 to {asked.seeds - 1}: mean (lowest to highest)"
-    return write_table(asked, f"table{table}", f"ACC / NMI / ARI; measured with {seeds}", [head, *body])
+    title = f"ACC / NMI / ARI; measured with {seeds}{_hardware(outcomes)}"
+    return write_table(asked, f"table{table}", title, [head, *body])
+
+
+def _hardware(outcomes: Outcomes) -> str:
+    """What the runs were trained on, as far as they know."""
+    runs = [one.run for by_seed in outcomes.values() for one in by_seed.values() if isinstance(one, Finished)]
+    told = dict.fromkeys(provenance.read(run.folder).told().get("hardware") for run in runs)
+    return "".join(f", on {hardware}" for hardware in told if hardware)
 
 
 @dataclass(frozen=True)
