@@ -32,6 +32,7 @@ SMALL_OWN = {  # what matters to a test; the width of heads and queues is what c
     "adc": ("own.n_features=6", "own.n_centroids=2", "own.repeats=2", "own.cluster_start=0.2"),
     "gatcluster": ("own.n_features=4",),
     "mmdc": ("own.refine_start=0.6",),
+    "dccs": ("own.n_style=3", "own.hidden=12", "optimiser.name=adam", "optimiser.learning_rate=0.001"),
     "ae": ("own.n_features=8", "own.width=4"),
     "dae": ("own.n_features=8", "own.width=4"),
     "vae": ("own.n_features=8", "own.width=4"),

@@ -280,6 +280,14 @@ def test_distance_from_corners(n: int, k: int, dtype: torch.dtype) -> None:
     close(found, slow.corner_distance(points, corner), dtype)
 
 
+@both_dtypes
+@pytest.mark.parametrize("n,k", [(1, 2), (5, 3), (3, 6)])
+def test_divergence_of_two_assignments(n: int, k: int, dtype: torch.dtype) -> None:
+    one, two = assignments(n, k, seed=1), assignments(n, k, seed=2)
+    found = peer_losses.assignment_divergence(tensor(np.log(one), dtype), tensor(np.log(two), dtype))
+    close(found, slow.divergence(one, two), dtype)
+
+
 # -- gradients -------------------------------------------------------------------------------------------------------
 
 VALID = torch.tensor([True, False, True])
@@ -305,6 +313,7 @@ DIFFERENTIABLE: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ..
     "partition_uncertainty": (peer_losses.partition_uncertainty, ((3, 2), (3, 2))),
     "student_assignment": (peer_losses.student_assignment, ((3, 2), (2, 2))),
     "target_divergence": (lambda q: peer_losses.target_divergence(q, LABEL), ((3, 2),)),
+    "assignment_divergence": (peer_losses.assignment_divergence, ((3, 2), (3, 2))),
     "pair_loss": (lambda s: peer_losses.pair_loss(s.sigmoid(), LABEL, LABEL > 0.15), ((3, 2),)),
     "sure_label_loss": (lambda p: peer_losses.sure_label_loss(p, LABEL, 0.6), ((3, 2),)),
     "label_loss": (lambda p: peer_losses.label_loss(p, torch.tensor([1, 0, 1]), VALID), ((3, 2),)),

@@ -279,3 +279,8 @@ def relation_loss(assignment: Tensor, alike: Tensor) -> Tensor:
 def corner_distance(points: Tensor, corner: Tensor) -> Tensor:
     """MMDC (Shiran and Weinshall 2020), a number: the mean square between points (N,K) and their corners (N,)."""
     return (points - F.one_hot(corner, points.shape[1])).square().mean()
+
+
+def assignment_divergence(log_assignment: Tensor, log_other: Tensor) -> Tensor:
+    """DCCS (Zhao et al. 2020), a number: KL(q || other) of assignments (N,K), with a gradient for both."""
+    return (log_assignment.exp() * (log_assignment - log_other)).sum(1).mean()

@@ -14,6 +14,7 @@ from twincluster.methods.cc import Cc
 from twincluster.methods.cdc import Cdc
 from twincluster.methods.dac import Dac
 from twincluster.methods.dccm import Dccm
+from twincluster.methods.dccs import Dccs
 from twincluster.methods.dcgan import Dcgan
 from twincluster.methods.dec import Dec
 from twincluster.methods.decnn import Decnn
@@ -54,6 +55,7 @@ METHODS: dict[str, type[Method]] = {
     "adc": Adc,
     "gatcluster": GatCluster,
     "mmdc": Mmdc,
+    "dccs": Dccs,
     "ae": Ae,
     "dae": Dae,
     "vae": Vae,
