@@ -26,6 +26,7 @@ SMALL_OWN = {  # what matters to a test; the width of heads and queues is what c
     ),
     "iic": ("own.n_heads=2", "own.repeats=2", "own.over_clusters=5", "own.cluster_epochs=1"),
     "pica": ("own.repeats=2", "own.over_clusters=5"),
+    "jule": ("own.n_features=8", "own.neighbours=4", "own.negatives=3", "own.merge_epochs=1", "own.merge_share=0.3"),
     "dec": ("own.n_features=4", "own.hidden=16", "own.cluster_start=0.2"),
     "dac": (),
     "dccm": ("own.hidden=16", "own.graph_threshold=0.8", "own.label_threshold=0.4"),

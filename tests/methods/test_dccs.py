@@ -99,7 +99,7 @@ def test_a_critic_says_the_same_at_any_pace_and_moves_as_many_times_further() ->
         optimiser.step()
         moved.append({name: weight - before[name] for name, weight in critic.weights(frozen=True).items()})
     torch.testing.assert_close(*said)
-    for name, by_one in moved[0].items():
+    for name, by_one in moved[0].items():  # but for what keeps Adam from dividing by 0
         torch.testing.assert_close(
             moved[1][name], 4 * by_one, atol=1e-4, rtol=1e-3
         )  # but for what keeps Adam from dividing by 0

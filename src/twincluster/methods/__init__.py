@@ -22,6 +22,7 @@ from twincluster.methods.deepcluster_v2 import DeepClusterV2
 from twincluster.methods.gatcluster import GatCluster
 from twincluster.methods.idfd import Idfd
 from twincluster.methods.iic import Iic
+from twincluster.methods.jule import Jule
 from twincluster.methods.mice import Mice
 from twincluster.methods.mmdc import Mmdc
 from twincluster.methods.moco import Moco
@@ -49,6 +50,7 @@ METHODS: dict[str, type[Method]] = {
     "cdc": Cdc,
     "iic": Iic,
     "pica": Pica,
+    "jule": Jule,
     "dec": Dec,
     "dac": Dac,
     "dccm": Dccm,
