@@ -92,14 +92,14 @@ def test_links_of_clusters(n: int, count: int, k: int) -> None:
         assert (i in found[a]) == (a in found[i])
 
 
-@pytest.mark.parametrize("few", [4, 100])
+@pytest.mark.parametrize("few", [4, 25, 100])
 @pytest.mark.parametrize("near", [2, 5])
-@pytest.mark.parametrize("n,k,wanted", [(12, 4, 2), (30, 8, 3), (30, 8, 29), (40, 12, 2)])
+@pytest.mark.parametrize("n,k,wanted", [(12, 4, 2), (30, 8, 3), (30, 8, 29), (40, 12, 5), (60, 20, 10)])
 def test_clusters_are_merged_in_the_order_of_a_full_search(
     n: int, k: int, wanted: int, near: int, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agglomerate, "FEW", few)
-    weights = agglomerate.graph(unit_rows(n, 2, seed=k), k)
+    weights = agglomerate.graph(unit_rows(n, 4, seed=k), k)
     links = agglomerate.linked(weights, np.arange(n))
     into = Agglomeration(links, np.ones(n), np.ones((n, 2)), near).run(wanted)
     assert partition(into) == slow_merging(slow_links(weights.toarray(), np.arange(n)), [1] * n, wanted, near, few)
