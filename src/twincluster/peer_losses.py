@@ -296,6 +296,5 @@ def triplet_loss(
     squares = embedding.square().sum(1)
     distance = (squares[:, None] + squares - 2 * embedding @ embedding.T).clamp(min=0)  # (N,N)
     excess = pair_weight * distance[:, :, None] - distance.gather(1, other)[:, None] + margin  # (N,N,R)
-    pair = same & ~torch.eye(len(same), dtype=torch.bool, device=same.device)
-    counted = pair[:, :, None] & valid[:, None]
+    counted = same.tril(-1).logical_or(same.triu(1))[:, :, None] & valid[:, None]  # no row is its own partner
     return torch.where(counted, excess.clamp(min=0), 0.0).sum() / counted.sum().clamp(min=1)

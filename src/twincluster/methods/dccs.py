@@ -34,7 +34,7 @@ class DccsSettings:
     prior_weight: float = 1.0  # beta_Adv: that they are spread like the prior
     augmentation_weight: float = 4.0  # beta_Aug: that categories outlive augmentation; 2 for MNIST
     slope_weight: float = 10.0  # of slopes of the critic that are not 1
-    critic_pace: Positive = 4.0  # how many times further the critic's weights move by Adam, for as many steps of it
+    critic_pace: Positive = 4.0  # how many times as far Adam moves the critic's weights, in place of four steps for one
     hidden: Count = 1024  # width of critic and discriminator, whose second layers have half of it
 
 
@@ -181,7 +181,7 @@ def perceptron(n_inputs: int, hidden: int, *, bias: bool) -> nn.Sequential:
 
 
 def as_theirs(layers: nn.Sequential) -> nn.Sequential:
-    """With the first weights of the authors' code: smaller ones leave all codes alike, and the critic no difference."""
+    """With the first weights of the authors' code, larger than PyTorch's, so that codes differ from the start."""
     for layer in layers:
         if isinstance(layer, nn.Linear):
             nn.init.xavier_normal_(layer.weight)

@@ -27,10 +27,10 @@ LARGEST = 60_000  # images whose neighbours are found at once: the time for it g
 
 @dataclass(frozen=True)
 class JuleSettings:
-    """What the authors' code has unless told otherwise, and for all but faces."""
+    """What the authors' code has unless told otherwise, but for eta, which is what they give for all but faces."""
 
     n_features: Count = 160  # D
-    merge_share: Share = 0.9  # eta: of the groups, at a time; .2 for faces
+    merge_share: Share = 0.9  # eta: of the groups, at a time; .2 unless told otherwise, and for faces
     merge_epochs: Count = 20  # from one merging to the next
     neighbours: Count = 20  # K_s, of an image in the graph
     near: Count = 5  # K_c, groups from which the best partner of a group is to stand out
@@ -101,7 +101,7 @@ class Jule(KmeansAtEnd):
         return {"groups": float(len(np.unique(self.group.cpu().numpy())))}
 
     def looked_at(self, batches: Callable[[], Iterator[Batch]], *, pixels: bool) -> tuple[Tensor, Tensor]:
-        """Samples (m,), no more than LARGEST of them, and their pixels or features at unit norm, (m,F)."""
+        """Samples (m,), all or at least LARGEST of them, and their pixels or features at unit norm, (m,F)."""
         samples, rows = [], []
         self.online.eval()
         for batch in batches():
