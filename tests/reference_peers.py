@@ -305,5 +305,13 @@ def exchanges(points: Array, corner: list[int]) -> float:
     )
 
 
+def triplets(rows: Array, chosen: list[tuple[int, int, int]], margin: float, pair_weight: float) -> float:
+    terms = []
+    for anchor, partner, other in chosen:
+        near, far = (math.dist(rows[anchor], rows[j]) ** 2 for j in (partner, other))
+        terms.append(max(0.0, pair_weight * near - far + margin))
+    return math.fsum(terms) / max(1, len(terms))
+
+
 def mean_row(rows: Array) -> list[float]:
     return [math.fsum(map(float, column)) / len(rows) for column in zip(*rows, strict=True)]

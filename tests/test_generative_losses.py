@@ -1,4 +1,4 @@
-"""What methods optimise that rebuild or make up images: value and gradient against slow references.
+"""What methods optimise that rebuild or make up images, or have a critic: value and gradient against slow references.
 
 Shapes: N samples of a batch, P values of an image, D values of a code.
 """
@@ -113,6 +113,24 @@ def test_a_generator_that_is_found_out_still_has_a_slope() -> None:
     assert logit.grad.item() == pytest.approx(-1)
 
 
+@both_dtypes
+@pytest.mark.parametrize("n,d", [(1, 1), (5, 3), (2, 6)])
+def test_a_critic_of_two_distributions(n: int, d: int, dtype: torch.dtype) -> None:
+    prior, made, slopes = arrays((n,), (n,), (n, d), seed=n)
+    gap = math.fsum(float(b) - float(a) for a, b in zip(prior, made, strict=True)) / n
+    close(generative_losses.critic_gap(tensor(prior, dtype), tensor(made, dtype)), gap, dtype)
+    wanted = [(math.sqrt(math.fsum(float(x) ** 2 for x in row)) - 1) ** 2 for row in slopes]
+    close(generative_losses.slope_penalty(tensor(slopes, dtype)), math.fsum(wanted) / n, dtype)
+
+
+def test_a_critic_without_any_slope_has_a_finite_penalty() -> None:
+    slopes = torch.zeros(2, 3, requires_grad=True)
+    loss = generative_losses.slope_penalty(slopes)
+    loss.backward()
+    assert loss.item() == pytest.approx(1, abs=1e-5)
+    assert slopes.grad.isfinite().all()
+
+
 DIFFERENTIABLE: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ...]]] = {
     "squared_error": (generative_losses.squared_error, ((2, 3), (2, 3))),
     "gaussian_divergence": (generative_losses.gaussian_divergence, ((2, 3), (2, 3))),
@@ -123,6 +141,8 @@ DIFFERENTIABLE: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ..
     "sparse_cost": (lambda *inputs: generative_losses.sparse_cost(*inputs, 0.3), ((2, 4), (2, 4), (2, 3))),
     "discrimination": (generative_losses.discrimination, ((3,), (3,))),
     "deception": (generative_losses.deception, ((3,),)),
+    "critic_gap": (generative_losses.critic_gap, ((3,), (3,))),
+    "slope_penalty": (generative_losses.slope_penalty, ((3, 2),)),
 }
 
 

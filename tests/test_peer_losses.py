@@ -3,6 +3,7 @@
 Shapes: N samples of a batch, K clusters or prototypes, D features, J rows of a queue, n samples of the data.
 """
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -280,8 +281,34 @@ def test_distance_from_corners(n: int, k: int, dtype: torch.dtype) -> None:
     close(found, slow.corner_distance(points, corner), dtype)
 
 
+@both_dtypes
+@pytest.mark.parametrize("n,k", [(1, 2), (5, 3), (3, 6)])
+def test_divergence_of_two_assignments(n: int, k: int, dtype: torch.dtype) -> None:
+    one, two = assignments(n, k, seed=1), assignments(n, k, seed=2)
+    found = peer_losses.assignment_divergence(tensor(np.log(one), dtype), tensor(np.log(two), dtype))
+    close(found, slow.divergence(one, two), dtype)
+
+
+@both_dtypes
+@pytest.mark.parametrize("n,d,r", [(1, 2, 1), (6, 3, 2), (9, 4, 8)])
+def test_triplets(n: int, d: int, r: int, dtype: torch.dtype) -> None:
+    (rows,), label = units((n, d), seed=n), np.arange(n) % 3
+    other = np.array([[(i + 1 + j) % n for j in range(r)] for i in range(n)])
+    valid = label[other] != label[:, None]
+    same = label[:, None] == label
+    chosen = [
+        (i, p, int(other[i, j]))
+        for i, p, j in itertools.product(range(n), range(n), range(r))
+        if i != p and same[i, p] and valid[i, j]
+    ]
+    inputs = tensor(rows, dtype), *(torch.tensor(array) for array in (same, other, valid))
+    close(peer_losses.triplet_loss(*inputs, 0.3, 1.2), slow.triplets(rows, chosen, 0.3, 1.2), dtype)
+
+
 # -- gradients -------------------------------------------------------------------------------------------------------
 
+PAIRED = torch.arange(4)[:, None] // 2 != torch.arange(4) // 2
+OTHER = torch.tensor([[2, 3], [2, 3], [0, 1], [0, 1]]), torch.tensor([[True, True], [True, False]] * 2)
 VALID = torch.tensor([True, False, True])
 LABEL = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.5, 0.5]], dtype=torch.float64)
 DIFFERENTIABLE: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ...]]] = {
@@ -305,6 +332,7 @@ DIFFERENTIABLE: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ..
     "partition_uncertainty": (peer_losses.partition_uncertainty, ((3, 2), (3, 2))),
     "student_assignment": (peer_losses.student_assignment, ((3, 2), (2, 2))),
     "target_divergence": (lambda q: peer_losses.target_divergence(q, LABEL), ((3, 2),)),
+    "assignment_divergence": (peer_losses.assignment_divergence, ((3, 2), (3, 2))),
     "pair_loss": (lambda s: peer_losses.pair_loss(s.sigmoid(), LABEL, LABEL > 0.15), ((3, 2),)),
     "sure_label_loss": (lambda p: peer_losses.sure_label_loss(p, LABEL, 0.6), ((3, 2),)),
     "label_loss": (lambda p: peer_losses.label_loss(p, torch.tensor([1, 0, 1]), VALID), ((3, 2),)),
@@ -316,6 +344,10 @@ DIFFERENTIABLE: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ..
     "attention_loss": (lambda p: peer_losses.attention_loss(p.log_softmax(1), LABEL), ((3, 2),)),
     "relation_loss": (lambda p: peer_losses.relation_loss(p.softmax(1), torch.eye(3).double()), ((3, 2),)),
     "corner_distance": (lambda p: peer_losses.corner_distance(p, torch.tensor([1, 0, 1])), ((3, 2),)),
+    "triplet_loss": (
+        lambda rows: peer_losses.triplet_loss(rows, torch.eye(4).bool() | ~PAIRED, *OTHER, 3.0, 1.2),
+        ((4, 2),),
+    ),
     "discrimination_loss": (lambda t, f: peer_losses.discrimination_loss(t, f, VALID), ((3,), (3,))),
 }
 

@@ -36,11 +36,12 @@ CASES: dict[str, tuple[str, ...]] = {  # 33 samples are 16 and 17
 PEERS: dict[str, tuple[str, ...]] = {  # exactly alone: in float32 the rounding of some of them is larger than FAR
     **{name: (*small(name), "train.batch_size=33", "own.queue_size=99") for name in ("moco", "swav", "mice")},
     **{name: (*small(name), "train.batch_size=33") for name in ("cc", "propos", "idfd", "scan", "ae", "dae", "vae")},
+    "dccs": (*small("dccs"), "train.batch_size=33"),
     "gatcluster steps": (*small("gatcluster"), "train.batch_size=33"),
 }
 BETWEEN_EPOCHS: dict[str, tuple[str, ...]] = {  # whole runs of methods that do much there
     name: (*(small(name) if name in SMALL_OWN else (f"method={name}",)), "train.epochs=3", "train.batch_size=9")
-    for name in ("tcc-without-subsetting", "deepcluster_v2", "dec", "cdc", "adc", "gatcluster", "mmdc")
+    for name in ("tcc-without-subsetting", "deepcluster_v2", "dec", "cdc", "adc", "gatcluster", "mmdc", "jule")
 }
 BETWEEN_EPOCHS["adc"] += ("optimiser.learning_rate=0.001",)  # at .1 its rows grow, and their rounding with them
 BETWEEN_EPOCHS["gatcluster"] += ("optimiser.learning_rate=0.01",)

@@ -1,4 +1,4 @@
-"""What methods optimise that rebuild or make up images: pure functions of float32 tensors, after their papers.
+"""What methods optimise that rebuild or make up images, or have adversaries: pure functions of float32 tensors.
 
 Costs that their papers add up over the values of an image are divided by the number of values: the minimum is the
 same, and one learning rate serves all image sizes. Shapes: N batch, ... one image or row, D code.
@@ -48,3 +48,17 @@ def discrimination(real: Tensor, made: Tensor) -> Tensor:
 def deception(made: Tensor) -> Tensor:
     """What the generator descends, a number: -log D of what it made, which keeps a slope where D is sure (Sec. 3)."""
     return F.softplus(-made).mean()
+
+
+def critic_gap(prior: Tensor, made: Tensor) -> Tensor:
+    """What a critic descends, a number, from what it says (N,) of samples of a prior and of those made to match it.
+
+    Its negative is the Wasserstein distance of both, once the critic has done its best (Arjovsky et al. 2017, Eq. 2).
+    """
+    return made.mean() - prior.mean()
+
+
+def slope_penalty(slopes: Tensor) -> Tensor:
+    """How far the critic's gradients (N,D) are from unit norm, a number: Gulrajani et al. 2017, Eq. 3."""
+    lengths = (slopes.square().sum(1) + 1e-12).sqrt()  # a root of 0 has no finite gradient
+    return (lengths - 1).square().mean()

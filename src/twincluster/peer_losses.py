@@ -279,3 +279,22 @@ def relation_loss(assignment: Tensor, alike: Tensor) -> Tensor:
 def corner_distance(points: Tensor, corner: Tensor) -> Tensor:
     """MMDC (Shiran and Weinshall 2020), a number: the mean square between points (N,K) and their corners (N,)."""
     return (points - F.one_hot(corner, points.shape[1])).square().mean()
+
+
+def assignment_divergence(log_assignment: Tensor, log_other: Tensor) -> Tensor:
+    """DCCS (Zhao et al. 2020), a number: KL(q || other) of assignments (N,K), with a gradient for both."""
+    return (log_assignment.exp() * (log_assignment - log_other)).sum(1).mean()
+
+
+def triplet_loss(
+    embedding: Tensor, same: Tensor, other: Tensor, valid: Tensor, margin: float, pair_weight: float
+) -> Tensor:
+    """JULE (Yang et al. 2016), a number: pairs of one group are closer than to others, by the squares of distances.
+
+    `same` (N,N) tells which rows (N,D) are of one group, `other` (N,R) names rows of other groups where it is `valid`.
+    """
+    squares = embedding.square().sum(1)
+    distance = (squares[:, None] + squares - 2 * embedding @ embedding.T).clamp(min=0)  # (N,N)
+    excess = pair_weight * distance[:, :, None] - distance.gather(1, other)[:, None] + margin  # (N,N,R)
+    counted = same.tril(-1).logical_or(same.triu(1))[:, :, None] & valid[:, None]  # no row is its own partner
+    return torch.where(counted, excess.clamp(min=0), 0.0).sum() / counted.sum().clamp(min=1)

@@ -162,6 +162,12 @@ FEW_STEPS = {  # settings for 280 steps
     "dccm": ADAM,
     "adc": ADAM,
     "gatcluster": (*ADAM, "optimiser.schedule=constant", "train.batch_size=32"),
+    "dccs": (
+        *(*ADAM, "optimiser.learning_rate=0.0003", "optimiser.schedule=constant", "train.batch_size=32"),
+        *("own.n_style=10", "own.augmentation_weight=0.2", "own.critic_pace=20", "own.hidden=256"),
+        "train.epochs=80",  # after 40 it is up to the seed whether all clusters are in use
+    ),
+    "jule": ("own.merge_epochs=5",),
     "dcgan": ("optimiser.name=adam", "optimiser.learning_rate=0.0002"),
 }
 

@@ -14,6 +14,7 @@ from twincluster.methods.cc import Cc
 from twincluster.methods.cdc import Cdc
 from twincluster.methods.dac import Dac
 from twincluster.methods.dccm import Dccm
+from twincluster.methods.dccs import Dccs
 from twincluster.methods.dcgan import Dcgan
 from twincluster.methods.dec import Dec
 from twincluster.methods.decnn import Decnn
@@ -21,6 +22,7 @@ from twincluster.methods.deepcluster_v2 import DeepClusterV2
 from twincluster.methods.gatcluster import GatCluster
 from twincluster.methods.idfd import Idfd
 from twincluster.methods.iic import Iic
+from twincluster.methods.jule import Jule
 from twincluster.methods.mice import Mice
 from twincluster.methods.mmdc import Mmdc
 from twincluster.methods.moco import Moco
@@ -48,12 +50,14 @@ METHODS: dict[str, type[Method]] = {
     "cdc": Cdc,
     "iic": Iic,
     "pica": Pica,
+    "jule": Jule,
     "dec": Dec,
     "dac": Dac,
     "dccm": Dccm,
     "adc": Adc,
     "gatcluster": GatCluster,
     "mmdc": Mmdc,
+    "dccs": Dccs,
     "ae": Ae,
     "dae": Dae,
     "vae": Vae,

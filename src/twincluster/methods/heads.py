@@ -62,10 +62,15 @@ class Centres(nn.Module):
         start = self.directions if known else None
         found = assign.spherical_kmeans(unit, n_clusters, seed=seed, init=start, n_init=n_init)
         order = assign.match_labels(old, found.labels, n_clusters) if known else torch.arange(n_clusters)
-        self.directions[order] = found.centres.to(self.directions.dtype)
-        gap = sizes.gaps(unit[: assign.CELLS // n_clusters] @ self.directions.T).mean()
-        self.scale.copy_(sizes.MARGIN / gap.clamp(min=1e-6))
+        self.place(found.centres[order.argsort()], unit)
         return order.to(found.labels.device)[found.labels]
+
+    @torch.no_grad()
+    def place(self, directions: Tensor, unit: Tensor) -> None:
+        """Centres (K,F) from elsewhere, and how sharply rows of unit norm are told apart by them."""
+        self.directions.copy_(directions)
+        gap = sizes.gaps(unit[: assign.CELLS // len(directions)] @ self.directions.T).mean()
+        self.scale.copy_(sizes.MARGIN / gap.clamp(min=1e-6))
 
     def settle(self, features: Tensor, *, seed: int) -> None:
         """The last k-means, whose clusters are the result."""
