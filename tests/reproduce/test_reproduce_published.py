@@ -12,7 +12,7 @@ from twincluster.reproduce.items import ITEMS
 from twincluster.reproduce.published import P_VALUES, published
 from twincluster.reproduce.significance import p_value
 
-UNKNOWN = {"dccs", "ddc", "dhog", "jule"}  # docs/peers.md says why
+UNKNOWN = {"ddc", "dhog"}  # docs/peers.md says why
 
 
 def test_rows_are_those_of_the_paper() -> None:
