@@ -76,6 +76,17 @@ def test_sources(source: str, complaint: str) -> None:
     assert not Path("run").exists()
 
 
+def test_the_home_of_nobody_is_a_path_like_any_other() -> None:
+    assert "~nobody-here/photos: no such file, folder or data set" in command("fit", "~nobody-here/photos").complaint
+    weights = command("fit", "images.npy", *FIT, "--backbone", "small:~nobody-here/w.safetensors").complaint
+    assert "there is no such file; check the path" in weights
+    absent = command("fit", "mnist", *FIT, "--data-root", "~nobody-here").complaint
+    assert absent == "~nobody-here: there is no such home folder; set TWINCLUSTER_DATA to a folder"
+    Path("~kept").mkdir()
+    np.save("~kept/images.npy", np.load("images.npy"))
+    worked("fit", "~kept", *FIT)
+
+
 def test_predict_asks_the_same_of_its_source(workplace: Path) -> None:
     worked("fit", "images.npy", *FIT)
     for source in ("empty", "texts", "nowhere", "nan.npy", "floats.npy", "rows.npy"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -66,7 +67,8 @@ def network_settings(backbone: str | None, settings: Mapping[str, Any] | None = 
     if backbone in OWN_BACKBONES:
         return {"backbone": backbone}
     kind, _, file = backbone.partition(":")  # a file is remembered by where it is, not by where we are
-    return {"encoder": f"{kind}:{Path(file).expanduser().absolute()}" if kind in OWN_BACKBONES else backbone}
+    whole = Path(os.path.expanduser(file)).absolute()
+    return {"encoder": f"{kind}:{whole}" if kind in OWN_BACKBONES else backbone}
 
 
 def whole_number(name: str, value: Any, or_else: str = "") -> int:
