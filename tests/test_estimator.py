@@ -163,6 +163,10 @@ def test_settings_may_be_dotted_or_nested() -> None:
     [
         ({"settings": {"augment.nose": 0.3}}, "augment.noise"),
         ({"settings": {"augment": 3}}, "augment is a group of settings"),
+        (
+            {"settings": {"augment": 3, "augment.noise": 0.3}},
+            "augment as 3 and as a group of settings: leave out the former",
+        ),
         ({"settings": {"anchored.instance": "byol"}}, "byol needs a predictor"),
         ({"recipe": "row"}, "did you mean 'rows'"),
         ({"epochs": 2, "minutes": 1.0}, "give one of them"),

@@ -85,8 +85,12 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in settings.items():
         section, _, rest = name.partition(".")
         if rest or isinstance(value, Mapping):
-            inner = nested({rest: value} if rest else value)
-            result[section] = result.get(section, {}) | inner
+            inner, earlier = nested({rest: value} if rest else value), result.get(section, {})
+            if not isinstance(earlier, Mapping):
+                raise InputError(
+                    f"settings has {section} as {earlier!r} and as a group of settings: leave out the former"
+                )
+            result[section] = {**earlier, **inner}
         else:  # a number of numpy's, as from a grid, as one of Python's
             result[section] = value.item() if getattr(value, "shape", None) == () else value
     return result
