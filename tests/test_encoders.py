@@ -93,9 +93,10 @@ def test_a_file_is_closed_before_it_gets_its_name(own_cache: Path, monkeypatch: 
 
 def test_who_waited_for_a_whole_file_leaves_it_alone(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the end of a file and its name another process may get hold of it."""
-    with monkeypatch.context() as patch, pytest.raises(InputError, match="No such file"):
+    with monkeypatch.context() as patch:
         patch.setattr("os.replace", lambda partial, path: None)
-        encode(some_images(), colour_encoder())
+        with pytest.raises(InputError, match="No such file"):
+            encode(some_images(), colour_encoder())
     (partial,) = (own_cache / "features").glob("*.partial")
     whole, again = partial.read_bytes(), colour_encoder()
     encode(some_images(), again)

@@ -38,7 +38,7 @@ def encode(
     progress = progress or (lambda done, total: None)
     if not encoder.version:
         features = np.concatenate(list(_chunks(images.pixels, encoder, device, 0, progress)))
-        return replace(images, pixels=features)
+        return replace(images, pixels=features, pictures=images.pixels)
     path = _place(images, encoder)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ def encode(
             path.unlink()
             _fill(path, images.pixels, encoder, device, progress)
             features = np.load(path, mmap_mode="r", allow_pickle=False)
-        return replace(images, pixels=features)
+        return replace(images, pixels=features, pictures=images.pixels)
     except BrokenPipeError:  # whoever watched the progress left
         raise
     except OSError as error:
