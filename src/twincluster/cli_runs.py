@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -43,6 +44,8 @@ def predict(
     from twincluster.results import Run, check_table
 
     check_table(out)
+    if out.is_file() and os.path.exists(source) and out.samefile(source):
+        raise InputError(f"{out} is SOURCE itself, which would be lost: choose another name for --out")
     opened, listing = Run.open(run), open_source(source, labels="none", root=data_root, at_least=1)
     with Progress() as progress:
         assignments = pipeline.predict(
