@@ -13,6 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from twincluster import inference
+from twincluster.allocator import keep_freed
 from twincluster.choose import Choice
 from twincluster.config import Config, differences, flatten
 from twincluster.corrected import corrected
@@ -92,6 +93,8 @@ def fit(
     data = describe(images, location, root, split) | ({"encoder": encoder.version} if encoder else {})
     run = _begin(out, config, data, training, resume, reporter) if processes.first else None
     labels = listing.labels[training.usable] if listing.labels is not None else None
+    if config.train.device == "cpu":
+        keep_freed()
     method = Trainer(config, training, run=run, labels=labels, reporter=reporter).run(resume=resume)
     if run is None:
         raise SystemExit(0)  # the first process writes the result
