@@ -192,6 +192,13 @@ def test_bad_parameters_are_named_when_fitting(parameters: dict[str, Any], words
         model.fit(rows(24))
 
 
+def test_predicting_speaks_python_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    model = on_rows(epochs=1).fit(rows(24)).set_params(device="cuda")
+    with pytest.raises(InputError, match="torch sees no GPU: use device="):
+        model.predict(rows(24))
+
+
 def test_minutes_set_the_length() -> None:
     model = on_rows(epochs=None, minutes=0.005).fit(rows(24))
     assert model.config_.train.minutes == 0.005
