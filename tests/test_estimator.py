@@ -141,7 +141,7 @@ def test_settings_may_be_numbers_of_numpy() -> None:
 
 
 def test_settings_that_the_method_does_not_read_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r'tcc.alpha says nothing .* leave it out, or take settings={"method": "tcc"}'):
+    with pytest.raises(InputError, match=r'tcc.alpha has no effect .* or choose settings={"method": "tcc"}'):
         on_rows(settings={"tcc.alpha": 0.2}).fit(rows())
     model = on_rows().fit(rows())
     model.save(tmp_path / "run")

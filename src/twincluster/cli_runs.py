@@ -52,8 +52,9 @@ def predict(
             opened, listing, device, progress.decoding, progress.encoding, location=location_of(source)
         )
     assignments.write(out)
-    unread = sum(status not in ("ok", "junk") for status in assignments.status)
-    print(f"{len(assignments.paths):,} rows in {out}" + (f", {unread:,} of them unreadable" if unread else ""))
+    unread, count = sum(status not in ("ok", "junk") for status in assignments.status), len(assignments.paths)
+    of_them = f", {unread:,} of them unreadable" if unread else ""
+    print(f"{count:,} row{'s' * (count != 1)} in {out}{of_them}")
 
 
 def update(

@@ -26,8 +26,8 @@ def configure(recipe: str | Path, settings: Mapping[str, object], options: Mappi
     config = make_config(_given(options), make_config(settings, config))
     if unread := flatten({group: settings[group] for group in unread_groups(config.method) if group in settings}):
         name = next(iter(unread))
-        instead = f"leave it out, or take --method {name.partition('.')[0]}"
-        raise InputError(f"{name} says nothing to the method {config.method}: {instead}")
+        instead = f"leave it out, or choose --method {name.partition('.')[0]}"
+        raise InputError(f"{name} has no effect on the method {config.method}: {instead}")
     if not 0 <= config.seed <= LARGEST_SEED:
         raise InputError(f"the seed is {config.seed}: choose one from 0 to {LARGEST_SEED}")
     return config

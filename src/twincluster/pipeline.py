@@ -213,7 +213,7 @@ def _usable(images: Images, split: Split) -> np.ndarray:
         listing, why = images.listing, images.status[0].removeprefix("unreadable: ")
         raise InputError(
             f"none of the {len(listing.paths):,} images in {listing.name} can be read ({listing.paths[0]}: {why}): "
-            "name a folder with sound images"
+            "name a folder with images that can be read"
         )
     return np.flatnonzero(_in_split(images.listing, split) & (np.array(images.status) == "ok"))
 

@@ -85,7 +85,7 @@ class Plan:
         if self.renamed:
             lines.append(f"with a number, because a file of that name is there: {self.renamed:,}")
         if self.left_out:
-            lines.append(f"left out, because there is no file of theirs: {self.left_out:,}")
+            lines.append(f"left out, because they have no file: {self.left_out:,}")
         return "\n".join(lines) + self.remark
 
 
