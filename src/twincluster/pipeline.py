@@ -34,6 +34,7 @@ from twincluster.processes import join
 from twincluster.results import Assignments, Run
 
 FEW_NAMES = 5  # of settings, in a message
+MOST_SIZES = 100  # that are told one by one
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Fitted:
         unread = sum(status != "ok" for status in self.assignments.status)
         plot = " and clusters.png" if (self.run.folder / "clusters.png").is_file() else ""
         lines = [self.choice.describe(), f"all that were tried: clusters.json{plot}"] if self.choice else []
-        lines.append(f"sizes {' '.join(map(str, self.assignments.sizes(self.config.n_clusters)))}")
+        lines.append(sizes_line(self.assignments.sizes(self.config.n_clusters)))
         if unread:
             inputs = "1 input" if unread == 1 else f"{unread:,} inputs"
             lines.append(f"{inputs} could not be read; the status in assignments.csv says why")
@@ -193,6 +194,13 @@ def predict(
 def scores_line(scores: Scores, scored_on: Split) -> str:
     where = "the whole set" if scored_on == "all" else f"the {scored_on} part"
     return f"ACC {scores.acc:.4f}  NMI {scores.nmi:.4f}  ARI {scores.ari:.4f}  on {where}"
+
+
+def sizes_line(sizes: list[int]) -> str:
+    """All of them, unless there are so many that they would fill a page."""
+    if len(sizes) <= MOST_SIZES:
+        return f"sizes {' '.join(map(str, sizes))}"
+    return f"sizes from {min(sizes):,} to {max(sizes):,}, median {np.median(sizes):,g}"
 
 
 def _in_split(listing: Listing, split: Split) -> np.ndarray:
