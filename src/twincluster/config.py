@@ -18,9 +18,10 @@ from typing import Annotated, Any, Literal, TypeVar
 from twincluster.errors import InputError, closest
 
 Own = TypeVar("Own")
-BOUNDS = {"above 0": lambda value: value > 0, "from 0 to 1": lambda value: 0 <= value <= 1}
+BOUNDS = {"above 0": lambda v: v > 0, "of 0 or more": lambda v: v >= 0, "from 0 to 1": lambda v: 0 <= v <= 1}
 Positive = Annotated[float, "above 0"]  # types of settings in which a method declares what it takes
 Count = Annotated[int, "above 0"]
+CountOrNone = Annotated[int, "of 0 or more"]
 Share = Annotated[float, "from 0 to 1"]
 Precision = Literal["auto", "float32", "bf16"]
 Frame = Literal["crop", "letterbox"]
