@@ -18,8 +18,8 @@ def walk(folder: Path, name: str) -> tuple[list[str], int]:
     """Every image below a folder, relative and sorted, and the number of other files.
 
     Links are followed, after everything that is really there; no directory is entered twice, and none above the
-    folder, so links in a circle end and each image is found once. Runs that were written among the images are left out:
-    the plots in them are none.
+    folder, so links in a circle end and each image is found once. Run folders are not entered: what is in them, plots
+    for example, was made of the images.
     """
     found, others = [], 0
     pending = deque([""])
