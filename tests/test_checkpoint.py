@@ -51,6 +51,14 @@ def test_saving_leaves_tensors_alone_and_nothing_but_one_file(tmp_path: Path) ->
     assert torch.equal(found["a"], tensor + 2)
 
 
+def test_what_is_flushed_may_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Windows wants it."""
+    fcntl, flushed = pytest.importorskip("fcntl"), []
+    monkeypatch.setattr("os.fsync", lambda file: flushed.append(fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE))
+    checkpoint.save(tmp_path, {"a": torch.zeros(2)}, {})
+    assert flushed == [os.O_RDWR]
+
+
 def test_what_was_loaded_does_not_change_when_the_file_is_replaced(tmp_path: Path) -> None:
     checkpoint.save(tmp_path, {"a": torch.zeros(100_000)}, {})
     found, _ = checkpoint.load(tmp_path)

@@ -76,6 +76,17 @@ def test_sources(source: str, complaint: str) -> None:
     assert not Path("run").exists()
 
 
+def test_the_home_of_nobody_is_a_path_like_any_other() -> None:
+    assert "~nobody-here/photos: no such file, folder or data set" in command("fit", "~nobody-here/photos").complaint
+    weights = command("fit", "images.npy", *FIT, "--backbone", "small:~nobody-here/w.safetensors").complaint
+    assert "there is no such file; check the path" in weights
+    absent = command("fit", "mnist", *FIT, "--data-root", "~nobody-here").complaint
+    assert absent == "~nobody-here: there is no such home folder; set TWINCLUSTER_DATA to a folder"
+    Path("~kept").mkdir()
+    np.save("~kept/images.npy", np.load("images.npy"))
+    worked("fit", "~kept", *FIT)
+
+
 def test_predict_asks_the_same_of_its_source(workplace: Path) -> None:
     worked("fit", "images.npy", *FIT)
     for source in ("empty", "texts", "nowhere", "nan.npy", "floats.npy", "rows.npy"):
@@ -123,9 +134,9 @@ def test_predict_asks_the_same_of_its_source(workplace: Path) -> None:
     (["-k", "3", "--set", "tcc.alpha"], "--set 'tcc.alpha': expected FIELD=VALUE, for example --set optimiser."),
     (["-k", "3", "--set", "tcc.alpha=2"], "tcc.alpha is 2.0: expected a number from 0 to 1"),
     (["-k", "3", "--epochs", "1", "--method", "kmeans"], "there is no method 'kmeans': choose one of anchored, tcc"),
-    (["-k", "3", "--set", "tcc.alpha=0.2"], "tcc.alpha says nothing to the method anchored: leave it out, or take --m"),
-    (["-k", "3", "--method", "cc", *TINY], "anchored.hidden says nothing to the method cc"),
-    (["-k", "3", "--recipe", "paper-cifar10", *TINY], "anchored.hidden says nothing to the method tcc"),
+    (["-k", "3", "--set", "tcc.alpha=0.2"], "tcc.alpha has no effect on the method anchored: leave it out, or choose "),
+    (["-k", "3", "--method", "cc", *TINY], "anchored.hidden has no effect on the method cc"),
+    (["-k", "3", "--recipe", "paper-cifar10", *TINY], "anchored.hidden has no effect on the method tcc"),
     (["-k", "3", *TINY, "--split", "train"], "images.npy has no train and test parts: leave out --split"),
     (["-k", "3", "--labels", "folders"], "images.npy has no folders to take labels from"),
     (["-k", "3", "--labels", "truth.csv"], "labels truth.csv: no such file"),

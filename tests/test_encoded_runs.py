@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from command_line import colours, command, worked
 from small_encoders import Colour, own_weights
-from twincluster import TwinContrastClustering
+from twincluster import TwinContrastClustering, encoders
 from twincluster.backbones import BACKBONES, build_backbone
 from twincluster.encoders import load_encoder
 from twincluster.errors import InputError
+from twincluster.inputs import Inputs
 from twincluster.options import network_settings
 from twincluster.results import Run
 
@@ -43,6 +44,19 @@ def test_fit_predict_and_evaluate_by_name(tmp_path: Path, monkeypatch: pytest.Mo
     complaint = command("predict", run, tmp_path / "rows.npy", "--out", tmp_path / "no.csv").complaint
     assert "holds rows of 96 numbers" in complaint
     assert "was trained on images" in complaint
+
+
+def test_pictures_are_those_that_were_encoded(
+    tmp_path: Path, photo_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, name = tmp_path / "run", f"small:{own_weights(tmp_path)}"
+    worked("fit", photo_folder, "-k", "3", "--out", run, "--backbone", name, *QUICK)
+    loads, load = [], encoders.ADAPTERS["small"]
+    monkeypatch.setitem(encoders.ADAPTERS, "small", lambda *given: loads.append(given) or load(*given))
+    pictures, _ = Inputs(Run.open(run)).pictures()
+    assert pictures is not None
+    assert pictures.side == load_encoder(name).side
+    assert len(loads) == 2  # one of them the line above
 
 
 def test_other_weights_under_the_old_name_are_told(tmp_path: Path) -> None:

@@ -77,6 +77,33 @@ def test_an_interrupted_run_goes_on_where_it_stopped(own_cache: Path, torn: int)
     assert not list((own_cache / "features").glob("*.partial"))
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="/proc tells which files are open")
+def test_a_file_is_closed_before_it_gets_its_name(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Windows wants it."""
+    rename = os.replace
+
+    def renamed(partial: Path, path: Path) -> None:
+        assert str(partial) not in [os.path.realpath(opened) for opened in Path("/proc/self/fd").iterdir()]
+        rename(partial, path)
+
+    monkeypatch.setattr("os.replace", renamed)
+    encode(some_images(), colour_encoder())
+    assert len(list((own_cache / "features").glob("*.npy"))) == 1
+
+
+def test_who_waited_for_a_whole_file_leaves_it_alone(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the end of a file and its name another process may get hold of it."""
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", lambda partial, path: None)
+        with pytest.raises(InputError, match="No such file"):
+            encode(some_images(), colour_encoder())
+    (partial,) = (own_cache / "features").glob("*.partial")
+    whole, again = partial.read_bytes(), colour_encoder()
+    encode(some_images(), again)
+    assert again.network.calls == 1  # on a black image, to know the width
+    assert partial.with_suffix(".npy").read_bytes() == whole
+
+
 def test_a_killed_process_leaves_nothing_that_passes_for_whole(tmp_path: Path, own_cache: Path) -> None:
     np.save(tmp_path / "images.npy", colours(1500)[0])
     weights = own_weights(tmp_path)

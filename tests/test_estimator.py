@@ -130,7 +130,7 @@ def test_settings_may_be_numbers_of_numpy() -> None:
 
 
 def test_settings_that_the_method_does_not_read_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r'tcc.alpha says nothing .* leave it out, or take settings={"method": "tcc"}'):
+    with pytest.raises(InputError, match=r'tcc.alpha has no effect .* or choose settings={"method": "tcc"}'):
         on_rows(settings={"tcc.alpha": 0.2}).fit(rows())
     model = on_rows().fit(rows())
     model.save(tmp_path / "run")
@@ -152,6 +152,10 @@ def test_settings_may_be_dotted_or_nested() -> None:
     [
         ({"settings": {"augment.nose": 0.3}}, "augment.noise"),
         ({"settings": {"augment": 3}}, "augment is a group of settings"),
+        (
+            {"settings": {"augment": 3, "augment.noise": 0.3}},
+            "augment as 3 and as a group of settings: leave out the former",
+        ),
         ({"settings": {"anchored.instance": "byol"}}, "byol needs a predictor"),
         ({"recipe": "row"}, "did you mean 'rows'"),
         ({"epochs": 2, "minutes": 1.0}, "give one of them"),
@@ -175,6 +179,13 @@ def test_bad_parameters_are_named_when_fitting(parameters: dict[str, Any], words
     model = on_rows().set_params(**parameters)
     with pytest.raises(ValueError, match=re.escape(words)):
         model.fit(rows(24))
+
+
+def test_predicting_speaks_python_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    model = on_rows(epochs=1).fit(rows(24)).set_params(device="cuda")
+    with pytest.raises(InputError, match="torch sees no GPU: use device="):
+        model.predict(rows(24))
 
 
 def test_minutes_set_the_length() -> None:

@@ -283,3 +283,8 @@ def test_headers_are_read_once(tmp_path: Path, photo_folder: Path, monkeypatch: 
     opening.beyond_a_cpu(tiny("train.image_size=0"), source)
     pipeline.fit(source, tiny("train.image_size=0"), tmp_path / "run")
     assert read == [62]
+
+
+def test_sizes_of_very_many_clusters_are_summed_up() -> None:
+    assert pipeline.sizes_line([3, 0, 12]) == "sizes 3 0 12"
+    assert pipeline.sizes_line([2] * 60 + [5] * 60 + [1200, 0]) == "sizes from 0 to 1,200, median 3.5"

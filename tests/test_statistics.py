@@ -52,6 +52,16 @@ def test_a_constant_channel_or_feature_is_not_divided_by_zero() -> None:
     assert shape.mean[2] == pytest.approx(-0.3)
 
 
+@pytest.mark.parametrize("unit", [1e-3, 1e-9, 1e-20])
+def test_rows_of_small_numbers_are_standardised_too(unit: float) -> None:
+    array = rows(40, 7).astype(float) * unit
+    array[:, 3] = 5 * unit
+    array[:, 5] *= 1e-9  # beside the others rounding errors
+    std = shape_of(array.astype(np.float32)).std
+    assert (std[3], std[5]) == (1, 1)
+    assert [std[at] for at in (0, 1, 2, 4, 6)] == pytest.approx(array.std(0)[[0, 1, 2, 4, 6]].tolist(), rel=1e-5)
+
+
 def test_only_usable_rows_count() -> None:
     array, _ = pictures(30)
     usable = np.arange(0, 30, 3)

@@ -33,7 +33,7 @@ def save(folder: Path, tensors: dict[str, Tensor], progress: dict[str, Any]) -> 
         if f"os error {errno.ENOSPC}" in str(error):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(partial)) from error
         raise
-    with partial.open("rb") as file:
+    with partial.open("r+b") as file:  # Windows flushes only what may be written to
         os.fsync(file.fileno())
     partial.replace(target)
 

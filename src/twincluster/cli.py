@@ -240,7 +240,7 @@ def _suited(config: Config, listing: Listing, recipe: Callable[[str], Config]) -
 
 
 def _run_name(source: str) -> str:
-    path = Path(source).expanduser().resolve()
+    path = Path(os.path.expanduser(source)).resolve()
     if not path.exists():  # s of s-{000..099}.tar
         return re.split(r"[{*?\[]", path.name)[0].rstrip("-_.") or "run"
     return (path.stem if path.is_file() else path.name) or "run"

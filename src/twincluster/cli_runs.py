@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -43,14 +44,17 @@ def predict(
     from twincluster.results import Run, check_table
 
     check_table(out)
+    if out.is_file() and os.path.exists(source) and out.samefile(source):
+        raise InputError(f"{out} is SOURCE itself, which would be lost: choose another name for --out")
     opened, listing = Run.open(run), open_source(source, labels="none", root=data_root, at_least=1)
     with Progress() as progress:
         assignments = pipeline.predict(
             opened, listing, device, progress.decoding, progress.encoding, location=location_of(source)
         )
     assignments.write(out)
-    unread = sum(status not in ("ok", "junk") for status in assignments.status)
-    print(f"{len(assignments.paths):,} rows in {out}" + (f", {unread:,} of them unreadable" if unread else ""))
+    unread, count = sum(status not in ("ok", "junk") for status in assignments.status), len(assignments.paths)
+    of_them = f", {unread:,} of them unreadable" if unread else ""
+    print(f"{count:,} row{'s' * (count != 1)} in {out}{of_them}")
 
 
 def update(

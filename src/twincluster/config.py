@@ -18,9 +18,10 @@ from typing import Annotated, Any, Literal, TypeVar
 from twincluster.errors import InputError, closest
 
 Own = TypeVar("Own")
-BOUNDS = {"above 0": lambda value: value > 0, "from 0 to 1": lambda value: 0 <= value <= 1}
+BOUNDS = {"above 0": lambda v: v > 0, "of 0 or more": lambda v: v >= 0, "from 0 to 1": lambda v: 0 <= v <= 1}
 Positive = Annotated[float, "above 0"]  # types of settings in which a method declares what it takes
 Count = Annotated[int, "above 0"]
+CountOrNone = Annotated[int, "of 0 or more"]
 Share = Annotated[float, "from 0 to 1"]
 Precision = Literal["auto", "float32", "bf16"]
 Frame = Literal["crop", "letterbox"]
@@ -46,7 +47,7 @@ class Augment:
     hole: float = 0.0  # side of a hidden square, as a share of the view's
     noise: float = 0.2  # rows only: standard deviation of the noise added to standardised features
     dropout: float = 0.1  # rows only: probability of dropping a feature
-    neighbours: int = 0  # rows only: the second view is one of so many nearest rows; 0: the row itself
+    neighbours: int = 0  # rows only: the second view is one of this many nearest rows; 0: the row itself
 
 
 @dataclass(frozen=True)
@@ -65,9 +66,9 @@ class Optimiser:
 class Train:
     """Length and size of a run, and the machine it uses."""
 
-    epochs: int = 1000  # 0: from the number of samples and the device
-    minutes: float = 0.0  # 0: `epochs` decides; otherwise the schedule ends when the time does
-    batch_size: int = 0  # 0: 32 per cluster, as the paper, at most 6,400 and the number of samples
+    epochs: int = 1000  # passes over the data; 0: from the number of samples and the device
+    minutes: float = 0.0  # to train for, the schedule ending when the time does; 0: `epochs` decides
+    batch_size: int = 0  # samples in a step; 0: 128, or 512 of many on a GPU; for tcc 32 per cluster, at most 6,400
     image_size: int = 0  # side of a training image in pixels; 0: the images' own, at most 96
     frame: Frame = "crop"  # how oblong images become square: their middle, or all of them between bars (letterbox)
     backbone: str = "auto"  # resnet18, resnet34, resnet50, small (tiny images), mlp or mlp_signed (rows)
@@ -78,7 +79,7 @@ class Train:
     precision: Precision = "auto"  # auto: bf16 backbone on CUDA; losses are always float32
     compile: bool = True  # CUDA only: fuse losses and augmentation before a step is captured (networks: fused.py)
     checkpoint_minutes: float = 3.0  # how often the resume state is written
-    parts: int = 0  # of a batch, held in memory one after the other; 0: 1, or as many as the GPU's memory asks for
+    parts: int = 0  # in which a batch passes the network, one after the other; 0: as few as the GPU's memory allows
 
     @property
     def frozen(self) -> str:
@@ -116,16 +117,16 @@ class Anchored:
     instance_queue: int = 16_384  # rows of Q; at most the number of samples
     n_features: int = 256  # D, of the projection
     hidden: int = 2048  # width of projector and predictor; 0: neither, both tracks see the backbone's features
-    ema: tuple[float, float] = (0.99, 0.9995)  # first and last momentum, by cosine
+    ema: tuple[float, float] = (0.99, 0.9995)  # momentum at the start and at the end of the run, by cosine between
     shrinkage: float = 0.3  # of the whitening before k-means; a large number leaves the features as they are
-    balance: float = 0.0  # of sizes: 1 equal clusters, 0 k-means, below 0 (to -1) as uneven as the data (sizes.py)
+    balance: float = 0.0  # of sizes: 1 all equal, 0 as k-means has them, down to -1 as uneven as the data (sizes.py)
     cluster_weight: float = 0.1  # of the cluster track: contrast of batch representations r_k
-    cluster_temperature: float = 0.5  # of that contrast
+    cluster_temperature: float = 0.5  # of the contrast in the cluster track
     cluster_start: float = 0.3  # share of the run after which the cluster track begins
-    commit_weight: float = 0.1  # how much the surest images of each cluster are drawn to it; 0: not at all
-    commit_start: float = 0.3  # share of the run after which they are
-    commit_share: float = 0.7  # of each cluster, its surest
-    commit_temperature: float = 0.1  # of the softmax over clusters by which they are
+    commit_weight: float = 0.1  # of the commitment: how strongly the surest images of a cluster are drawn to it; 0: not
+    commit_start: float = 0.3  # share of the run after which the commitment begins
+    commit_share: float = 0.7  # share of each cluster, its surest images, that commits to it
+    commit_temperature: float = 0.1  # of the softmax over clusters in the commitment
 
 
 @dataclass(frozen=True)

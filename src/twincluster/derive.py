@@ -82,7 +82,8 @@ def data_shape(config: Config, images: Images) -> DataShape:
         mean, std = np.array(encoder.mean), np.array(encoder.std)  # what it has learned with
     else:
         mean, std = _pixel_statistics(images.pixels, rows)
-    std = np.where(std > 1e-6, std, 1.0)  # a constant channel or feature stays constant
+    # a constant channel or feature stays constant; where all numbers are small, they still differ
+    std = np.where(std > min(1e-6, 1e-3 * std.max()), std, 1.0)
     return DataShape(
         n_samples=len(images.usable),
         side=config.train.image_size,

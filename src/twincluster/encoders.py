@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -185,7 +186,7 @@ def _own_backbone(kind: str) -> Callable[[str, int], Encoder]:
     """One of our own backbones; the file may be the model.safetensors of a run, which knows its colours' statistics."""
 
     def load(file: str, side: int) -> Encoder:
-        path = Path(file).expanduser()
+        path = Path(os.path.expanduser(file))
         if not path.is_file():
             raise InputError(f"{kind}:{file}: there is no such file; check the path")
         try:

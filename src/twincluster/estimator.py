@@ -288,6 +288,7 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
             blank = network.prepare(torch.zeros(1, shape.n_inputs, dtype=network.mean.dtype))
         self._n_features_out = self._network.embed(blank).shape[1]
 
+    @python_words()
     def _images(self, X: Any) -> Images:
         """`X` as something this model can be applied to."""
         check_is_fitted(self)
@@ -305,6 +306,7 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
             raise InputError(f"this model was fitted on rows of {n_inputs} features: give it such rows")
         return images
 
+    @python_words()
     def _apply(self, function: Callable[[Network, np.ndarray, np.ndarray], Tensor], images: Images) -> Tensor:
         network, device = self._network, resolve_device(self.device)
         if device != "cpu":

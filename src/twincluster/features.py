@@ -10,9 +10,10 @@ import hashlib
 import io
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -37,7 +38,7 @@ def encode(
     progress = progress or (lambda done, total: None)
     if not encoder.version:
         features = np.concatenate(list(_chunks(images.pixels, encoder, device, 0, progress)))
-        return replace(images, pixels=features)
+        return replace(images, pixels=features, pictures=images.pixels)
     path = _place(images, encoder)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,7 +50,7 @@ def encode(
             path.unlink()
             _fill(path, images.pixels, encoder, device, progress)
             features = np.load(path, mmap_mode="r", allow_pickle=False)
-        return replace(images, pixels=features)
+        return replace(images, pixels=features, pictures=images.pixels)
     except BrokenPipeError:  # whoever watched the progress left
         raise
     except OSError as error:
@@ -65,25 +66,35 @@ def _fill(path: Path, pixels: np.ndarray, encoder: Encoder, device: str, progres
     partial.touch()
     with open(partial, "r+b") as file:
         lock(file.fileno())
-        if path.exists():  # another process was quicker
-            partial.unlink(missing_ok=True)
-            return
-        width = _width(encoder, device)
-        header = _header(len(pixels), width)
-        done = (file.seek(0, os.SEEK_END) - len(header)) // (4 * width * CHUNK) * CHUNK  # whole chunks
+        if not path.exists():  # else another process was quicker
+            _complete(file, pixels, encoder, device, progress)
+    # closed: Windows neither renames nor removes an open file
+    if path.exists():
+        partial.unlink(missing_ok=True)
+    else:
+        with suppress(FileNotFoundError):  # another process has found it whole, and named it
+            os.replace(partial, path)
+
+
+def _complete(
+    file: BinaryIO, pixels: np.ndarray, encoder: Encoder, device: str, progress: Callable[[int, int], None]
+) -> None:
+    width = _width(encoder, device)
+    header = _header(len(pixels), width)
+    done = (file.seek(0, os.SEEK_END) - len(header)) // (4 * width)
+    done = done if done == len(pixels) else done // CHUNK * CHUNK  # all of it, or whole chunks
+    file.seek(0)
+    if done <= 0 or file.read(len(header)) != header:
+        done = 0
         file.seek(0)
-        if done <= 0 or file.read(len(header)) != header:
-            done = 0
-            file.seek(0)
-            file.write(header)
-        done = min(done, len(pixels))
-        file.truncate(len(header) + 4 * width * done)
-        file.seek(0, os.SEEK_END)
-        for features in _chunks(pixels, encoder, device, done, progress):
-            file.write(features.tobytes())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
+        file.write(header)
+    done = min(done, len(pixels))
+    file.truncate(len(header) + 4 * width * done)
+    file.seek(0, os.SEEK_END)
+    for features in _chunks(pixels, encoder, device, done, progress):
+        file.write(features.tobytes())
+        file.flush()
+        os.fsync(file.fileno())
 
 
 @torch.inference_mode()

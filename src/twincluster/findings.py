@@ -28,7 +28,7 @@ from twincluster.images.store import Images
 from twincluster.known import within_source
 from twincluster.opening import encoder_of, open_for
 from twincluster.options import Split
-from twincluster.pipeline import rows_to_score, scores_line
+from twincluster.pipeline import rows_to_score, scores_line, sizes_line
 from twincluster.results import Assignments, Run
 
 FEATURE_SAMPLE = 20_000  # inputs that silhouette and kNN look at
@@ -76,7 +76,7 @@ class Findings:
         lines = [f"{found['inputs']:,} inputs, {found['unreadable']:,} unreadable, {self.n_clusters} clusters"]
         if self.added:
             lines.append(f"{self.added:,} of them were added after the training, by twincluster update")
-        lines.append(f"sizes {' '.join(map(str, found['sizes']))}")
+        lines.append(sizes_line(found["sizes"]))
         if found["confidence"] is not None:
             lines.append(f"mean confidence {found['confidence']:.3f}")
         if self.silhouette is not None:

@@ -16,17 +16,15 @@ from pathlib import Path
 import numpy as np
 
 from twincluster import inference
-from twincluster.config import Config
 from twincluster.corrected import with_edits
 from twincluster.derive import resolve_device
 from twincluster.edit_replay import State
 from twincluster.edits import Edits
-from twincluster.encoders import load_encoder
 from twincluster.errors import InputError
 from twincluster.findings import own_source, reopen
 from twincluster.images.inputs import File, Member
 from twincluster.images.sources import Listing, open_source
-from twincluster.images.store import Images, open_images
+from twincluster.images.store import Images
 from twincluster.known import base_of, read_stamps, row_names, stamps_of
 from twincluster.opening import open_with
 from twincluster.results import Assignments, Run
@@ -125,7 +123,7 @@ class Inputs:
         if images is not None:
             self.source = images.listing
             usable = images.usable[self.assignments.clusters[images.usable] >= 0]
-            return Part(usable, usable, images, pictures_of(self.config, images))
+            return Part(usable, usable, images, pictures_of(images))
         self.absent = str(why)
         stored = open_stored(self.config, self.data, resolve_device(self.device))
         if stored is None:
@@ -217,20 +215,15 @@ class Inputs:
     def _opened(self, listing: Listing, rows: np.ndarray) -> Part | None:
         try:
             _, images = open_with(self.run, listing, self.device, self.decoding, self.encoding)
-            return Part(rows[images.usable], images.usable, images, pictures_of(self.config, images))
+            return Part(rows[images.usable], images.usable, images, pictures_of(images))
         except InputError as error:
             self.absent = str(error)
             return None
 
 
-def pictures_of(config: Config, images: Images) -> np.ndarray | None:
+def pictures_of(images: Images) -> np.ndarray | None:
     """Pixels as the network saw them, or what an encoder saw before it made features of them."""
-    if images.listing.is_rows:
-        return None
-    if not config.train.frozen:
-        return images.pixels
-    side = load_encoder(config.train.frozen).side
-    return open_images(images.listing, side=side, frame=config.train.frame).pixels
+    return None if images.listing.is_rows else images.pixels if images.pictures is None else images.pictures
 
 
 def is_there(file: Path | Member) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,8 +26,8 @@ def configure(recipe: str | Path, settings: Mapping[str, object], options: Mappi
     config = make_config(_given(options), make_config(settings, config))
     if unread := flatten({group: settings[group] for group in unread_groups(config.method) if group in settings}):
         name = next(iter(unread))
-        instead = f"leave it out, or take --method {name.partition('.')[0]}"
-        raise InputError(f"{name} says nothing to the method {config.method}: {instead}")
+        instead = f"leave it out, or choose --method {name.partition('.')[0]}"
+        raise InputError(f"{name} has no effect on the method {config.method}: {instead}")
     if not 0 <= config.seed <= LARGEST_SEED:
         raise InputError(f"the seed is {config.seed}: choose one from 0 to {LARGEST_SEED}")
     return config
@@ -66,7 +67,8 @@ def network_settings(backbone: str | None, settings: Mapping[str, Any] | None = 
     if backbone in OWN_BACKBONES:
         return {"backbone": backbone}
     kind, _, file = backbone.partition(":")  # a file is remembered by where it is, not by where we are
-    return {"encoder": f"{kind}:{Path(file).expanduser().absolute()}" if kind in OWN_BACKBONES else backbone}
+    whole = Path(os.path.expanduser(file)).absolute()
+    return {"encoder": f"{kind}:{whole}" if kind in OWN_BACKBONES else backbone}
 
 
 def whole_number(name: str, value: Any, or_else: str = "") -> int:
@@ -83,8 +85,12 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in settings.items():
         section, _, rest = name.partition(".")
         if rest or isinstance(value, Mapping):
-            inner = nested({rest: value} if rest else value)
-            result[section] = result.get(section, {}) | inner
+            inner, earlier = nested({rest: value} if rest else value), result.get(section, {})
+            if not isinstance(earlier, Mapping):
+                raise InputError(
+                    f"settings has {section} as {earlier!r} and as a group of settings: leave out the former"
+                )
+            result[section] = {**earlier, **inner}
         else:  # a number of numpy's, as from a grid, as one of Python's
             result[section] = value.item() if getattr(value, "shape", None) == () else value
     return result

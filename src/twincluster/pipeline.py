@@ -13,6 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from twincluster import checkpoint, inference, provenance
+from twincluster.allocator import keep_freed
 from twincluster.choose import Choice
 from twincluster.config import Config, differences, flatten
 from twincluster.corrected import corrected
@@ -33,6 +34,7 @@ from twincluster.processes import join
 from twincluster.results import Assignments, Run
 
 FEW_NAMES = 5  # of settings, in a message
+MOST_SIZES = 100  # that are told one by one
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Fitted:
         unread = sum(status != "ok" for status in self.assignments.status)
         plot = " and clusters.png" if (self.run.folder / "clusters.png").is_file() else ""
         lines = [self.choice.describe(), f"all that were tried: clusters.json{plot}"] if self.choice else []
-        lines.append(f"sizes {' '.join(map(str, self.assignments.sizes(self.config.n_clusters)))}")
+        lines.append(sizes_line(self.assignments.sizes(self.config.n_clusters)))
         if unread:
             inputs = "1 input" if unread == 1 else f"{unread:,} inputs"
             lines.append(f"{inputs} could not be read; the status in assignments.csv says why")
@@ -93,6 +95,8 @@ def fit(
     data = describe(images, location, root, split) | ({"encoder": encoder.version} if encoder else {})
     run = _begin(out, config, data, training, resume, reporter, started) if processes.first else None
     labels = listing.labels[training.usable] if listing.labels is not None else None
+    if config.train.device == "cpu":
+        keep_freed()
     trainer = Trainer(config, training, run=run, labels=labels, reporter=reporter)
     method = trainer.run(resume=resume)
     if run is None:
@@ -201,6 +205,13 @@ def scores_line(scores: Scores, scored_on: Split) -> str:
     return f"ACC {scores.acc:.4f}  NMI {scores.nmi:.4f}  ARI {scores.ari:.4f}  on {where}"
 
 
+def sizes_line(sizes: list[int]) -> str:
+    """All of them, unless there are so many that they would fill a page."""
+    if len(sizes) <= MOST_SIZES:
+        return f"sizes {' '.join(map(str, sizes))}"
+    return f"sizes from {min(sizes):,} to {max(sizes):,}, median {np.median(sizes):,g}"
+
+
 def _in_split(listing: Listing, split: Split) -> np.ndarray:
     """(n,) bool."""
     if split == "all":
@@ -219,7 +230,7 @@ def _usable(images: Images, split: Split) -> np.ndarray:
         listing, why = images.listing, images.status[0].removeprefix("unreadable: ")
         raise InputError(
             f"none of the {len(listing.paths):,} images in {listing.name} can be read ({listing.paths[0]}: {why}): "
-            "name a folder with sound images"
+            "name a folder with images that can be read"
         )
     return np.flatnonzero(_in_split(images.listing, split) & (np.array(images.status) == "ok"))
 

@@ -128,6 +128,8 @@ def check_table(path: Path) -> None:
         raise InputError(f"{path}: expected a name that ends in .csv or .parquet")
     if path.is_dir():
         raise InputError(f"{path} is a folder: give the name of a file, for example {path / 'new.csv'}")
+    if path.name.lower() in ("assignments.csv", "stamps.csv") and (path.parent / "config.json").is_file():
+        raise InputError(f"{path} is a table of the run itself, which is read again: choose another name")
     if path.suffix.lower() == ".parquet" and importlib.util.find_spec("pyarrow") is None:
         raise InputError(f"{path} needs a package: pip install 'twincluster[parquet]', or name a .csv file")
 
@@ -265,8 +267,7 @@ class Run:
 
     def drop_update(self) -> None:
         """Forget the last one; without any the run is as after its training."""
-        rows = self.read_updates()[:-1]
-        if rows:
+        if rows := self.read_updates()[:-1]:
             write_atomically(self._updates, "".join(strict_json(row) + "\n" for row in rows))
         else:
             self._updates.unlink(missing_ok=True)

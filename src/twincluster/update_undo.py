@@ -41,7 +41,7 @@ class Undone:
         return strict_json({"undone": True, **asdict(self), "table": str(self.table)}, indent=2)
 
     def to_text(self) -> str:
-        what = f"{self.removed:,} rows removed, {self.put_back:,} put back as they were"
+        what = f"{self.removed:,} row{'s' * (self.removed != 1)} removed, {self.put_back:,} put back as they were"
         return f"the update with {self.source} is undone: {what}\n{self.rows:,} rows in {self.table}"
 
 

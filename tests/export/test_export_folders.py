@@ -1,5 +1,6 @@
 """Folders of images by cluster: links, copies and moves, odd names, and nothing lost whatever happens on the way."""
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -46,6 +47,17 @@ def test_links_lie_in_a_folder_per_cluster(run: Run, own_photos: Path, tmp_path:
     assert {"odd ones", "_junk", "_unreadable"} <= set(placed.values())
     assert files_in(own_photos) == before
     assert (tmp_path / "dogs").exists() is False  # the name of a cluster is no path
+
+
+def test_where_there_can_be_no_links_copies_are_advised(
+    run: Run, own_photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(source: str, target: Path) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted", source, None, str(target))  # as FAT does
+
+    monkeypatch.setattr("os.symlink", refuse)
+    said = command("export", run.folder, tmp_path / "out", "--to", "folders").complaint
+    assert said.endswith(" takes no links (Operation not permitted): choose --mode copy")
 
 
 def row_of_odd(run: Run) -> int:

@@ -42,6 +42,22 @@ def test_csv_without_edits_is_the_models_table(run: Run, tmp_path: Path) -> None
     assert (tmp_path / "all.csv").read_bytes() == (run.folder / "assignments.csv").read_bytes()
 
 
+def test_the_tables_of_a_run_are_not_replaced(run: Run, own_photos: Path) -> None:
+    before = {file: file.read_bytes() for file in run.folder.glob("*.csv")}
+    assert {file.name for file in before} == {"assignments.csv", "stamps.csv"}
+    for file in before:
+        assert "is a table of the run itself" in command("export", run.folder, file, "--to", "csv").complaint
+        assert "is a table of the run itself" in command("predict", run.folder, own_photos, "--out", file).complaint
+    assert before == {file: file.read_bytes() for file in run.folder.glob("*.csv")}
+
+
+def test_a_list_is_not_replaced_by_what_is_predicted_of_it(run: Run, own_photos: Path) -> None:
+    listed = own_photos / "list.csv"
+    listed.write_text("path,label\na/0.png,x\n")
+    assert "is SOURCE itself" in command("predict", run.folder, listed, "--out", own_photos / "a/../list.csv").complaint
+    assert listed.read_text() == "path,label\na/0.png,x\n"
+
+
 def test_nothing_in_a_csv_is_a_formula_to_a_spreadsheet(tmp_path: Path) -> None:
     names = ("=1+1.png", "+1.png", "-1.png", "@sum.png", "plain.png")
     (tmp_path / "photos").mkdir()

@@ -54,6 +54,17 @@ def test_a_name_that_is_all_suffix_is_no_image(tmp_path: Path) -> None:
     assert listing.skipped == 5
 
 
+def test_runs_among_the_images_are_left_out(tmp_path: Path) -> None:
+    root = tmp_path / "photos"
+    for name in ("1.png", "config.json/2.png", "runs/photos/clusters.png", "runs/photos/figures/map.png", "runs/3.png"):
+        picture(root / name)
+    for name in ("config.json", "metrics.jsonl"):
+        (root / "runs" / "photos" / name).touch()
+    listing = open_source(root)
+    assert (listing.paths, listing.skipped) == (("1.png", "config.json/2.png", "runs/3.png"), 0)
+    assert open_source(root / "runs" / "photos").paths == ("clusters.png", "figures/map.png")  # whoever asks for them
+
+
 def test_a_folder_named_from_inside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(2):
         picture(tmp_path / "photos" / f"{number}.png")

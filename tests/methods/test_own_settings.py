@@ -1,20 +1,22 @@
 """Settings that one method alone has: kept as written until the method is known, then checked by its types."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import pytest
 
 from small_runs import KINDS, images_of, small_config
-from twincluster.config import Config, Count, Positive, Share, differences, make_config, own_settings
+from twincluster.config import Config, Count, CountOrNone, Positive, Share, differences, make_config, own_settings
 from twincluster.errors import InputError
+from twincluster.methods import METHODS
 
 
 @dataclass(frozen=True)
 class Mine:
     temperature: Positive = 0.5
     size: Count = 3
+    queue: CountOrNone = 0
     ema: tuple[Share, Share] = (0.9, 1.0)
     kind: Literal["soft", "hard"] = "soft"
     weight: float = 1.0
@@ -30,11 +32,12 @@ def test_they_are_read_as_the_dataclass_of_the_method() -> None:
     "own,message",
     [
         ({"temprature": 1}, "no setting 'own.temprature', did you mean 'own.temperature'?"),
-        ({"zzz": 1}, "no setting 'own.zzz': expected one of temperature, size, ema, kind, weight"),
+        ({"zzz": 1}, "no setting 'own.zzz': expected one of temperature, size, queue, ema, kind, weight"),
         ({"temperature": 0}, "own.temperature is 0.0: expected a number above 0"),
         ({"temperature": float("inf")}, "own.temperature is inf: expected a finite number"),
         ({"size": 0}, "own.size is 0: expected a number above 0"),
         ({"size": 1.5}, "own.size is 1.5: expected a whole number"),
+        ({"queue": -1}, "own.queue is -1: expected a number of 0 or more"),
         ({"ema": [0.5, 1.1]}, "own.ema is 1.1: expected a number from 0 to 1"),
         ({"ema": 0.5}, "own.ema is 0.5: expected 2 numbers, for example [0.2, 1.0]"),
         ({"kind": "firm"}, "own.kind is 'firm': expected one of 'soft', 'hard'"),
@@ -45,6 +48,15 @@ def test_wrong_ones_are_refused_by_name(own: dict, message: str) -> None:
     with pytest.raises(InputError) as caught:
         own_settings(config, Mine)
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_no_method_of_ours_takes_a_whole_number_below_0(name: str) -> None:
+    settings = METHODS[name].settings_type
+    whole = [field.name for field in fields(settings) if type(field.default) is int]
+    for field in whole:
+        with pytest.raises(InputError, match=f"own.{field} is -1: expected a number"):
+            own_settings(make_config({"own": {field: -1}}), settings)
 
 
 def test_they_add_to_those_of_the_recipe_but_another_method_starts_anew() -> None:

@@ -91,6 +91,15 @@ def test_sorting_changes_the_order_and_turns_it_round(watched: Watched) -> None:
     assert page.evaluate(ids) == [name for _, name in sorted(size, reverse=True)]
 
 
+def test_empty_clusters_come_last_whichever_way_confidence_is_sorted(watched: Watched) -> None:
+    page = watched.page
+    page.evaluate("Object.assign(reportParts.data.clusters[0], { size: 0, confidence: null })")
+    for said in ("least certain first", "most certain first"):
+        page.get_by_role("button", name="Confidence", exact=True).click()
+        assert said in page.locator("#clusters [role=status]").inner_text()
+        assert page.locator(".card").last.get_attribute("id") == "cluster-0"
+
+
 def test_an_image_opens_enlarged_and_arrows_go_on(watched: Watched) -> None:
     page = watched.page
     page.locator(".card .thumb").first.focus()

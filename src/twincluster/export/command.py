@@ -26,7 +26,7 @@ def export(
     device: Literal["auto", "cpu", "cuda"] = "auto",
     data_root: Path | None = None,
 ) -> None:
-    """Take the result of a run along, with the corrections that were made to it.
+    """Write the result of a run for use elsewhere, with the corrections that were made to it.
 
     Example: twincluster export runs/photos --to folders sorted/ --dry-run
 

@@ -5,6 +5,7 @@ First everything is planned, then it is done; no file is ever overwritten, and d
 
 from __future__ import annotations
 
+import errno
 import filecmp
 import io
 import os
@@ -28,6 +29,8 @@ from twincluster.images.inputs import Member, open_input
 from twincluster.inputs import Inputs, is_there
 
 Mode = Literal["symlink", "copy", "move"]
+# what a memory stick says to links, or a share, or Windows to who may not make any
+NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 VERBS: dict[Mode, tuple[str, str]] = {
     "symlink": ("would link", "linked"), "copy": ("would copy", "copied"), "move": ("would move", "moved"),
 }  # fmt: skip
@@ -82,7 +85,7 @@ class Plan:
         if self.renamed:
             lines.append(f"with a number, because a file of that name is there: {self.renamed:,}")
         if self.left_out:
-            lines.append(f"left out, because there is no file of theirs: {self.left_out:,}")
+            lines.append(f"left out, because they have no file: {self.left_out:,}")
         return "\n".join(lines) + self.remark
 
 
@@ -240,7 +243,14 @@ def _same(target: Path, source: Source, mode: Mode) -> bool:
 
 def _place(transfer: Transfer, mode: Mode) -> None:
     if mode == "symlink":
-        os.symlink(str(transfer.source), transfer.target)
+        try:
+            os.symlink(str(transfer.source), transfer.target)
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            raise InputError(
+                f"{transfer.target.parent} takes no links ({error.strerror}): choose --mode copy"
+            ) from None
         return
     with _opened(transfer.source) as file:
         moves.write_new(file, transfer.target, like=transfer.source if isinstance(transfer.source, Path) else None)

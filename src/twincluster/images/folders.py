@@ -18,7 +18,8 @@ def walk(folder: Path, name: str) -> tuple[list[str], int]:
     """Every image below a folder, relative and sorted, and the number of other files.
 
     Links are followed, after everything that is really there; no directory is entered twice, and none above the
-    folder, so links in a circle end and each image is found once.
+    folder, so links in a circle end and each image is found once. Run folders are not entered: what is in them, plots
+    for example, was made of the images.
     """
     found, others = [], 0
     pending = deque([""])
@@ -33,7 +34,7 @@ def walk(folder: Path, name: str) -> tuple[list[str], int]:
                 raise InputError(f"{name} cannot be read ({error.strerror}): check its permissions") from None
             warnings.warn(f"{name}{printable(here)} cannot be read ({error.strerror}): left out", stacklevel=5)
             continue
-        if (identity := _identity(folder / here)) in seen:
+        if (identity := _identity(folder / here)) in seen or (here and _is_run(folder / here)):
             continue
         seen.add(identity)
         for entry in inside:
@@ -45,6 +46,10 @@ def walk(folder: Path, name: str) -> tuple[list[str], int]:
             else:
                 others += 1
     return sorted(found), others
+
+
+def _is_run(folder: Path) -> bool:
+    return all(os.path.isfile(folder / name) for name in ("metrics.jsonl", "config.json"))
 
 
 def _identity(folder: Path) -> tuple[int, int]:

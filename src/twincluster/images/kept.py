@@ -11,12 +11,19 @@ from twincluster.images.listing import Listing, from_array, load_array
 
 def data_root(root: Path | None) -> Path:
     """The folder named sets are looked for in, and downloaded to."""
-    return Path(root or os.environ.get("TWINCLUSTER_DATA") or "~/.cache/twincluster/data").expanduser()
+    return _folder(root, "TWINCLUSTER_DATA", "~/.cache/twincluster/data")
 
 
 def cache_folder(cache: Path | None = None) -> Path:
     """Where decoded images and features are kept, unless a folder is given."""
-    return Path(cache or os.environ.get("TWINCLUSTER_CACHE") or "~/.cache/twincluster/store").expanduser()
+    return _folder(cache, "TWINCLUSTER_CACHE", "~/.cache/twincluster/store")
+
+
+def _folder(given: Path | None, variable: str, usual: str) -> Path:
+    folder = os.path.expanduser(given or os.environ.get(variable) or usual)
+    if folder.startswith("~"):  # some containers and services have no home
+        raise InputError(f"{folder}: there is no such home folder; set {variable} to a folder")
+    return Path(folder)
 
 
 def from_prepared(folder: Path) -> Listing:

@@ -72,7 +72,7 @@ def location_of(source: Any) -> str | None:
     """What opens the same source again from another working directory, when it has a name."""
     if not isinstance(source, str | os.PathLike):
         return None
-    path = Path(source).expanduser()
+    path = Path(os.path.expanduser(source))
     is_named = isinstance(source, str) and source in NAMED  # a folder of that name here is another source
     is_place = path.exists() or is_pattern(str(path))
     return str(path.absolute()) if is_place and not is_named else str(source)

@@ -41,6 +41,7 @@ class Images:
     status: tuple[str, ...]  # "ok", or why the row is black
     usable: np.ndarray  # int64, the rows that can be trained on
     fingerprint: str  # SHA-256 of the data, not of where it lies
+    pictures: np.ndarray | None = None  # (n,s,s,3), where pixels are the features that an encoder made of these
 
     @property
     def is_rows(self) -> bool:

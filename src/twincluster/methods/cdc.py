@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from twincluster import assign, draws, losses, peer_losses
-from twincluster.config import Config, Count, Share, own_settings
+from twincluster.config import Config, Count, CountOrNone, Share, own_settings
 from twincluster.methods.base import Batch, DataShape, Network, Outcome
 from twincluster.methods.moco import Moco, MocoNetwork, MocoSettings
 
@@ -36,7 +36,7 @@ class CdcSettings(MocoSettings):
     head_hidden: Count = 512  # H; at most one for each sample of an epoch
     mini_clusters: Share = 0.5  # M, as a share of the batch
     entropy_weight: float = 1.0  # against one cluster for all, in the calibration
-    spread_steps: int = 2000  # by which the first weights of the heads are driven apart
+    spread_steps: CountOrNone = 2000  # by which the first weights of the heads are driven apart
     cluster_start: Share = 0.9  # share of the run after which the heads learn, and contrast ends
 
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from twincluster import assign
-from twincluster.config import Config, Count, Positive, own_settings
+from twincluster.config import Config, Count, CountOrNone, Positive, own_settings
 from twincluster.methods.base import Batch, DataShape, Method, Network, Outcome
 from twincluster.methods.heads import Centres, mlp
 from twincluster.methods.kmeans_at_end import CentresNetwork
@@ -27,7 +27,7 @@ ROUNDS = 10  # of k-means between epochs
 class DeepClusterV2Settings:
     """Appendix D of the paper, with the sizes that solo-learn has for CIFAR-10."""
 
-    n_prototypes: int = 0  # M of each clustering; 0: as many as clusters (the paper: 3,000)
+    n_prototypes: CountOrNone = 0  # M of each clustering; 0: as many as clusters (the paper: 3,000)
     n_clusterings: Count = 3  # H
     temperature: Positive = 0.1  # tau
     n_features: Count = 128  # D

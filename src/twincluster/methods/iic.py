@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from twincluster import peer_losses
-from twincluster.config import Config, Count, own_settings
+from twincluster.config import Config, Count, CountOrNone, own_settings
 from twincluster.methods.base import Batch, DataShape, Method, Network, Outcome
 
 
@@ -23,7 +23,7 @@ from twincluster.methods.base import Batch, DataShape, Method, Network, Outcome
 class IicSettings:
     """Section 4.1 of the paper, and the command that its authors give for CIFAR-10."""
 
-    over_clusters: int = 0  # of the auxiliary head; 0: seven for each cluster
+    over_clusters: CountOrNone = 0  # of the auxiliary head; 0: seven for each cluster
     n_heads: Count = 5  # H, sub-heads that begin differently; the one with the least loss predicts
     repeats: Count = 3  # R, pairs of each image in a step
     entropy_weight: float = 1.0  # lambda, of the entropies in the information

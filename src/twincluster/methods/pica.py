@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from twincluster import losses, peer_losses
-from twincluster.config import Config, Count, own_settings
+from twincluster.config import Config, Count, CountOrNone, own_settings
 from twincluster.methods.base import Batch, DataShape, Method, Network, Outcome
 
 
@@ -23,7 +23,7 @@ from twincluster.methods.base import Batch, DataShape, Method, Network, Outcome
 class PicaSettings:
     """Section 4 of the paper, and its code."""
 
-    over_clusters: int = 70  # of the auxiliary head, which has every other epoch, the first among them; 0: none
+    over_clusters: CountOrNone = 70  # of the auxiliary head, which has every other epoch, the first among them; 0: none
     repeats: Count = 3  # R, augmentations of each image in a step
     balance_weight: float = 2.0  # lambda, against one cluster for all
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from twincluster import peer_losses
-from twincluster.config import Config, Count, Positive, Share, own_settings
+from twincluster.config import Config, Count, CountOrNone, Positive, Share, own_settings
 from twincluster.memory import Queue, queue_size
 from twincluster.methods.base import DataShape, Method, Network, Outcome
 from twincluster.methods.heads import Centres, mlp
@@ -25,11 +25,11 @@ from twincluster.methods.heads import Centres, mlp
 class SwavSettings:
     """Those of the paper, with the sizes that solo-learn has for CIFAR-10."""
 
-    n_prototypes: int = 0  # M; 0: as many as clusters (the paper: 3,000)
+    n_prototypes: CountOrNone = 0  # M; 0: as many as clusters (the paper: 3,000)
     temperature: Positive = 0.1  # tau
     epsilon: Positive = 0.05  # of the codes: smaller is sharper
     sinkhorn_rounds: Count = 3  # by which codes are made to use prototypes alike
-    queue_size: int = 3840  # J, earlier features that share in the codes; 0: none
+    queue_size: CountOrNone = 3840  # J, earlier features that share in the codes; 0: none
     queue_start: Share = 0.05  # share of the run after which they do
     frozen: Share = 0.01  # share of the run in which prototypes stay where they are
     n_features: Count = 128  # D

@@ -51,20 +51,8 @@ class MapView {
     const { map } = this;
     this.tip = make("div", { class: "tip", hidden: true });
     this.legend = make("div", { class: "legend", role: "group", "aria-label": "Show one cluster on the map" });
-    const mode = choices("What dragging does", [["move", "Move"], ["select", "Select"]], "move", (name) => {
-      map.mode = map.canvas.dataset.mode = name;
-      press(mode, name);
-    });
-    const zoom = make("div", { class: "choices", role: "group", "aria-label": "Zoom" }, button("+", () => map.zoom(1.5), { "aria-label": "Zoom in" }),
-      button("−", () => map.zoom(1 / 1.5), { "aria-label": "Zoom out" }), button("Reset", () => map.reset(), { "aria-label": "Reset: show the whole map" }));
-    const pictures = button("Pictures", () => {
-      map.pictures = !map.pictures;
-      pictures.setAttribute("aria-pressed", String(map.pictures));
-      map.draw();
-    }, { "aria-pressed": "false" });
-    const inView = button("Select what is in view", () => this.list(map.visible()));
-    this.stage.replaceChildren(make("div", { class: "row tools" }, mode, zoom, app.pictures.absent ? null : pictures, inView),
-      make("div", { class: "map-frame" }, map.canvas, this.tip), this.legend);
+    const tools = mapTools(map, !app.pictures.absent, "Select what is in view", (points) => this.list(points));
+    this.stage.replaceChildren(tools, make("div", { class: "map-frame" }, map.canvas, this.tip), this.legend);
   }
 
   drawLegend() {

@@ -8,7 +8,7 @@ const ORDERS = {
   size: { text: "Size", first: -1, said: ["smallest first", "largest first"], of: (cluster) => cluster.size },
   confidence: {
     text: "Confidence", first: 1, said: ["least certain first", "most certain first"],
-    of: (cluster) => cluster.confidence ?? 2, // those without images come last
+    of: (cluster, direction) => cluster.confidence ?? 2 * direction, // those without images come last, either way
   },
   name: { text: "Name", first: 1, said: ["from the first", "from the last"], of: null },
 };
@@ -69,7 +69,7 @@ class Cards {
     const names = this.data.labels.names;
     const title = (cluster) => titleOf(cluster, names);
     const byName = (one, other) => title(one).localeCompare(title(other), "en", { numeric: true });
-    const compare = of ? (one, other) => of(one) - of(other) : byName;
+    const compare = of ? (one, other) => of(one, this.direction) - of(other, this.direction) : byName;
     const matches = (cluster) => `${cluster.name} ${title(cluster)}`.toLowerCase().includes(this.wanted);
     const found = this.data.clusters.filter(matches);
     return found.sort((one, other) => this.direction * (compare(one, other) || one.id - other.id));

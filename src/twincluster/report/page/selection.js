@@ -16,32 +16,14 @@ class MapPanel {
     this.frame = make("div", { class: "map-frame" }, this.map.canvas, this.tip);
     const region = { class: "found", role: "region", "aria-label": "Selected images", hidden: true, tabindex: "-1" };
     this.found = make("div", region);
-    this.body = make("div", {}, note(this.said()), this.tools(), this.frame, this.legend(), this.found);
+    const tools = mapTools(this.map, !data.thumbnails.absent, "List what is in view", (points) => this.list(points, "in view"));
+    this.body = make("div", {}, note(this.said()), tools, this.frame, this.legend(), this.found);
   }
 
   said() {
     const { method, meaning, note: which } = this.data.map;
     const placed = `${which}, placed by ${method}: ${meaning}.`;
     return `${placed[0].toUpperCase()}${placed.slice(1)} Point at one to see it; choose Select and draw round some to list them.`;
-  }
-
-  tools() {
-    const { map } = this;
-    const mode = choices("What dragging does", [["move", "Move"], ["select", "Select"]], "move", (name) => {
-      map.mode = map.canvas.dataset.mode = name;
-      press(mode, name);
-    });
-    const zoom = make("div", { class: "choices", role: "group", "aria-label": "Zoom" },
-      button("+", () => map.zoom(1.5), { "aria-label": "Zoom in" }),
-      button("−", () => map.zoom(1 / 1.5), { "aria-label": "Zoom out" }),
-      button("Reset", () => map.reset(), { "aria-label": "Reset: show the whole map" }));
-    const pictures = button("Pictures", () => {
-      map.pictures = !map.pictures;
-      pictures.setAttribute("aria-pressed", String(map.pictures));
-      map.draw();
-    }, { "aria-pressed": "false" });
-    const inView = button("List what is in view", () => this.list(map.visible(), "in view"));
-    return make("div", { class: "row tools" }, mode, zoom, this.data.thumbnails.absent ? null : pictures, inView);
   }
 
   legend() {
