@@ -73,3 +73,15 @@ def test_the_classics_score_as_is_known_of_them(digits: tuple[NDArray[np.uint8],
     assert scores["k-means on pixels"].acc == pytest.approx(0.79, abs=0.01)
     assert scores["Ward on pixels"].acc == pytest.approx(0.84, abs=0.01)
     assert scores["spectral on pixels"].acc == pytest.approx(0.81, abs=0.015)
+
+
+def test_an_interrupt_names_the_length_that_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(out: Path, config: object) -> None:
+        out.mkdir()
+        (out / "config.json").write_text("{}")  # a run that has begun
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("twincluster.demo.run_demo", interrupted)
+    done = command("demo", "--epochs", 3, "--seed", 1, "--out", tmp_path / "demo")
+    assert done.status == 130
+    assert "twincluster fit digits --recipe digits --seed 1 --epochs 3 --out" in done.err

@@ -109,8 +109,8 @@ def fit(
         superclasses), stl10, imagenet10, imagenet_dogs, tiny_imagenet. A list is a .txt with one path a line, or a .csv
         or .parquet with a column path; relative paths start in its folder.
     clusters
-        How many clusters to find: a number, a range to choose from such as 5-30, or auto, which is 2-50 and what
-        happens when it is left out and the recipe does not know it.
+        How many clusters to find: a number, a range to choose from such as 5-30, or auto, which chooses from 2 to 50.
+        Left out, it is the recipe's number, or auto where that has none.
     out
         The run folder to write; runs/NAME when left out.
     recipe
@@ -146,7 +146,7 @@ def fit(
     precision
         auto (the default) runs the backbone in bf16 on a GPU; losses are always float32.
     data_root
-        Where named data sets are kept; else $TWINCLUSTER_DATA.
+        Where named data sets are kept; $TWINCLUSTER_DATA when left out.
     resume
         Continue an interrupted run in --out.
     tensorboard
@@ -189,7 +189,8 @@ def demo(*, out: Out = None, seed: Seed = 0, epochs: Count | None = None) -> Non
 
     from twincluster.demo import run_demo
 
-    with resumable(out, f"twincluster fit digits --recipe digits --seed {seed}"):
+    length = f" --epochs {epochs}" if epochs else ""
+    with resumable(out, f"twincluster fit digits --recipe digits --seed {seed}{length}"):
         run_demo(out, config)
 
 

@@ -36,7 +36,7 @@ def predict(
     device
         auto takes a GPU when there is one.
     data_root
-        Where named data sets are kept; else $TWINCLUSTER_DATA.
+        Where named data sets are kept; $TWINCLUSTER_DATA when left out.
     """
     from twincluster import pipeline
     from twincluster.images.sources import location_of, open_source
@@ -85,7 +85,7 @@ def update(
     device
         auto takes a GPU when there is one.
     data_root
-        Where named data sets are kept; else $TWINCLUSTER_DATA.
+        Where named data sets are kept; $TWINCLUSTER_DATA when left out.
     json
         Print JSON instead of text.
     """
@@ -141,7 +141,7 @@ def evaluate(
         `folders`, or a file: .csv or .parquet with path,label, or .npy with one integer per input. A run on a named set
         takes the set's own labels when it is left out; other runs are then described without labels.
     data_root
-        Where named data sets are kept; else $TWINCLUSTER_DATA.
+        Where named data sets are kept; $TWINCLUSTER_DATA when left out.
     json
         Print JSON instead of a table.
     """

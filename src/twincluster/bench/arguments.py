@@ -40,4 +40,4 @@ Rounds = Annotated[int, whole(1), Parameter(help="How often each takes its turn;
 MadeUp = Annotated[int, whole(10), Parameter(help="How many images to make up.")]  # fewer tell nothing
 Clusters = Annotated[int, whole(1), Parameter(help="How many clusters they are in.")]
 Side = Annotated[int, whole(1), Parameter(help="Width and height of an image, in pixels.")]
-DataRoot = Annotated[Path | None, Parameter(help="Where named data sets are kept; else $TWINCLUSTER_DATA.")]
+DataRoot = Annotated[Path | None, Parameter(help="Where named data sets are kept; $TWINCLUSTER_DATA when left out.")]

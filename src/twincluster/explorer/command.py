@@ -31,7 +31,7 @@ def serve(
     host
         The address to listen on. Beyond 127.0.0.1 the page needs the token that is printed with its address.
     data_root
-        Where named data sets are kept; else $TWINCLUSTER_DATA.
+        Where named data sets are kept; $TWINCLUSTER_DATA when left out.
     """
     if any(importlib.util.find_spec(name) is None for name in ("fastapi", "uvicorn")):
         raise InputError("serve needs two packages: pip install 'twincluster[ui]'")

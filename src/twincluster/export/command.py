@@ -55,7 +55,7 @@ def export(
     device
         auto takes a GPU when there is one.
     data_root
-        Where named data sets are kept; else $TWINCLUSTER_DATA.
+        Where named data sets are kept; $TWINCLUSTER_DATA when left out.
     """
     _only_with("folders", to, {"--mode": mode, "--dry-run": dry_run, "--undo": undo})
     _only_with("parquet", to, {"--map": layout})

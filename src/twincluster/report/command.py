@@ -35,7 +35,7 @@ def report(
     figures
         Also write figures as in the paper, as PNG and SVG, into RUN/figures; pip install 'twincluster[plots]'.
     data_root
-        Where named data sets are kept; else $TWINCLUSTER_DATA.
+        Where named data sets are kept; $TWINCLUSTER_DATA when left out.
     """
     if figures:
         from twincluster.report.figures import check_installed

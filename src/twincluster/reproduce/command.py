@@ -70,7 +70,7 @@ def reproduce(
     device
         auto (the default) takes a GPU when there is one.
     data_root
-        Where named data sets are kept; else $TWINCLUSTER_DATA.
+        Where named data sets are kept; $TWINCLUSTER_DATA when left out.
     dry_run
         Print the commands of the trainings that are still to be done, and do none: give them to a queue of your own,
         and the same command without --dry-run makes the table of what they leave.
