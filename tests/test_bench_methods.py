@@ -275,7 +275,9 @@ def test_a_method_brings_what_is_its_own_and_shares_the_rest() -> None:
     assert (shared.train.minutes, shared.n_clusters, shared.augment.rotate) == (3.0, 10, 3.0)
     assert shared.train.epochs == 100_000 // 1797  # no recipe's: a result is kept when only that number changes
     overrides: dict[str, Any] = {"own": {"hidden": 7}}
-    moco, ablation = (configured(name, 4, shared, digits, overrides) for name in ("moco", "tcc-without-l1"))
+    moco = configured("moco", 4, shared, digits, overrides)
+    unknown = from_array(np.zeros((4, 8, 8), np.uint8), "others", labels=np.arange(4))  # that no recipe is for
+    ablation = configured("tcc-without-l1", 4, shared, unknown, overrides)
     assert (moco.seed, moco.own["hidden"], moco.own["ema"], moco.optimiser.warmup) == (4, 7, 0.99, 0.0)
     assert moco.train == ablation.train == shared.train
     assert moco.augment == ablation.augment == shared.augment
@@ -295,7 +297,8 @@ def test_a_method_brings_what_is_its_own_and_shares_the_rest() -> None:
         ("anchored", "photographs/", "default"),
         ("tcc", "cifar100", "paper-cifar100"),
         ("tcc", "imagenet_dogs", "paper-imagenet-dogs"),
-        ("tcc-without-p", "digits", "paper-cifar10"),
+        ("tcc-without-p", "digits", "paper-digits"),
+        ("tcc-without-p", "mnist", "paper-cifar10"),
         ("deepcluster_v2", "digits", "deepcluster-v2-cifar10"),
         ("simclr:Simclr", "cifar10", None),
     ],

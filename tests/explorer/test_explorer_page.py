@@ -197,6 +197,7 @@ def test_an_image_opens_with_its_neighbours(window: Window, served: Served) -> N
 def test_only_images_whose_path_fits_are_shown(window: Window, served: Served) -> None:
     page = window.page
     page.get_by_role("link", name="All images").click()
+    expect(page.locator(".tile").first).to_be_visible()  # before, there is nothing to search in
     page.keyboard.press("/")
     page.keyboard.type("copy ")
     expect(page.locator(".tile")).to_have_count(2)
