@@ -1,4 +1,4 @@
-"""Twin-contrast clustering with the least change that was found to make it cluster: its prototypes are set once.
+"""Twin-contrast clustering with the least change that was found to make it cluster digits: prototypes are set once.
 
 Part of the way through the run k-means on the features says where the prototypes are; before and after, all is as
 printed. docs/results.md has the comparison that led here. Shapes: n samples, K clusters, D features.
