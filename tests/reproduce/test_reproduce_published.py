@@ -82,18 +82,23 @@ def test_the_network_of_the_paper() -> None:
     assert "resnet34 at 32 px: 21.3 million weights" in said
     assert "5 x block of 3 x 3 and 3 x 3" in said
     assert "convolution 7 x 7, stride 2" in worked("reproduce", "figure7", "--data", "stl10").out
+    assert "resnet18 at 32 px" in worked("reproduce", "figure7", "--set", "train.backbone=resnet18").out
 
 
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
         (("tabel3",), "there is no 'tabel3' to reproduce, did you mean 'table3'?"),
-        (("figure2",), "did you mean"),
+        (("figure2",), "a drawing of the method"),
         (("nothing",), "`twincluster reproduce` lists them"),
         (("table3", "--data", "mnist"), "--data is mnist: choose one of cifar10"),
         (("table3", "--data", "cifar"), "did you mean 'cifar10'?"),
         (("table3", "--epochs", 1, "--minutes", 1), "give one of them"),
         (("table3", "--data", "digits", "--set", "tcc.alfa=1"), "no setting 'tcc.alfa'"),
+        (("table3", "--dry-run", "--set", "tcc.alfa=1"), "no setting 'tcc.alfa'"),
+        (("figure4", "--dry-run", "--set", "train.batch_size=64"), "--set makes tcc-batch-80 the same as tcc"),
+        (("figure6", "--data", "digits", "--seeds", 2), "shows the run with seed 0 alone"),
+        (("figure7", "--set", "train.backbone=mlp"), "figure7 shows residual networks"),
     ],
 )
 def test_mistakes_are_told(words: tuple[object, ...], complaint: str) -> None:

@@ -135,6 +135,20 @@ def test_commands_for_a_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert not (tmp_path / "runs").exists()
 
 
+def test_commands_for_a_queue_go_on_with_what_was_begun(sets: Path, tmp_path: Path) -> None:
+    few = ("figure5", *FEW, "--data-root", sets, "--out", tmp_path / "a folder")
+    first, second = worked("reproduce", *few, "--dry-run").out.splitlines()
+    assert main(shlex.split(first)[1:]) == 0
+    (tmp_path / "a folder" / "tcc-0" / "assignments.csv").unlink()  # as if it had been interrupted
+    assert worked("reproduce", *few, "--dry-run").out.splitlines() == [f"{first} --resume", second]
+    assert main([*shlex.split(first)[1:], "--resume"]) == 0
+    assert worked("reproduce", *few, "--dry-run").out.splitlines() == [second]
+    complaint = command("reproduce", *few, "--dry-run", "--set", "tcc.alpha=0.25").complaint
+    assert "tcc.alpha says nothing to the method mice" in complaint
+    complaint = command("reproduce", *few, "--dry-run", "--set", "augment.flip=0").complaint
+    assert "was trained with another augment.flip" in complaint
+
+
 def test_classics_stand_in_table_2(sets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "run_child", lambda command: 2)  # twenty trainings are not what this is about
     worked("reproduce", "table2", *FEW, "--data-root", sets, "--out", tmp_path / "out")
@@ -143,12 +157,21 @@ def test_classics_stand_in_table_2(sets: Path, tmp_path: Path, monkeypatch: pyte
     assert 0.1 <= float(rows["AC"][2].split(" / ")[0]) <= 1
     assert rows["DDC"][5].startswith("there is no such method")
     assert rows["twincluster, by default"][1] == "-"
+    worked("reproduce", "table2", *FEW, "--seeds", 2, "--data-root", sets, "--out", tmp_path / "out")
+    assert " to " in {row[0]: row for row in cells(tmp_path / "out" / "table2.csv")}["AC"][2]
+    worked("reproduce", "table2", *FEW, "--data-root", sets, "--out", tmp_path / "out")
+    again = {row[0]: row for row in cells(tmp_path / "out" / "table2.csv")}
+    assert again["AC"] == rows["AC"]  # of seed 0 alone, whatever else was measured before
 
 
 def test_data_sets(sets: Path, tmp_path: Path) -> None:
     said = worked("reproduce", "table1", "--data", "cifar10", "--data-root", sets, "--out", tmp_path / "out").out
     assert "| CIFAR-10 | 60,000 | 10 | 32 | 40 | 10 | 8 |" in said
     assert "STL-10" not in said
+    said = worked("reproduce", "table1", "--data", "digits", "--out", tmp_path / "out").out
+    assert "| digits | - | - | - | 1,797 | 10 | 8 |" in said
+    said = worked("reproduce", "table1", "--data", "imagenet10", "--data-root", sets, "--out", tmp_path / "out").out
+    assert "| ImageNet-10 | 13,000 | 10 | 96 | - | - | - |\n\nimagenet10 is made from ImageNet" in said
 
 
 def test_two_moons(tmp_path: Path) -> None:
@@ -171,7 +194,7 @@ def test_an_interrupt_saves_and_the_same_command_goes_on(tmp_path: Path) -> None
         os.killpg(child.pid, signal.SIGINT)  # as a terminal does
         said = child.communicate(timeout=120)[1]
     assert child.returncode == 130, said
-    assert "interrupted; the same command goes on" in said
+    assert "interrupted; the same `twincluster reproduce` goes on" in said
     done = subprocess.run(typed, cwd=tmp_path, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     assert "(kept)" not in done.stdout
