@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from twincluster import provenance
 from twincluster.bench.methods import Asked as Compared
@@ -84,12 +85,14 @@ def _by_methods(outcomes: Outcomes) -> dict[str, Measured]:
 
 def _by_classics(names: Sequence[str], asked: Asked) -> dict[str, Measured]:
     """On pixels, by `bench methods`, which keeps what it has found."""
-    table = measure(Compared(asked.data, seeds=asked.seeds, methods=names, out=asked.out / "classics", root=asked.root))
-    results = {row.name.partition(" on ")[0]: row for row in table.rows}
+    job = Compared(asked.data, seeds=asked.seeds, methods=names, out=asked.out / "classics", root=asked.root)
+    table = measure(job, partial(print, flush=True))
+    rows = {row.name.partition(" on ")[0]: row for row in table.rows}
     measured = {}
     for name in names:
-        row = results[TITLES[name]]
-        scores = tuple((result.acc, result.nmi, result.ari) for result in row.results.values())
+        row = rows[TITLES[name]]
+        results = (row.results[seed] for seed in range(asked.seeds) if seed in row.results)  # it may have more of them
+        scores = tuple((result.acc, result.nmi, result.ari) for result in results)
         measured[name] = Measured(scores, note="; ".join(filter(None, ("on pixels", row.note()))))
     return measured
 
