@@ -47,8 +47,9 @@ def sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def cells(file: Path) -> list[list[str]]:
-    with file.open(encoding="utf-8", newline="") as lines:
-        return list(csv.reader(lines))
+    """Of a table in Markdown, without the line below its head."""
+    lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
+    return [line[2:-2].split(" | ") for line in lines if "---" not in line]
 
 
 def test_a_table_beside_what_was_published(sets: Path, tmp_path: Path) -> None:
@@ -56,7 +57,7 @@ def test_a_table_beside_what_was_published(sets: Path, tmp_path: Path) -> None:
     assert "6 of 6: twincluster fit cifar10 --recipe paper-cifar10" in said
     hardware = provenance.read(tmp_path / "out" / "tcc-0").told()["hardware"]
     assert f"measured with seeds 0 to 1: mean (lowest to highest), on {hardware}\n" in said
-    head, *rows = cells(tmp_path / "out" / "table5.csv")
+    head, *rows = cells(tmp_path / "out" / "table5.md")
     assert head[:3] == ["", "published, CIFAR-10", "measured, cifar10"]
     assert [row[:2] for row in rows] == [
         ["DeepCluster-V2", ".727 / .652 / .589"], ["SwAV", ".796 / .711 / .649"], ["TCC", ".906 / .790 / .733"],
@@ -67,6 +68,11 @@ def test_a_table_beside_what_was_published(sets: Path, tmp_path: Path) -> None:
     low, high = sorted(score(truth, clusters).acc for clusters in found)
     assert rows[2][2].startswith(f"{(low + high) / 2:.3f} ({low:.3f} to {high:.3f})".replace("0.", "."))
     assert rows[2][3] == "2"
+    with (tmp_path / "out" / "table5.csv").open(encoding="utf-8", newline="") as file:
+        numbers = {row["name"]: row for row in csv.DictReader(file)}["TCC"]
+    assert (numbers["published_nmi"], numbers["seeds"], numbers["epochs"]) == ("0.79", "2", "2")
+    assert (float(numbers["acc_min"]), float(numbers["acc_max"])) == (low, high)
+    assert float(numbers["acc_mean"]) == pytest.approx((low + high) / 2)
     assert (tmp_path / "out" / "table5.md").read_text() in said + "\n"
 
 
@@ -87,8 +93,12 @@ def test_runs_are_kept_and_shared(sets: Path, tmp_path: Path, monkeypatch: pytes
 def test_what_fails_is_a_note(sets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "run_child", lambda command: 2 if "swav-cifar10" in command else main(command[3:]))
     worked("reproduce", "table5", *FEW, "--data-root", sets, "--out", tmp_path / "out")
-    rows = {row[0]: row for row in cells(tmp_path / "out" / "table5.csv")}
+    rows = {row[0]: row for row in cells(tmp_path / "out" / "table5.md")}
     assert rows["SwAV"][2:] == ["-", "", "", "seed 0 failed with status 2"]
+    assert (
+        "SwAV,0.796,0.711,0.649,0,,,,,,,,,,,,seed 0 failed with status 2\n"
+        in (tmp_path / "out" / "table5.csv").read_text()
+    )
     assert rows["TCC"][5] == ""
     monkeypatch.setattr(running, "run_child", lambda command: 2)
     complaint = command("reproduce", "figure6", *FEW, "--data-root", sets, "--out", tmp_path / "none").complaint
@@ -152,15 +162,15 @@ def test_commands_for_a_queue_go_on_with_what_was_begun(sets: Path, tmp_path: Pa
 def test_classics_stand_in_table_2(sets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "run_child", lambda command: 2)  # twenty trainings are not what this is about
     worked("reproduce", "table2", *FEW, "--data-root", sets, "--out", tmp_path / "out")
-    rows = {row[0]: row for row in cells(tmp_path / "out" / "table2.csv")}
+    rows = {row[0]: row for row in cells(tmp_path / "out" / "table2.md")}
     assert rows["AC"][1] == ".228 / .105 / .065"
     assert 0.1 <= float(rows["AC"][2].split(" / ")[0]) <= 1
     assert rows["DDC"][5].startswith("there is no such method")
     assert rows["twincluster, by default"][1] == "-"
     worked("reproduce", "table2", *FEW, "--seeds", 2, "--data-root", sets, "--out", tmp_path / "out")
-    assert " to " in {row[0]: row for row in cells(tmp_path / "out" / "table2.csv")}["AC"][2]
+    assert " to " in {row[0]: row for row in cells(tmp_path / "out" / "table2.md")}["AC"][2]
     worked("reproduce", "table2", *FEW, "--data-root", sets, "--out", tmp_path / "out")
-    again = {row[0]: row for row in cells(tmp_path / "out" / "table2.csv")}
+    again = {row[0]: row for row in cells(tmp_path / "out" / "table2.md")}
     assert again["AC"] == rows["AC"]  # of seed 0 alone, whatever else was measured before
 
 
