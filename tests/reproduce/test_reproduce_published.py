@@ -1,16 +1,20 @@
 """The numbers of the paper's tables, and what follows from them without training."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from command_line import command, worked
 from twincluster.classic import CLASSICS
+from twincluster.derive import check_method
 from twincluster.methods import METHODS
 from twincluster.recipe import load_recipe, recipe_names
 from twincluster.reproduce.command import CONTENTS, SETS
 from twincluster.reproduce.items import ITEMS
 from twincluster.reproduce.published import P_VALUES, published
 from twincluster.reproduce.significance import p_value
+from twincluster.reproduce.trainings import Asked
 
 UNKNOWN = {"ddc", "dhog"}  # docs/peers.md says why
 
@@ -103,3 +107,13 @@ def test_the_network_of_the_paper() -> None:
 )
 def test_mistakes_are_told(words: tuple[object, ...], complaint: str) -> None:
     assert complaint in command("reproduce", *words).complaint
+
+
+@pytest.mark.parametrize("data", SETS)
+def test_every_training_has_settings(data: str) -> None:
+    """A recipe of its name, and nothing there that its method does not know."""
+    trainings = {training.name: training for item in ITEMS.values() for training in item.trainings(data)}
+    assert len(trainings) > 40
+    for name, training in trainings.items():
+        method = check_method(training.config(Asked(data, Path("out")), 0)).method
+        assert name.startswith(method) or (name, method) == ("mice-as-tcc", "mice")
