@@ -17,11 +17,12 @@ from PIL import Image, ImageColor
 from command_line import command, worked
 from twincluster import provenance
 from twincluster.cli import main
-from twincluster.config import differences
+from twincluster.config import differences, make_config
 from twincluster.derive import resolve
 from twincluster.evaluate import score
 from twincluster.images.sources import open_source
 from twincluster.images.store import open_images
+from twincluster.recipe import load_recipe
 from twincluster.report.figures import HUES
 from twincluster.reproduce import running
 from twincluster.reproduce.figures import sweep
@@ -129,6 +130,10 @@ def test_peers_follow_the_set() -> None:
     assert training.recipe == "deepcluster-v2-cifar10"
     config = training.config(Asked("imagenet_dogs", Path("out")), 0)
     assert (config.n_clusters, config.train.image_size) == (15, 96)
+    config = by_own_paper("digits", "dccs").config(Asked("digits", Path("out")), 0)
+    # with the optimiser of digits it diverges
+    assert config.optimiser == make_config(load_recipe("dccs-cifar10").settings).optimiser
+    assert config.train == make_config(load_recipe("digits").settings).train
 
 
 def test_the_sweep_changes_one_setting_at_a_time() -> None:
