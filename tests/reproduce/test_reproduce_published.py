@@ -15,6 +15,7 @@ from twincluster.reproduce.items import ITEMS
 from twincluster.reproduce.published import P_VALUES, published
 from twincluster.reproduce.significance import p_value
 from twincluster.reproduce.trainings import Asked
+from twincluster.reproduce.writing import short
 
 UNKNOWN = {"ddc", "dhog"}  # docs/peers.md says why
 
@@ -117,3 +118,7 @@ def test_every_training_has_settings(data: str) -> None:
     for name, training in trainings.items():
         method = check_method(training.config(Asked(data, Path("out")), 0)).method
         assert name.startswith(method) or (name, method) == ("mice-as-tcc", "mice")
+
+
+def test_shares_are_short() -> None:
+    assert [short(share) for share in (0.906, 1.0, 0.0, -0.012, -0.0004)] == [".906", "1.000", ".000", "-.012", ".000"]

@@ -31,8 +31,8 @@ def write_table(
 
 
 def short(share: float, digits: int = 3) -> str:
-    """.906"""
-    return f"{share:.{digits}f}".removeprefix("0")
+    """.906, and -.012; no sign before what rounds to nothing."""
+    return f"{share:z.{digits}f}".replace("0.", ".", 1)
 
 
 def _in_cell(text: str) -> str:
