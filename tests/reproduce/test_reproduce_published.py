@@ -1,16 +1,21 @@
 """The numbers of the paper's tables, and what follows from them without training."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from command_line import command, worked
 from twincluster.classic import CLASSICS
+from twincluster.derive import check_method
 from twincluster.methods import METHODS
 from twincluster.recipe import load_recipe, recipe_names
 from twincluster.reproduce.command import CONTENTS, SETS
 from twincluster.reproduce.items import ITEMS
 from twincluster.reproduce.published import P_VALUES, published
 from twincluster.reproduce.significance import p_value
+from twincluster.reproduce.trainings import Asked
+from twincluster.reproduce.writing import short
 
 UNKNOWN = {"ddc", "dhog"}  # docs/peers.md says why
 
@@ -82,19 +87,38 @@ def test_the_network_of_the_paper() -> None:
     assert "resnet34 at 32 px: 21.3 million weights" in said
     assert "5 x block of 3 x 3 and 3 x 3" in said
     assert "convolution 7 x 7, stride 2" in worked("reproduce", "figure7", "--data", "stl10").out
+    assert "resnet18 at 32 px" in worked("reproduce", "figure7", "--set", "train.backbone=resnet18").out
 
 
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
         (("tabel3",), "there is no 'tabel3' to reproduce, did you mean 'table3'?"),
-        (("figure2",), "did you mean"),
+        (("figure2",), "a drawing of the method"),
         (("nothing",), "`twincluster reproduce` lists them"),
         (("table3", "--data", "mnist"), "--data is mnist: choose one of cifar10"),
         (("table3", "--data", "cifar"), "did you mean 'cifar10'?"),
         (("table3", "--epochs", 1, "--minutes", 1), "give one of them"),
         (("table3", "--data", "digits", "--set", "tcc.alfa=1"), "no setting 'tcc.alfa'"),
+        (("table3", "--dry-run", "--set", "tcc.alfa=1"), "no setting 'tcc.alfa'"),
+        (("figure4", "--dry-run", "--set", "train.batch_size=64"), "--set makes tcc-batch-80 the same as tcc"),
+        (("figure6", "--data", "digits", "--seeds", 2), "shows the run with seed 0 alone"),
+        (("figure7", "--set", "train.backbone=mlp"), "figure7 shows residual networks"),
     ],
 )
 def test_mistakes_are_told(words: tuple[object, ...], complaint: str) -> None:
     assert complaint in command("reproduce", *words).complaint
+
+
+@pytest.mark.parametrize("data", SETS)
+def test_every_training_has_settings(data: str) -> None:
+    """A recipe of its name, and nothing there that its method does not know."""
+    trainings = {training.name: training for item in ITEMS.values() for training in item.trainings(data)}
+    assert len(trainings) > 40
+    for name, training in trainings.items():
+        method = check_method(training.config(Asked(data, Path("out")), 0)).method
+        assert name.startswith(method) or (name, method) == ("mice-as-tcc", "mice")
+
+
+def test_shares_are_short() -> None:
+    assert [short(share) for share in (0.906, 1.0, 0.0, -0.012, -0.0004)] == [".906", "1.000", ".000", "-.012", ".000"]

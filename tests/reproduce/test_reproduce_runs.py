@@ -7,23 +7,26 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageColor
 
 from command_line import command, worked
 from twincluster import provenance
 from twincluster.cli import main
-from twincluster.config import differences
+from twincluster.config import differences, make_config
 from twincluster.derive import resolve
 from twincluster.evaluate import score
 from twincluster.images.sources import open_source
 from twincluster.images.store import open_images
+from twincluster.recipe import load_recipe
+from twincluster.report.figures import HUES
 from twincluster.reproduce import running
 from twincluster.reproduce.figures import sweep
-from twincluster.reproduce.moons import draw_moons
+from twincluster.reproduce.moons import COLOURS, draw_moons
 from twincluster.reproduce.trainings import Asked, by_own_paper, by_paper
 from twincluster.results import Run
 
@@ -47,8 +50,15 @@ def sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def cells(file: Path) -> list[list[str]]:
-    with file.open(encoding="utf-8", newline="") as lines:
-        return list(csv.reader(lines))
+    """Of a table in Markdown, without the line below its head."""
+    lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
+    return [line[2:-2].split(" | ") for line in lines if "---" not in line]
+
+
+def has_colours(file: Path, colours: Sequence[str]) -> bool:
+    with Image.open(file) as picture:
+        seen = {colour for _, colour in picture.convert("RGB").getcolors(1 << 24)}
+    return all(ImageColor.getrgb(colour) in seen for colour in colours)
 
 
 def test_a_table_beside_what_was_published(sets: Path, tmp_path: Path) -> None:
@@ -56,7 +66,7 @@ def test_a_table_beside_what_was_published(sets: Path, tmp_path: Path) -> None:
     assert "6 of 6: twincluster fit cifar10 --recipe paper-cifar10" in said
     hardware = provenance.read(tmp_path / "out" / "tcc-0").told()["hardware"]
     assert f"measured with seeds 0 to 1: mean (lowest to highest), on {hardware}\n" in said
-    head, *rows = cells(tmp_path / "out" / "table5.csv")
+    head, *rows = cells(tmp_path / "out" / "table5.md")
     assert head[:3] == ["", "published, CIFAR-10", "measured, cifar10"]
     assert [row[:2] for row in rows] == [
         ["DeepCluster-V2", ".727 / .652 / .589"], ["SwAV", ".796 / .711 / .649"], ["TCC", ".906 / .790 / .733"],
@@ -67,14 +77,18 @@ def test_a_table_beside_what_was_published(sets: Path, tmp_path: Path) -> None:
     low, high = sorted(score(truth, clusters).acc for clusters in found)
     assert rows[2][2].startswith(f"{(low + high) / 2:.3f} ({low:.3f} to {high:.3f})".replace("0.", "."))
     assert rows[2][3] == "2"
+    with (tmp_path / "out" / "table5.csv").open(encoding="utf-8", newline="") as file:
+        numbers = {row["name"]: row for row in csv.DictReader(file)}["TCC"]
+    assert (numbers["published_nmi"], numbers["seeds"], numbers["epochs"]) == ("0.79", "2", "2")
+    assert (float(numbers["acc_min"]), float(numbers["acc_max"])) == (low, high)
+    assert float(numbers["acc_mean"]) == pytest.approx((low + high) / 2)
     assert (tmp_path / "out" / "table5.md").read_text() in said + "\n"
 
 
 def test_runs_are_kept_and_shared(sets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few = (*FEW, "--data-root", sets, "--out", tmp_path / "out")
     worked("reproduce", "figure5", *few)
-    with Image.open(tmp_path / "out" / "figure5.png") as picture:
-        assert len(picture.convert("RGB").getcolors(1 << 24)) > 4  # axes, and a hue for each method
+    assert has_colours(tmp_path / "out" / "figure5.png", HUES[:2])  # a hue for each method
     monkeypatch.setattr(running, "run_child", lambda command: pytest.fail("it was trained already"))
     for name in ("figure3", "figure6"):
         assert "(kept)" in worked("reproduce", name, *few).out
@@ -87,8 +101,12 @@ def test_runs_are_kept_and_shared(sets: Path, tmp_path: Path, monkeypatch: pytes
 def test_what_fails_is_a_note(sets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "run_child", lambda command: 2 if "swav-cifar10" in command else main(command[3:]))
     worked("reproduce", "table5", *FEW, "--data-root", sets, "--out", tmp_path / "out")
-    rows = {row[0]: row for row in cells(tmp_path / "out" / "table5.csv")}
+    rows = {row[0]: row for row in cells(tmp_path / "out" / "table5.md")}
     assert rows["SwAV"][2:] == ["-", "", "", "seed 0 failed with status 2"]
+    assert (
+        "SwAV,0.796,0.711,0.649,0,,,,,,,,,,,,seed 0 failed with status 2\n"
+        in (tmp_path / "out" / "table5.csv").read_text()
+    )
     assert rows["TCC"][5] == ""
     monkeypatch.setattr(running, "run_child", lambda command: 2)
     complaint = command("reproduce", "figure6", *FEW, "--data-root", sets, "--out", tmp_path / "none").complaint
@@ -112,6 +130,10 @@ def test_peers_follow_the_set() -> None:
     assert training.recipe == "deepcluster-v2-cifar10"
     config = training.config(Asked("imagenet_dogs", Path("out")), 0)
     assert (config.n_clusters, config.train.image_size) == (15, 96)
+    config = by_own_paper("digits", "dccs").config(Asked("digits", Path("out")), 0)
+    # with the optimiser of digits it diverges
+    assert config.optimiser == make_config(load_recipe("dccs-cifar10").settings).optimiser
+    assert config.train == make_config(load_recipe("digits").settings).train
 
 
 def test_the_sweep_changes_one_setting_at_a_time() -> None:
@@ -135,27 +157,49 @@ def test_commands_for_a_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert not (tmp_path / "runs").exists()
 
 
+def test_commands_for_a_queue_go_on_with_what_was_begun(sets: Path, tmp_path: Path) -> None:
+    few = ("figure5", *FEW, "--data-root", sets, "--out", tmp_path / "a folder")
+    first, second = worked("reproduce", *few, "--dry-run").out.splitlines()
+    assert main(shlex.split(first)[1:]) == 0
+    (tmp_path / "a folder" / "tcc-0" / "assignments.csv").unlink()  # as if it had been interrupted
+    assert worked("reproduce", *few, "--dry-run").out.splitlines() == [f"{first} --resume", second]
+    assert main([*shlex.split(first)[1:], "--resume"]) == 0
+    assert worked("reproduce", *few, "--dry-run").out.splitlines() == [second]
+    complaint = command("reproduce", *few, "--dry-run", "--set", "tcc.alpha=0.25").complaint
+    assert "tcc.alpha says nothing to the method mice" in complaint
+    complaint = command("reproduce", *few, "--dry-run", "--set", "augment.flip=0").complaint
+    assert "was trained with another augment.flip" in complaint
+
+
 def test_classics_stand_in_table_2(sets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "run_child", lambda command: 2)  # twenty trainings are not what this is about
     worked("reproduce", "table2", *FEW, "--data-root", sets, "--out", tmp_path / "out")
-    rows = {row[0]: row for row in cells(tmp_path / "out" / "table2.csv")}
+    rows = {row[0]: row for row in cells(tmp_path / "out" / "table2.md")}
     assert rows["AC"][1] == ".228 / .105 / .065"
     assert 0.1 <= float(rows["AC"][2].split(" / ")[0]) <= 1
     assert rows["DDC"][5].startswith("there is no such method")
     assert rows["twincluster, by default"][1] == "-"
+    worked("reproduce", "table2", *FEW, "--seeds", 2, "--data-root", sets, "--out", tmp_path / "out")
+    assert " to " in {row[0]: row for row in cells(tmp_path / "out" / "table2.md")}["AC"][2]
+    worked("reproduce", "table2", *FEW, "--data-root", sets, "--out", tmp_path / "out")
+    again = {row[0]: row for row in cells(tmp_path / "out" / "table2.md")}
+    assert again["AC"] == rows["AC"]  # of seed 0 alone, whatever else was measured before
 
 
 def test_data_sets(sets: Path, tmp_path: Path) -> None:
     said = worked("reproduce", "table1", "--data", "cifar10", "--data-root", sets, "--out", tmp_path / "out").out
     assert "| CIFAR-10 | 60,000 | 10 | 32 | 40 | 10 | 8 |" in said
     assert "STL-10" not in said
+    said = worked("reproduce", "table1", "--data", "digits", "--out", tmp_path / "out").out
+    assert "| digits | - | - | - | 1,797 | 10 | 8 |" in said
+    said = worked("reproduce", "table1", "--data", "imagenet10", "--data-root", sets, "--out", tmp_path / "out").out
+    assert "| ImageNet-10 | 13,000 | 10 | 96 | - | - | - |\n\nimagenet10 is made from ImageNet" in said
 
 
 def test_two_moons(tmp_path: Path) -> None:
     said = draw_moons(Asked("cifar10", tmp_path), points=60)
     assert "twin-contrast clustering: ARI " in said
-    with Image.open(tmp_path / "figure1.png") as picture:
-        assert len(picture.convert("RGB").getcolors(1 << 24)) > 4  # both clusters, their regions and the paper
+    assert has_colours(tmp_path / "figure1.png", COLOURS)  # both clusters
 
 
 def test_an_interrupt_saves_and_the_same_command_goes_on(tmp_path: Path) -> None:
@@ -171,7 +215,7 @@ def test_an_interrupt_saves_and_the_same_command_goes_on(tmp_path: Path) -> None
         os.killpg(child.pid, signal.SIGINT)  # as a terminal does
         said = child.communicate(timeout=120)[1]
     assert child.returncode == 130, said
-    assert "interrupted; the same command goes on" in said
+    assert "interrupted; the same `twincluster reproduce` goes on" in said
     done = subprocess.run(typed, cwd=tmp_path, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     assert "(kept)" not in done.stdout

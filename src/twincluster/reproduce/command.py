@@ -28,6 +28,7 @@ CONTENTS = {
 }
 SETS = ("cifar10", "cifar100", "stl10", "imagenet10", "imagenet_dogs", "tiny_imagenet", "digits")
 NO_SET = ("table1", "table6", "figure1")  # which are not about one of them
+ONE_RUN = ("figure3", "figure5", "figure6")  # which show seed 0 alone
 FIGURES = ("figure1", "figure3", "figure4", "figure5", "figure6")  # which are drawn
 
 
@@ -79,9 +80,13 @@ def reproduce(
         print("\n".join(f"{known:10}{about}" for known, about in CONTENTS.items()))
         print("\ntwincluster reproduce NAME makes one; --data digits rehearses it on a small set")
         return
+    if name == "figure2":
+        raise InputError("figure2 is a drawing of the method: docs/method.md takes its place")
     if name not in CONTENTS:
         hint = closest(name, CONTENTS) or ": `twincluster reproduce` lists them"
         raise InputError(f"there is no {name!r} to reproduce{hint}")
+    if name in ONE_RUN and seeds > 1:
+        raise InputError(f"{name} shows the run with seed 0 alone: leave --seeds out")
     how_long(epochs, minutes)  # refuses both
     chosen = _chosen_set(name, data)
     if name in FIGURES:
@@ -90,7 +95,7 @@ def reproduce(
         check_installed(name)
 
     from twincluster.reproduce.items import ITEMS
-    from twincluster.reproduce.running import carry_out, is_finished
+    from twincluster.reproduce.running import carry_out, commands_left
     from twincluster.reproduce.trainings import Asked
 
     out = out or Path("runs") / ("reproduce" if name in NO_SET else f"reproduce-{chosen}")
@@ -98,9 +103,8 @@ def reproduce(
     item = ITEMS[name]
     trainings = item.trainings(chosen)
     if dry_run:
-        commands = (training.command(asked, seed) for training in trainings for seed in range(seeds)
-                    if not is_finished(training.folder(asked, seed)))  # fmt: skip
-        print("\n".join(map(shlex.join, commands)))
+        for command in commands_left(trainings, asked):
+            print(shlex.join(command))
         return
     outcomes = carry_out(trainings, asked, lambda line: print(line, flush=True)) if trainings else {}
     print("\n" * bool(trainings) + item.make(asked, outcomes))

@@ -23,6 +23,7 @@ COLOURS = ("#2a6f97", "#e07a3f")
 
 def draw_moons(asked: Asked, points: int = POINTS) -> str:
     """What k-means and the estimator make of them, and of the plane around; takes about ten seconds."""
+    asked.out.mkdir(parents=True, exist_ok=True)
     places, moons = make_moons(points, noise=0.05, random_state=0)
     models = {
         "k-means": KMeans(n_clusters=2, n_init=10, random_state=0).fit(places),
@@ -36,7 +37,6 @@ def draw_moons(asked: Asked, points: int = POINTS) -> str:
         _shade(place, model, places)
         place.scatter(*places.T, c=[COLOURS[label] for label in model.labels_], s=8)
     axes[0].scatter(*models["k-means"].cluster_centers_.T, c="black", marker="x", s=60)
-    asked.out.mkdir(parents=True, exist_ok=True)
     save_figure(figure, asked.out / "figure1")
     return "\n".join([*lines, f"drawn to {asked.out / 'figure1'}.png and .svg"])
 

@@ -8,19 +8,19 @@ import torch
 from torch import Tensor, nn
 
 from twincluster.backbones import ResNet, build_backbone, flops
-from twincluster.config import make_config
-from twincluster.recipe import load_recipe
-from twincluster.reproduce.trainings import Asked, paper_recipe
+from twincluster.errors import InputError
+from twincluster.reproduce.trainings import Asked, by_paper
 
 FOOT = "convolutions have batch-norm and then ReLU, the last one of a block after its shortcut is added, and no bias"
 
 
 def describe_network(asked: Asked) -> str:
     """A line for each layer of the stem, for blocks that are alike, and for what follows them."""
-    config = make_config(load_recipe(paper_recipe(asked.data)).settings)
+    config = by_paper(asked.data).config(asked, seed=0)
     side, name = config.train.image_size, config.train.backbone
     backbone = build_backbone(name, side=side, n_inputs=3).to("meta").eval()
-    assert isinstance(backbone, ResNet), "the paper's, and the small one of digits"
+    if not isinstance(backbone, ResNet):
+        raise InputError(f"train.backbone is {name}: figure7 shows residual networks, such as resnet18")
     assert isinstance(backbone.stem, nn.Sequential)
     assert isinstance(backbone.stages, nn.Sequential)
     x, lines = torch.empty(1, 3, side, side, device="meta"), []
@@ -58,4 +58,4 @@ def _size(x: Tensor) -> str:
 def _joined(lines: list[tuple[str, str]]) -> list[str]:
     """Layers that are alike in one line, with how many there are."""
     counted = [(*line, len(list(group))) for line, group in groupby(lines)]
-    return [f"  {f'{count} x {what}' if count > 1 else what:42}{size}" for what, size, count in counted]
+    return [f"  {f'{count} x {what}' if count > 1 else what:48}{size}" for what, size, count in counted]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from twincluster.child import run_child
-from twincluster.config import differences
+from twincluster.config import Config, differences
 from twincluster.derive import resolve
 from twincluster.errors import InputError
 from twincluster.evaluate import Scores, score
@@ -35,31 +35,47 @@ Outcomes = Mapping[str, Mapping[int, Finished | str]]  # by name and seed: what 
 
 def carry_out(trainings: Sequence[Training], asked: Asked, say: Callable[[str], None]) -> Outcomes:
     """One after the other. A failure is noted and the next one begins."""
+    cells = _checked(trainings, asked)
     listing = open_source(asked.data, root=asked.root)
-    cells = [(training, seed) for training in trainings for seed in range(asked.seeds)]
-    for training, seed in cells:
-        _refuse_others(training, seed, asked, listing)  # before hours of work
     asked.out.mkdir(parents=True, exist_ok=True)
     outcomes: dict[str, dict[int, Finished | str]] = {}
     for number, (training, seed) in enumerate(cells, start=1):
-        command = training.command(asked, seed)
-        kept = is_finished(training.folder(asked, seed))
+        folder, command = training.folder(asked, seed), _command(training, asked, seed)
+        kept = _is_finished(folder)
         say(f"{number} of {len(cells)}: {shlex.join(command)}{' (kept)' if kept else ''}")
-        status = 0 if kept else _status_of(command, training.folder(asked, seed))
-        outcome = _read(training.folder(asked, seed), listing) if status == 0 else f"failed with status {status}"
+        status = 0 if kept else _status_of(command)
+        outcome = _read(folder, listing) if status == 0 else f"failed with status {status}"
         outcomes.setdefault(training.name, {})[seed] = outcome
     return outcomes
 
 
-def is_finished(folder: Path) -> bool:
-    return (folder / "assignments.csv").is_file()
+def commands_left(trainings: Sequence[Training], asked: Asked) -> list[list[str]]:
+    """Of the trainings that are not finished. What `carry_out` would refuse is refused; the data need not be here."""
+    return [
+        _command(training, asked, seed)
+        for training, seed in _checked(trainings, asked)
+        if not _is_finished(training.folder(asked, seed))
+    ]
 
 
-def _refuse_others(training: Training, seed: int, asked: Asked, listing: Listing) -> None:
-    """A run that is there must be of the very training that is asked for. Wrong settings are told here, too."""
-    folder, config = training.folder(asked, seed), training.config(asked, seed)
-    if not (folder / "config.json").is_file():
-        return
+def _checked(trainings: Sequence[Training], asked: Asked) -> list[tuple[Training, int]]:
+    """Each training with each seed, after a look for what would make hours of work useless."""
+    configs = [training.config(asked, 0) for training in trainings]  # which refuses wrong settings
+    for number, config in enumerate(configs):
+        if (first := configs.index(config)) != number:
+            same = f"{trainings[number].name} the same as {trainings[first].name}"
+            raise InputError(f"--set makes {same}: leave out the setting in which they differ")
+    cells = [(training, seed) for training in trainings for seed in range(asked.seeds)]
+    begun = [cell for cell in cells if _is_begun(cell[0].folder(asked, cell[1]))]
+    if begun:
+        listing = open_source(asked.data, root=asked.root)
+        for training, seed in begun:
+            _refuse_other(training.folder(asked, seed), training.config(asked, seed), listing)
+    return cells
+
+
+def _refuse_other(folder: Path, config: Config, listing: Listing) -> None:
+    """A run that is there must be of the very training that is asked for."""
     config = with_image_size(config, listing)
     wanted = resolve(config, open_for(config, listing))
     changed = [name for name in differences(Run.open(folder).read_config()[0], wanted) if name not in ELSEWHERE]
@@ -67,12 +83,26 @@ def _refuse_others(training: Training, seed: int, asked: Asked, listing: Listing
         raise InputError(f"{folder} was trained with another {', '.join(changed)}: choose another --out, or delete it")
 
 
-def _status_of(command: Sequence[str], folder: Path) -> int:
-    begun = ["--resume"] if (folder / "config.json").is_file() else []
+def _is_begun(folder: Path) -> bool:
+    return (folder / "config.json").is_file()
+
+
+def _is_finished(folder: Path) -> bool:
+    return (folder / "assignments.csv").is_file()
+
+
+def _command(training: Training, asked: Asked, seed: int) -> list[str]:
+    """What one would type now: a run that was interrupted goes on."""
+    folder = training.folder(asked, seed)
+    goes_on = _is_begun(folder) and not _is_finished(folder)
+    return [*training.command(asked, seed), *(["--resume"] if goes_on else [])]
+
+
+def _status_of(command: Sequence[str]) -> int:
     try:
-        return run_child([sys.executable, "-m", *command, *begun])
+        return run_child([sys.executable, "-m", *command])
     except KeyboardInterrupt:
-        raise KeyboardInterrupt("interrupted; the same command goes on where it stopped") from None
+        raise KeyboardInterrupt("interrupted; the same `twincluster reproduce` goes on where it stopped") from None
 
 
 def _read(folder: Path, listing: Listing) -> Finished:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from twincluster import provenance
 from twincluster.bench.methods import Asked as Compared
@@ -18,6 +19,12 @@ from twincluster.reproduce.trainings import Asked, Training, by_default, by_own_
 from twincluster.reproduce.writing import Line, short, write_table
 
 OURS = "twincluster, by default"
+NUMBERS = (
+    "name", *(f"published_{score}" for score in SCORES), "seeds",
+    *(f"{score}_{kind}" for score in SCORES for kind in ("mean", "min", "max")), "epochs", "minutes", "note",
+)  # fmt: skip
+Given = Sequence[float | None]  # ACC, NMI and ARI, as far as they were published
+NO_SCORES = (None,) * len(SCORES)
 
 
 def rows_of(table: int, data: str) -> list[Published]:
@@ -44,10 +51,11 @@ def compare(table: int, asked: Asked, outcomes: Outcomes) -> str:
     classics = [row.method for row in rows if row.method in CLASSICS]
     measured = _by_methods(outcomes) | (_by_classics(classics, asked) if classics else {})
     head = ("", f"published, {SETS[shown][0]}", f"measured, {asked.data}", "epochs", "minutes", "note")
-    body = [_cells(row, shown, measured.get(row.method)) for row in rows]
+    of_rows = [(row.name, row.scores.get(shown, NO_SCORES), measured.get(row.method, UNKNOWN)) for row in rows]
     seeds = "seed 0" if asked.seeds == 1 else f"seeds 0 to {asked.seeds - 1}: mean (lowest to highest)"
     title = f"ACC / NMI / ARI; measured with {seeds}{_hardware(outcomes)}"
-    return write_table(asked, f"table{table}", title, [head, *body])
+    lines, numbers = [head, *(_cells(*one) for one in of_rows)], [NUMBERS, *(_numbers(*one) for one in of_rows)]
+    return write_table(asked, f"table{table}", title, lines, numbers)
 
 
 def _hardware(outcomes: Outcomes) -> str:
@@ -67,6 +75,9 @@ class Measured:
     note: str = ""
 
 
+UNKNOWN = Measured((), note="there is no such method here, see docs/peers.md")
+
+
 def _by_methods(outcomes: Outcomes) -> dict[str, Measured]:
     measured = {}
     for name, by_seed in outcomes.items():
@@ -84,23 +95,30 @@ def _by_methods(outcomes: Outcomes) -> dict[str, Measured]:
 
 def _by_classics(names: Sequence[str], asked: Asked) -> dict[str, Measured]:
     """On pixels, by `bench methods`, which keeps what it has found."""
-    table = measure(Compared(asked.data, seeds=asked.seeds, methods=names, out=asked.out / "classics", root=asked.root))
-    results = {row.name.partition(" on ")[0]: row for row in table.rows}
+    job = Compared(asked.data, seeds=asked.seeds, methods=names, out=asked.out / "classics", root=asked.root)
+    table = measure(job, partial(print, flush=True))
+    rows = {row.name.partition(" on ")[0]: row for row in table.rows}
     measured = {}
     for name in names:
-        row = results[TITLES[name]]
-        scores = tuple((result.acc, result.nmi, result.ari) for result in row.results.values())
+        row = rows[TITLES[name]]
+        results = (row.results[seed] for seed in range(asked.seeds) if seed in row.results)  # it may have more of them
+        scores = tuple((result.acc, result.nmi, result.ari) for result in results)
         measured[name] = Measured(scores, note="; ".join(filter(None, ("on pixels", row.note()))))
     return measured
 
 
-def _cells(row: Published, data: str, measured: Measured | None) -> Line:
-    given = row.scores.get(data, (None,) * len(SCORES))
-    told = " / ".join("-" if share is None else short(share) for share in given)
-    told = told if any(share is not None for share in given) else "-"
-    if measured is None:
-        return row.name, told, "-", "", "", "there is no such method here, see docs/peers.md"
-    return row.name, told, _spread(measured.scores), measured.epochs, measured.minutes, measured.note
+def _cells(name: str, given: Given, measured: Measured) -> Line:
+    """For readers."""
+    told = " / ".join("-" if share is None else short(share) for share in given) if any(given) else "-"
+    return name, told, _spread(measured.scores), measured.epochs, measured.minutes, measured.note
+
+
+def _numbers(name: str, given: Given, measured: Measured) -> list[object]:
+    """The same for programs: not rounded, and one in each cell. None is an empty cell."""
+    by_score = list(zip(*measured.scores, strict=True)) or [()] * len(SCORES)
+    over_seeds = [of(values) if values else None for values in by_score for of in (statistics.fmean, min, max)]
+    seeds = len(measured.scores)
+    return [name, *given, seeds, *over_seeds, measured.epochs, measured.minutes, measured.note]
 
 
 def _spread(of_seeds: tuple[tuple[float, ...], ...]) -> str:

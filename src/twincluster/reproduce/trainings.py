@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from twincluster.config import Config, parse_overrides
+from twincluster.config import Config, make_config, parse_overrides
 from twincluster.options import configure, how_long
 from twincluster.recipe import load_recipe, recipe_names
 
@@ -62,11 +62,12 @@ def by_paper(data: str, method: str = "tcc", name: str = "", settings: tuple[str
 
 def by_own_paper(data: str, method: str) -> Training:
     """A peer with the settings of its own recipe, which is for CIFAR-10, at the size and number of this set."""
-    if data == "digits":
-        return Training(method, "digits", method)
+    recipe = f"{method.replace('_', '-')}-cifar10"
+    if data == "digits":  # which all but its optimiser is too large for
+        optimiser = asdict(make_config(load_recipe(recipe).settings).optimiser)
+        return Training(method, data, method, tuple(f"optimiser.{name}={value}" for name, value in optimiser.items()))
     paper = load_recipe(paper_recipe(data)).settings
     fitting = (f"n_clusters={paper['n_clusters']}", f"train.image_size={paper['train']['image_size']}")
-    recipe = f"{method.replace('_', '-')}-cifar10"
     return Training(method, recipe, settings=() if data == "cifar10" else fitting)
 
 
