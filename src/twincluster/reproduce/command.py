@@ -56,7 +56,7 @@ def reproduce(
         table1 to table6, figure1 or figure3 to figure7; left out, they are listed. Figure 2 is a drawing of the method.
     data
         cifar10, cifar100, stl10, imagenet10, imagenet_dogs, tiny_imagenet, or digits, on which all can be rehearsed
-        without a GPU in half a minute a training. Left out, the set that the paper has.
+        without a GPU in about a minute a training. Left out, the set that the paper has.
     seeds
         How often each training is done, with the seeds 0, 1, 2 and so on.
     epochs
