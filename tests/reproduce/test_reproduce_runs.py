@@ -166,7 +166,7 @@ def test_commands_for_a_queue_go_on_with_what_was_begun(sets: Path, tmp_path: Pa
     assert main([*shlex.split(first)[1:], "--resume"]) == 0
     assert worked("reproduce", *few, "--dry-run").out.splitlines() == [second]
     complaint = command("reproduce", *few, "--dry-run", "--set", "tcc.alpha=0.25").complaint
-    assert "tcc.alpha says nothing to the method mice" in complaint
+    assert "tcc.alpha has no effect on the method mice" in complaint
     complaint = command("reproduce", *few, "--dry-run", "--set", "augment.flip=0").complaint
     assert "was trained with another augment.flip" in complaint
 
