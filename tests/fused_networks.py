@@ -1,6 +1,6 @@
 """Residual networks with the fused kernels and with torch's layers, and how far apart their results are.
 
-As a script, which test_fused.py runs in a process of its own, it prints that for the CPU, where Triton interprets.
+As a script, which kernels/test_fused.py runs in a process of its own, it prints that for the CPU, where Triton interprets.
 """
 
 import copy
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from small_runs import make
 from twincluster.backbones import BasicBlock, Bottleneck, ResNet, _stem, build_backbone
-from twincluster.batch_norm import BatchNorm2d
+from twincluster.parallel.batch_norm import BatchNorm2d
 
 NAMES = ("small", "bottleneck", "odd stem")
 WITH_POOL = 96  # px from which the stem has a max-pooling
@@ -70,15 +70,15 @@ def difference_for_images(name: str, device: str) -> float:
 
 def use_small_tiles() -> None:
     """So that each kernel has to go round its loop, as it does for images in earnest."""
-    from twincluster import norm_kernels, stem_kernels  # which import Triton
+    from twincluster.kernels import norm, stem  # which import Triton
 
-    stem_kernels.PROGRAMS, stem_kernels.TILE["M"], stem_kernels.BACK_TILE["M"] = 3, 16, 16
-    norm_kernels.PROGRAMS, norm_kernels.SUM_TILE["M"], norm_kernels.PARTS_TILE["P"] = 3, 16, 2
+    stem.PROGRAMS, stem.TILE["M"], stem.BACK_TILE["M"] = 3, 16, 16
+    norm.PROGRAMS, norm.SUM_TILE["M"], norm.PARTS_TILE["P"] = 3, 16, 2
 
 
 def deviation(mean: float) -> float:
     """Relative difference of the deviation by channel where it is small beside the mean."""
-    from twincluster.norm_kernels import settle
+    from twincluster.kernels.norm import settle
 
     x = (mean + torch.randn(16, 8, 4, 4)).contiguous(memory_format=torch.channels_last)
     return apart([1 / settle(x, nn.BatchNorm2d(8, eps=0)).channels[1]], [x.double().std((0, 2, 3), correction=0)])

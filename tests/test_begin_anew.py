@@ -10,10 +10,10 @@ import pytest
 from command_line import TINY, Done, colours, command, worked
 from small_runs import AtCall, Diary, rows
 from twincluster import TwinContrastClustering, pipeline, provenance
+from twincluster.cli.exits import resumable
 from twincluster.config import make_config
 from twincluster.engine import Trainer
 from twincluster.errors import InputError
-from twincluster.exits import resumable
 from twincluster.images.sources import open_source
 from twincluster.results import Run
 

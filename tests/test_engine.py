@@ -15,7 +15,7 @@ from twincluster.engine import Trainer
 from twincluster.images import feed as feed_module
 from twincluster.methods import METHODS
 from twincluster.methods.base import Batch, Method
-from twincluster.optimiser import make_optimiser
+from twincluster.training.optimiser import make_optimiser
 
 
 def take_steps(trainer: Trainer, count: int, rate: float = 0.05) -> None:

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from small_runs import KINDS, Diary, assert_equal_state, images_of, make, pictures, train
-from twincluster import checkpoint, engine
+from twincluster import engine
 from twincluster.errors import InputError
 from twincluster.results import Run
-from twincluster.schedule import learning_rate
+from twincluster.training import checkpoint
+from twincluster.training.schedule import learning_rate
 
 
 def test_rate_and_progress_follow_the_schedule() -> None:

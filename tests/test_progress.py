@@ -19,7 +19,7 @@ from twincluster import progress
 from twincluster.errors import InputError
 from twincluster.progress import LINE_SECONDS, Progress
 from twincluster.results import Run
-from twincluster.schedule import duration
+from twincluster.training.schedule import duration
 
 LINE = r"training: \d+%, (\d+ min )?\d+ s left; epoch \d+: loss [\d.]+, confidence [\d.]+, views agree [\d.]+"
 

@@ -31,12 +31,13 @@ from small_runs import (
     train,
     without_seconds,
 )
-from twincluster import checkpoint, cli, pipeline
+from twincluster import cli, pipeline
 from twincluster.config import Config, make_config, parse_overrides
 from twincluster.engine import Trainer
 from twincluster.errors import InputError
 from twincluster.images.sources import Listing, open_source
 from twincluster.results import Run
+from twincluster.training import checkpoint
 
 METHODS = ("anchored", "tcc")
 OFTEN = "train.checkpoint_minutes=0"  # a checkpoint after every step

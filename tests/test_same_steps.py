@@ -21,12 +21,12 @@ from torch import Tensor, nn
 from small_runs import images_of, pictures, small_config
 from twincluster import draws
 from twincluster.backbones import BACKBONES, Backbone, conv
-from twincluster.batch_norm import BatchNorm2d
 from twincluster.config import Config
 from twincluster.engine import Reporter, Trainer
 from twincluster.images.augment import N_DRAWS, augment_images
 from twincluster.methods import heads
 from twincluster.methods.anchored import Anchored
+from twincluster.parallel.batch_norm import BatchNorm2d
 
 EPOCHS, PER_EPOCH, BATCH = 4, 5, 8
 STEPS = EPOCHS * PER_EPOCH

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from twincluster.batch_norm import BatchNorm1d, BatchNorm2d, is_divided
 from twincluster.errors import InputError
+from twincluster.parallel.batch_norm import BatchNorm1d, BatchNorm2d, is_divided
 
 SMALL_STEM_SIDE = 64  # up to this many pixels the stem keeps the resolution; above, it divides it by four
 
@@ -57,7 +57,7 @@ def flops(backbone: nn.Module, side: int) -> int:
 class ResNet(Backbone):
     """A stem, stages of residual blocks, and the mean over the remaining pixels."""
 
-    fused = False  # whether to train with the kernels of fused.py, which want a GPU and channels-last
+    fused = False  # whether to train with the kernels of kernels/fused.py, which want a GPU and channels-last
 
     def __init__(self, stem: nn.Module, stages: nn.Module, n_features: int) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class ResNet(Backbone):
 
     def maps(self, x: Tensor) -> Tensor:
         if self.fused and self.training and not is_divided(self):
-            from twincluster.fused import pixels  # which imports Triton
+            from twincluster.kernels.fused import pixels  # which imports Triton
 
             x = pixels(self, x)
         else:

@@ -77,7 +77,7 @@ class Train:
     components: int = 0  # rows only: their first principal components instead of the rows; 0: the rows
     device: str = "auto"  # auto, cpu or cuda
     precision: Precision = "auto"  # auto: bf16 backbone on CUDA; losses are always float32
-    compile: bool = True  # CUDA only: fuse losses and augmentation before a step is captured (networks: fused.py)
+    compile: bool = True  # CUDA only: fuse losses and augmentation before a step is captured (networks: see kernels/)
     checkpoint_minutes: float = 3.0  # how often the resume state is written
     parts: int = 0  # in which a batch passes the network, one after the other; 0: as few as the GPU's memory allows
 
@@ -119,7 +119,7 @@ class Anchored:
     hidden: int = 2048  # width of projector and predictor; 0: neither, both tracks see the backbone's features
     ema: tuple[float, float] = (0.99, 0.9995)  # momentum at the start and at the end of the run, by cosine between
     shrinkage: float = 0.3  # of the whitening before k-means; a large number leaves the features as they are
-    balance: float = 0.0  # of sizes: 1 all equal, 0 as k-means has them, down to -1 as uneven as the data (sizes.py)
+    balance: float = 0.0  # of sizes: 1 all equal, 0 as k-means has them, -1 as uneven as the data (clusters/sizes.py)
     cluster_weight: float = 0.1  # of the cluster track: contrast of batch representations r_k
     cluster_temperature: float = 0.5  # of the contrast in the cluster track
     cluster_start: float = 0.3  # share of the run after which the cluster track begins

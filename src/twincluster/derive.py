@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from twincluster.backbones import BACKBONES
-from twincluster.choose import FEWEST_PER_CLUSTER
+from twincluster.clusters.choose import FEWEST_PER_CLUSTER
+from twincluster.clusters.sizes import check_parts
 from twincluster.config import Config, Precision, Train, make_config, own_settings
 from twincluster.encoders import load_encoder
 from twincluster.errors import InputError
@@ -18,7 +19,6 @@ from twincluster.memory import queue_size
 from twincluster.methods import find_method
 from twincluster.methods.base import DataShape
 from twincluster.methods.tcc import Tcc
-from twincluster.sizes import check_parts
 
 STATISTICS_SAMPLE = 10_000  # samples that mean and standard deviation are computed from
 STATISTICS_PIXELS = 2**22  # held at once

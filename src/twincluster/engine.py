@@ -1,8 +1,7 @@
 """The one training loop. It draws batches, descends a method's loss, keeps its memory, and records what happens.
 
-On a CPU a step runs eagerly in float32. On CUDA the same step is compiled and captured as one graph, which the host
-only replays: it waits for the device once per epoch. Several processes each run this loop in step with the others
-(processes.py). Read `Trainer.run`, then `Trainer.step`.
+On a CPU a step runs eagerly in float32; on CUDA the same step is one captured graph, and the host waits for it once per
+epoch. Several processes run this loop in step (parallel/processes.py). Read `Trainer.run`, then `Trainer.step`.
 """
 
 from __future__ import annotations
@@ -15,24 +14,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from twincluster import checkpoint, draws
+from twincluster import draws
+from twincluster.clusters.neighbours import Neighbours, rotate
 from twincluster.config import Config
 from twincluster.derive import data_shape
 from twincluster.images.augment import N_DRAWS, augment_images, augment_rows
 from twincluster.images.feed import Feed
 from twincluster.images.store import Images
 from twincluster.inference import embed
-from twincluster.interrupts import noted
 from twincluster.methods import find_method
 from twincluster.methods.base import Batch, Method, Network
 from twincluster.methods.checked import checked, checked_numbers
-from twincluster.neighbours import Neighbours, rotate
-from twincluster.optimiser import make_optimiser
-from twincluster.processes import ALONE, Processes, join
-from twincluster.record import Record, health_of, refuse_divergence
-from twincluster.rehearsal import captured
+from twincluster.parallel.processes import ALONE, Processes, join
 from twincluster.results import Run
-from twincluster.schedule import Clock, learning_rate
+from twincluster.training import checkpoint
+from twincluster.training.interrupts import noted
+from twincluster.training.optimiser import make_optimiser
+from twincluster.training.record import Record, health_of, refuse_divergence
+from twincluster.training.rehearsal import captured
+from twincluster.training.schedule import Clock, learning_rate
 
 FIRST_MEETINGS = (10, 100)  # steps at which even a GPU is waited for, to tell how long the run will take
 SETTLED = 0.2  # share of the run before which unhealthy clusters are no cause for a warning

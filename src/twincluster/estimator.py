@@ -23,7 +23,6 @@ from twincluster import inference, provenance
 from twincluster.config import Config
 from twincluster.derive import data_shape, resolve, resolve_device
 from twincluster.disk import is_taken
-from twincluster.drift import Reference
 from twincluster.encoders import wrap_module
 from twincluster.engine import Trainer
 from twincluster.errors import InputError
@@ -47,6 +46,7 @@ from twincluster.options import (
 from twincluster.pipeline import describe
 from twincluster.progress import Watcher
 from twincluster.results import Assignments, Run
+from twincluster.updates.drift import Reference
 
 
 class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]

@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 
 from twincluster import inference
-from twincluster.corrected import with_edits
 from twincluster.derive import resolve_device
-from twincluster.edit_replay import State
 from twincluster.edits import Edits
+from twincluster.edits.corrected import with_edits
+from twincluster.edits.replay import State
 from twincluster.errors import InputError
 from twincluster.findings import own_source, reopen
 from twincluster.images.inputs import File, Member

@@ -12,14 +12,12 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from twincluster import checkpoint, inference, provenance
-from twincluster.allocator import keep_freed
-from twincluster.choose import Choice
+from twincluster import inference, provenance
+from twincluster.clusters.choose import Choice
 from twincluster.config import Config, differences, flatten
-from twincluster.corrected import corrected
 from twincluster.derive import check_method, data_shape, resolve
-from twincluster.drift import Reference
 from twincluster.edits import FILE as EDITS
+from twincluster.edits.corrected import corrected
 from twincluster.encoders import load_encoder
 from twincluster.engine import Reporter, Trainer
 from twincluster.errors import InputError
@@ -30,8 +28,11 @@ from twincluster.known import stamps_of, write_stamps
 from twincluster.methods.base import Method, Network
 from twincluster.opening import open_for, open_with, refuse_other_weights, with_image_size
 from twincluster.options import Split
-from twincluster.processes import join
+from twincluster.parallel.processes import join
 from twincluster.results import Assignments, Run
+from twincluster.training import checkpoint
+from twincluster.training.allocator import keep_freed
+from twincluster.updates.drift import Reference
 
 FEW_NAMES = 5  # of settings, in a message
 MOST_SIZES = 100  # that are told one by one

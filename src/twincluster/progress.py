@@ -12,11 +12,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, TextIO
 
-from twincluster import launch
 from twincluster.engine import Reporter
 from twincluster.errors import InputError
 from twincluster.options import in_python
-from twincluster.schedule import duration
+from twincluster.parallel import launch
+from twincluster.training.schedule import duration
 
 LINE_SECONDS = 10.0  # between two plain lines
 

@@ -21,8 +21,8 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
 from twincluster.disk import write_atomically
-from twincluster.launch import several
-from twincluster.schedule import duration
+from twincluster.parallel.launch import several
+from twincluster.training.schedule import duration
 
 FILE = "provenance.json"
 _command: ContextVar[str | None] = ContextVar("command", default=None)  # under way; None in Python

@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 import twincluster
-from twincluster.choose import Candidate, Choice, plot
+from twincluster.clusters.choose import Candidate, Choice, plot
 from twincluster.config import Config, make_config
 from twincluster.disk import is_taken, json_lines, strict_json, write_atomically
 from twincluster.errors import InputError

@@ -11,12 +11,12 @@ from edited_runs import untrained_run
 
 from report_runs import made_run  # isort: skip
 from twincluster import inference
-from twincluster.edit_lines import unit
 from twincluster.edits import Edits
+from twincluster.edits.lines import unit
 from twincluster.explorer.library import Library
 from twincluster.images.sources import open_source
 from twincluster.results import Run
-from twincluster.update import update
+from twincluster.updates.update import update
 
 
 def test_a_run_from_python_is_shown_without_pictures(tmp_path: Path) -> None:

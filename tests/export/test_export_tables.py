@@ -13,8 +13,8 @@ from PIL import Image
 
 from command_line import command, worked
 from twincluster import inference
-from twincluster.corrected import with_edits
 from twincluster.edits import Edits
+from twincluster.edits.corrected import with_edits
 from twincluster.findings import reopen
 from twincluster.results import Run
 

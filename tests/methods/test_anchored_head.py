@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from small_runs import make, midway
-from twincluster import assign, sizes
-from twincluster.assign import Clusters
+from twincluster.clusters import assign, sizes
+from twincluster.clusters.assign import Clusters
+from twincluster.clusters.regroup import GROUPS
 from twincluster.methods import anchored
 from twincluster.methods.anchored import Anchored
 from twincluster.methods.base import Batch
-from twincluster.regroup import GROUPS
 
 K = 3
 

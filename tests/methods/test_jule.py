@@ -9,7 +9,8 @@ import torch
 import reference_peers as slow
 from small_peers import KEYS, SAMPLES, N, method_of, small, step, views_of
 from small_runs import images_of, make, pictures, rows, train
-from twincluster import agglomerate, draws
+from twincluster import draws
+from twincluster.clusters import agglomerate
 from twincluster.errors import InputError
 from twincluster.evaluate import score
 from twincluster.methods import jule

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from command_line import command, worked
-from twincluster.classic import CLASSICS
+from twincluster.clusters.classic import CLASSICS
 from twincluster.derive import check_method
 from twincluster.methods import METHODS
 from twincluster.recipe import load_recipe, recipe_names

@@ -21,7 +21,7 @@ from twincluster.engine import Trainer
 from twincluster.images.feed import Feed
 from twincluster.images.sources import open_source
 from twincluster.images.store import Images, open_images
-from twincluster.rehearsal import captured
+from twincluster.training.rehearsal import captured
 
 RESIDENT, STREAMED, READING = "on the device", "streamed from a file", "streamed, no steps"
 GOAL = 0.9

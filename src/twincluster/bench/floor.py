@@ -19,7 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from twincluster.backbones import BasicBlock, Bottleneck
 from twincluster.config import Config
 from twincluster.engine import Trainer
-from twincluster.rehearsal import REHEARSALS, Step, graph
+from twincluster.training.rehearsal import REHEARSALS, Step, graph
 
 # Passes over each value that batch-norm puts out. Forward it is read for the statistics, read again and written, with
 # the activation on the way; backward, value and gradient are read for two sums, read again, and a gradient is written.

@@ -26,7 +26,7 @@ from twincluster.bench.methods_table import Failure, Found, Row, Table
 from twincluster.bench.one_method import Job, code_of, write
 from twincluster.bench.train import title_of
 from twincluster.child import run_child
-from twincluster.classic import CLASSICS
+from twincluster.clusters.classic import CLASSICS
 from twincluster.config import Config, make_config, parse_overrides
 from twincluster.derive import check_method, resolve
 from twincluster.errors import InputError, closest

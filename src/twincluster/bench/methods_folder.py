@@ -13,7 +13,7 @@ from typing import Any
 
 from twincluster.bench.methods_table import Failure, Found
 from twincluster.bench.one_method import Job, Result, checkpoint_of
-from twincluster.classic import TITLES
+from twincluster.clusters.classic import TITLES
 from twincluster.config import flatten
 from twincluster.errors import InputError
 from twincluster.methods import METHODS

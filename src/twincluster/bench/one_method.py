@@ -22,7 +22,7 @@ import torch
 
 from twincluster import inference, pipeline
 from twincluster.bench.train import high_water
-from twincluster.classic import cluster_by
+from twincluster.clusters.classic import cluster_by
 from twincluster.config import Config, make_config
 from twincluster.disk import strict_json, write_atomically
 from twincluster.engine import Reporter

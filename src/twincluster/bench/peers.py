@@ -26,7 +26,7 @@ from twincluster.engine import Trainer
 from twincluster.errors import InputError
 from twincluster.images.store import Images
 from twincluster.methods.base import Method
-from twincluster.rehearsal import Step, captured
+from twincluster.training.rehearsal import Step, captured
 
 OURS, EAGER, PLAIN = "twincluster", "the same, eager", "plain loop, torchvision v2"
 GOALS = {EAGER: 2, PLAIN: 5}

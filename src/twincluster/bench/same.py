@@ -24,7 +24,7 @@ from twincluster.config import Config, Precision
 from twincluster.engine import Trainer
 from twincluster.images.store import Images
 from twincluster.methods.anchored import Anchored
-from twincluster.rehearsal import Step, captured
+from twincluster.training.rehearsal import Step, captured
 
 STEPS = 20
 LOSS: dict[Precision, float] = {"float32": 1e-4, "bf16": 2e-2}  # tolerance, against the larger of the plain loss and 1

@@ -12,7 +12,7 @@ import numpy as np
 
 from twincluster import inference
 from twincluster.derive import resolve_device
-from twincluster.edit_lines import unit
+from twincluster.edits.lines import unit
 from twincluster.encoders import Encoder, load_encoder
 from twincluster.errors import InputError
 from twincluster.explorer.images import THUMBNAIL, as_jpeg

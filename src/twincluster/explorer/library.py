@@ -16,8 +16,8 @@ from threading import Event, Lock, Thread
 
 import numpy as np
 
-from twincluster.edit_lines import unit
 from twincluster.edits import Edits
+from twincluster.edits.lines import unit
 from twincluster.errors import InputError
 from twincluster.images.inputs import Member
 from twincluster.images.kept import cache_folder

@@ -12,8 +12,8 @@ from typing import Any, Literal
 import numpy as np
 
 import twincluster
-from twincluster.edit_log import Line
-from twincluster.edit_replay import JUNK, UNREADABLE, State
+from twincluster.edits.log import Line
+from twincluster.edits.replay import JUNK, UNREADABLE, State
 from twincluster.explorer.library import Library
 from twincluster.report.layout import how_many
 

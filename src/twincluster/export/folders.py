@@ -19,7 +19,7 @@ from typing import BinaryIO, Literal
 import numpy as np
 from PIL import Image
 
-from twincluster.corrected import JUNK_STATUS
+from twincluster.edits.corrected import JUNK_STATUS
 from twincluster.errors import InputError
 from twincluster.export import moves
 from twincluster.export.folder_names import JUNK_FOLDER, UNREADABLE_FOLDER, folder_names, numbered, safe_name

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from twincluster import provenance
-from twincluster.corrected import JUNK_STATUS
 from twincluster.disk import is_taken, strict_json, write_atomically
-from twincluster.edit_replay import State
 from twincluster.edits import FILE as EDITS
 from twincluster.edits import Edits
+from twincluster.edits.corrected import JUNK_STATUS
+from twincluster.edits.replay import State
 from twincluster.errors import InputError
 from twincluster.evaluate import Scores, score
 from twincluster.findings import trained_on, truth_of

@@ -91,7 +91,7 @@ def _trusted() -> list[str]:
 
 
 def import_method(name: str) -> type[Method]:
-    """The class that a user names as "package.module:Class". What else its module raises is told by exits.py."""
+    """The class that a user names as "package.module:Class". What else its module raises is told by cli/exits.py."""
     module, _, name_of_class = name.partition(":")
     if not all(module.split(".")):
         raise InputError(f"the method {name} cannot be imported: expected package.module:Class")

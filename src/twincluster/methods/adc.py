@@ -14,8 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from twincluster import draws, peer_losses
+from twincluster import draws
 from twincluster.config import Config, Count, Positive, Share, own_settings
+from twincluster.methods import peer_losses
 from twincluster.methods.base import Batch, DataShape, Method, Network, Outcome
 
 APART = 19  # stream of random numbers

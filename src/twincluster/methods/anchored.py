@@ -18,13 +18,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from twincluster import assign, losses, sizes
-from twincluster.choose import choose_clusters
+from twincluster import losses
+from twincluster.clusters import assign, sizes
+from twincluster.clusters.choose import choose_clusters
+from twincluster.clusters.regroup import GROUPS, regroup, score
 from twincluster.config import Config
 from twincluster.memory import Queue, ema_update, momentum_copy
 from twincluster.methods.base import Batch, DataShape, Method, Network, Outcome
 from twincluster.methods.heads import FINAL_STARTS, FINAL_STARTS_MANY, mlp
-from twincluster.regroup import GROUPS, regroup, score
 
 STARTS, STARTS_MANY = 3, 1  # of k-means after an epoch; the second above assign.FEW_CLUSTERS, where each takes long
 

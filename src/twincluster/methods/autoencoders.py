@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from twincluster import draws, generative_losses
+from twincluster import draws
 from twincluster.config import Config, Count, Positive, Share, own_settings
+from twincluster.methods import generative_losses
 from twincluster.methods.base import Batch, DataShape, Outcome
 from twincluster.methods.decoder import Decoder
 from twincluster.methods.heads import Centres

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from twincluster.backbones import build_backbone
-from twincluster.batch_norm import in_parts, share_batch_norm
 from twincluster.config import Config
 from twincluster.encoders import Pretrained, load_encoder
 from twincluster.images.augment import plain_images
-from twincluster.processes import ALONE, Processes
+from twincluster.parallel.batch_norm import in_parts, share_batch_norm
+from twincluster.parallel.processes import ALONE, Processes
 
 if TYPE_CHECKING:
-    from twincluster.choose import Choice
+    from twincluster.clusters.choose import Choice
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,9 @@ class Network(nn.Module):
         self.bf16 = config.train.precision == "bf16"
         self.register_buffer("mean", torch.tensor(shape.mean))
         self.register_buffer("std", torch.tensor(shape.std))
-        self.register_buffer("rotation", torch.eye(n_inputs, components) if components else None)  # neighbours.py
+        self.register_buffer(
+            "rotation", torch.eye(n_inputs, components) if components else None
+        )  # clusters/neighbours.py
 
     def prepare(self, raw: Tensor) -> Tensor:
         """Standardised input without augmentation, from uint8 images (N,H,W,3) or float rows (N,d)."""

@@ -12,8 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from twincluster import losses, peer_losses
+from twincluster import losses
 from twincluster.config import Config, Count, Positive, own_settings
+from twincluster.methods import peer_losses
 from twincluster.methods.base import DataShape, Method, Network, Outcome
 from twincluster.methods.heads import mlp
 

@@ -14,8 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from twincluster import assign, draws, losses, peer_losses
+from twincluster import draws, losses
+from twincluster.clusters import assign
 from twincluster.config import Config, Count, CountOrNone, Share, own_settings
+from twincluster.methods import peer_losses
 from twincluster.methods.base import Batch, DataShape, Network, Outcome
 from twincluster.methods.moco import Moco, MocoNetwork, MocoSettings
 

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from twincluster import peer_losses
 from twincluster.config import Config, Share, own_settings
+from twincluster.methods import peer_losses
 from twincluster.methods.base import Batch, DataShape, Method, Network, Outcome
 
 RISE = 0.1  # how much the lower threshold rises while the upper one falls by 1

@@ -13,8 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from twincluster import draws, peer_losses
+from twincluster import draws
 from twincluster.config import Config, Count, Share, own_settings
+from twincluster.methods import peer_losses
 from twincluster.methods.base import Batch, DataShape, Method, Outcome
 from twincluster.methods.dac import DacNetwork
 from twincluster.methods.heads import mlp

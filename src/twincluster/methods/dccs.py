@@ -14,9 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from twincluster import draws, generative_losses, peer_losses
+from twincluster import draws
 from twincluster.backbones import Backbone
 from twincluster.config import Config, Count, Positive, own_settings
+from twincluster.methods import generative_losses, peer_losses
 from twincluster.methods.base import Batch, DataShape, Method, Network, Outcome
 from twincluster.methods.heads import mlp
 

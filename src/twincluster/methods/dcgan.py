@@ -13,8 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from twincluster import draws, generative_losses
+from twincluster import draws
 from twincluster.config import Config, Count, own_settings
+from twincluster.methods import generative_losses
 from twincluster.methods.base import Batch, DataShape, Outcome
 from twincluster.methods.decoder import Decoder
 from twincluster.methods.heads import Centres

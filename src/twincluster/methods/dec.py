@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from twincluster import peer_losses
 from twincluster.config import Config, Count, Share, own_settings
 from twincluster.errors import InputError
+from twincluster.methods import peer_losses
 from twincluster.methods.base import Batch, DataShape, Method, Network, Outcome
 from twincluster.methods.heads import mlp
 

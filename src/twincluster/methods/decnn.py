@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from twincluster import generative_losses
 from twincluster.config import Config, Count, Positive, own_settings
+from twincluster.methods import generative_losses
 from twincluster.methods.base import Batch, DataShape, Outcome
 from twincluster.methods.decoder import Enlarge, map_shape
 from twincluster.methods.heads import Centres

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from twincluster import assign
+from twincluster.clusters import assign
 from twincluster.config import Config, Count, CountOrNone, Positive, own_settings
 from twincluster.methods.base import Batch, DataShape, Method, Network, Outcome
 from twincluster.methods.heads import Centres, mlp

@@ -15,13 +15,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from twincluster import losses, peer_losses
+from twincluster import losses
 from twincluster.backbones import Backbone, conv
-from twincluster.batch_norm import BatchNorm2d
 from twincluster.config import Config, Count, Positive, Share, own_settings
 from twincluster.errors import InputError
+from twincluster.methods import peer_losses
 from twincluster.methods.base import Batch, DataShape, Method, Network, Outcome
 from twincluster.methods.heads import mlp
+from twincluster.parallel.batch_norm import BatchNorm2d
 
 STARTS = 5  # of k-means
 

@@ -9,9 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from twincluster import assign, draws, sizes
-from twincluster.batch_norm import in_shuffled_halves
+from twincluster import draws
+from twincluster.clusters import assign, sizes
 from twincluster.methods.base import Network
+from twincluster.parallel.batch_norm import in_shuffled_halves
 
 KEY_ORDER = 12  # stream of random numbers
 FINAL_STARTS, FINAL_STARTS_MANY = 10, 3  # of the k-means that decides the result; above assign.FEW_CLUSTERS

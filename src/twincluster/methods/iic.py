@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from twincluster import peer_losses
 from twincluster.config import Config, Count, CountOrNone, own_settings
+from twincluster.methods import peer_losses
 from twincluster.methods.base import Batch, DataShape, Method, Network, Outcome
 
 

@@ -14,9 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from twincluster import agglomerate, draws, peer_losses
+from twincluster import draws
+from twincluster.clusters import agglomerate
 from twincluster.config import Config, Count, Positive, Share, own_settings
 from twincluster.errors import InputError
+from twincluster.methods import peer_losses
 from twincluster.methods.base import Batch, DataShape, Network, Outcome
 from twincluster.methods.heads import Centres
 from twincluster.methods.kmeans_at_end import CentresNetwork, KmeansAtEnd

@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from twincluster import peer_losses
 from twincluster.config import Config, Count, Positive, Share, own_settings
 from twincluster.errors import InputError
 from twincluster.memory import Queue, ema_update, momentum_copy, queue_size
+from twincluster.methods import peer_losses
 from twincluster.methods.base import Batch, DataShape, Method, Network, Outcome
 from twincluster.methods.heads import key_features
 from twincluster.methods.tcc import simplex

@@ -13,9 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from twincluster import assign, draws, peer_losses
+from twincluster import draws
+from twincluster.clusters import assign
 from twincluster.config import Config, Positive, Share, own_settings
 from twincluster.errors import InputError
+from twincluster.methods import peer_losses
 from twincluster.methods.base import Batch, DataShape, Method, Network, Outcome
 
 CORNER = 19  # stream of random numbers

@@ -14,8 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from twincluster import losses, peer_losses
+from twincluster import losses
 from twincluster.config import Config, Count, CountOrNone, own_settings
+from twincluster.methods import peer_losses
 from twincluster.methods.base import Batch, DataShape, Method, Network, Outcome
 
 

@@ -14,9 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from twincluster import draws, losses, peer_losses
+from twincluster import draws, losses
 from twincluster.config import Config, Count, Positive, Share, own_settings
 from twincluster.memory import ema_update, momentum_copy
+from twincluster.methods import peer_losses
 from twincluster.methods.base import Batch, DataShape, Method, Network, Outcome
 from twincluster.methods.heads import Centres, mlp
 from twincluster.methods.kmeans_at_end import CentresNetwork

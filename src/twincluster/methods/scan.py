@@ -13,8 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from twincluster import draws, losses, neighbours, peer_losses
+from twincluster import draws, losses
+from twincluster.clusters import neighbours
 from twincluster.config import Config, Count, Positive, Share, own_settings
+from twincluster.methods import peer_losses
 from twincluster.methods.base import Batch, DataShape, Method, Network, Outcome
 from twincluster.methods.heads import Centres, mlp
 

@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from twincluster import peer_losses
 from twincluster.config import Config, Count, CountOrNone, Positive, Share, own_settings
 from twincluster.memory import Queue, queue_size
+from twincluster.methods import peer_losses
 from twincluster.methods.base import DataShape, Method, Network, Outcome
 from twincluster.methods.heads import Centres, mlp
 

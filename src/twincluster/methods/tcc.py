@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from twincluster import draws, losses
-from twincluster.batch_norm import in_shuffled_halves
 from twincluster.config import Config
 from twincluster.memory import Queue, ema_update, momentum_copy
 from twincluster.methods.base import DataShape, Method, Network, Outcome
+from twincluster.parallel.batch_norm import in_shuffled_halves
 
 ONLINE_GUMBEL, KEY_GUMBEL, KEY_ORDER = 10, 11, 12  # streams of random numbers; 0 and 1 are the views'
 Track = tuple[Tensor, Tensor]  # a loss, and the momentum rows that its queue receives

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from twincluster import assign
+from twincluster.clusters import assign
 from twincluster.config import Config, Share, own_settings
 from twincluster.methods.base import Batch, DataShape
 from twincluster.methods.heads import FINAL_STARTS, FINAL_STARTS_MANY

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from twincluster.record import health_of
 from twincluster.report.material import Material
+from twincluster.training.record import health_of
 
 UNSURE = 0.7  # mean confidence below which the whole is doubtful
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from twincluster.choose import Choice
+from twincluster.clusters.choose import Choice
 from twincluster.config import Config
 from twincluster.derive import resolve_device
 from twincluster.errors import InputError

@@ -10,7 +10,7 @@ import torch
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
-from twincluster.corrected import JUNK_STATUS
+from twincluster.edits.corrected import JUNK_STATUS
 from twincluster.report.material import Material, spread_evenly
 from twincluster.report.thumbnails import tile
 

@@ -10,7 +10,7 @@ from functools import partial
 from twincluster import provenance
 from twincluster.bench.methods import Asked as Compared
 from twincluster.bench.methods import measure
-from twincluster.classic import CLASSICS, TITLES
+from twincluster.clusters.classic import CLASSICS, TITLES
 from twincluster.evaluate import Scores
 from twincluster.methods import METHODS
 from twincluster.reproduce.published import SCORES, SETS, Published, published

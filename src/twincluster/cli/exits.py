@@ -1,0 +1,159 @@
+"""How a command ends: its exit status, and the one line that says what to do when it could not be done."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import shlex
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from cyclopts import CycloptsError, MissingArgumentError, UnknownCommandError, UnusedCliTokensError
+
+from twincluster import own_code
+from twincluster.errors import InputError, ProcessEnded, closest
+from twincluster.parallel import launch
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+IN_THE_WAY = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
+OURS = "this is a fault of twincluster, not of your data; please report the lines above"
+
+
+def status_of(command: Callable[[], object]) -> int:
+    """Run a command: 0 done, 2 bad input (one line says what to do), 1 a fault in code, 130 interrupted."""
+    status = _status_of(command)
+    launch.leave(status)
+    return status
+
+
+def _status_of(command: Callable[[], object]) -> int:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name that cannot be printed must not cost the run
+    try:
+        with launch.one_voice(_how_to_go_on), _plain_warnings():
+            command()
+            sys.stdout.flush()
+    except SystemExit as leaving:
+        return _say(leaving.code, 1) if isinstance(leaving.code, str) else leaving.code or 0
+    except KeyboardInterrupt as interrupt:
+        return _say(str(interrupt) or "interrupted", 130)
+    except ProcessEnded:
+        launch.tell_end(_how_to_go_on)
+        return 1
+    except BrokenPipeError:  # whoever read our output left, as in `twincluster recipes | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except CycloptsError as error:
+        return _say(_usage(error), 2)
+    except Exception as error:
+        if fixable := _fixable(error):
+            return _say(fixable, 2)
+        traceback.print_exc()  # by each of several processes that has one
+        return _say(own_code.blame(error) or OURS, 1)
+    return 0
+
+
+@contextmanager
+def resumable(out: Path, command: str) -> Iterator[None]:
+    """Lets an interrupt say how to go on: by `command`, --out and --resume once there is a run to resume."""
+
+    def how() -> str:
+        if not (out / "config.json").is_file():
+            return "nothing has been trained yet"
+        kept = any((out / "checkpoint").glob("*.safetensors"))
+        goes_on = "goes on from the last checkpoint" if kept else "begins anew, for nothing was kept yet"
+        return f"{command} --out {shlex.quote(str(out))} --resume {goes_on}"
+
+    _ways.append(how)
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"interrupted; {how()}") from None
+
+
+_ways: list[Callable[[], str]] = []  # of the command under way; stays known when it fails
+
+
+def _how_to_go_on() -> str:
+    return _ways[-1]() if _ways else "start it again"
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Warnings as one line each, and each once, without the line of code that raised them."""
+    shown = set()  # a source may be listed more than once
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if (said := _one_line(str(message))) not in shown:
+            shown.add(said)
+            print(f"warning: {said}", file=file or sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
+
+
+def _say(message: str, status: int) -> int:
+    if launch.may_speak():
+        print(f"twincluster: {_one_line(message)}", file=sys.stderr)
+    return status
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _usage(error: CycloptsError) -> str:
+    """What is wrong with the words of a command, and where to look."""
+    command = " ".join(("twincluster", *(error.command_chain or ())))
+    said = str(error).strip().rstrip(".")
+    if isinstance(error, UnknownCommandError) and error.unused_tokens and error.app:
+        said = _unknown(error.unused_tokens[0], list(error.app), command)
+    elif isinstance(error, UnusedCliTokensError) and error.unused_tokens:
+        said = f"{command} has no place for {error.unused_tokens[0]!r}"
+        if len(error.unused_tokens) > 1:
+            said += f" and {len(error.unused_tokens) - 1} more: name a folder instead of its files, and quote a pattern"
+    elif isinstance(error, MissingArgumentError) and error.argument and error.argument.required:
+        said = f"{command} needs {error.argument.name}"
+    return f"{said} See {command} --help" if said.endswith("?") else f"{said}; see {command} --help"
+
+
+def _unknown(word: str, known: list[str], command: str) -> str:
+    """A word that is no command: a slip, an option at the wrong place, or a source whose command was left out."""
+    if hint := closest(word, known):
+        return f"no command {word!r}{hint}"
+    if word.startswith("-"):
+        return f"no option {word!r} before a command: write {command} COMMAND {word}"
+    if os.path.exists(word) and "fit" in known:
+        return f"no command {word!r}: to cluster the images in it, {command} fit {shlex.quote(word)}"
+    return f"no command {word!r}: the commands are {', '.join(sorted(name for name in known if name[0] != '-'))}"
+
+
+def _fixable(error: Exception) -> str | None:
+    """What a user can do about an error, or None when it is a fault in code."""
+    if isinstance(error, InputError):
+        return str(error)
+    if isinstance(error, OSError) and error.errno in FULL:
+        return f"the disk is full ({error.filename or 'while writing'}): free some room"
+    if isinstance(error, OSError) and error.errno in IN_THE_WAY:  # pyarrow names the file in its words
+        said = f"{error.filename}: {str(error.strerror).lower()}" if error.filename else error.strerror
+        return f"{said}; check the path and its permissions"
+    if type(error).__name__ == "OutOfMemoryError":  # torch's, which is not imported here
+        return (
+            "the memory of the GPU is full: lower train.batch_size or train.image_size with --set, or go on with "
+            "--resume --set train.parts=4, or use a CPU"
+        )
+    return None

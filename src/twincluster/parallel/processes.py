@@ -1,0 +1,255 @@
+"""Training in several processes, which torchrun starts: who one is, and what is said among them.
+
+Every process holds all of the state and computes every loss on the whole batch. Only the backbone's work is divided:
+each process takes some rows, and all get the features of all rows. Shapes: N batch, D features.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
+
+from twincluster.errors import InputError, ProcessEnded
+from twincluster.parallel.launch import several
+
+PATIENCE = timedelta(minutes=30)  # with a process that says nothing while training
+LONG_PATIENCE = timedelta(days=7)  # with one that decodes a million images for the others
+SMALL = 2**20  # numbers; tensors of fewer travel together
+AGREEMENT = 1e-4  # relative difference of weights that different kinds of processors may lead to
+DRIFTED = "the processes no longer hold the same weights, which no setting explains: go on with --resume, and report it"
+LOST = ("connection", "peer", "timed out", "timeout", "broken pipe")  # in what torch says when a process is gone
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Processes:
+    """All processes of a run, seen from one of them. Each method is called by all of them at the same point."""
+
+    rank: int = 0
+    count: int = 1
+    local_rank: int = 0  # among those of this machine
+    silent: bool = False  # a rehearsal: nothing is said, stand-ins of the same size take the place of what others have
+
+    @property
+    def first(self) -> bool:
+        """The first process writes files and speaks, and its clock decides."""
+        return self.rank == 0
+
+    def own(self, rows: Tensor) -> Tensor:
+        """Those of N rows that this process takes."""
+        return rows if self.count == 1 else rows[_rows_of(self.rank, self.count, len(rows))]
+
+    def gather(self, own: Tensor, n: int) -> Tensor:
+        """(N,D) from everybody's own rows.
+
+        All processes compute the same loss from the result, and their gradients are averaged. So that the average is
+        the gradient of that one loss, the gradient of the own rows is multiplied by the number of processes.
+        """
+        return own if self.count == 1 else _Gather.apply(own, self, n)
+
+    def add_up(self, tensor: Tensor) -> Tensor:
+        """The sum of everybody's `tensor`, in place and the same bit for bit everywhere."""
+        if self.count > 1 and not self.silent:
+            _said(dist.all_reduce, tensor)
+        return tensor
+
+    def average_gradients(self, optimiser: torch.optim.Optimizer) -> None:
+        weights = [weight for group in optimiser.param_groups for weight in group["params"]]
+        for together in _by_kind([weight.grad for weight in weights if weight.grad is not None], at_most=None):
+            flat = torch.cat([gradient.flatten() for gradient in together])
+            _spread(self.add_up(flat).div_(self.count), together)
+
+    def share(self, tensors: Iterable[Tensor]) -> None:
+        """Everybody's tensors become those of the first process."""
+        if self.count == 1 or self.silent:
+            return
+        for together in _by_kind(tensors, at_most=SMALL):
+            flat = torch.cat([tensor.flatten() for tensor in together])
+            _said(dist.broadcast, flat, 0)
+            _spread(flat, together)
+
+    def tell(self, value: Any) -> Any:
+        """What the first process gives, to all: numbers, words, and lists and tables of them."""
+        if self.count == 1 or self.silent:
+            return value
+        content = torch.tensor(list(json.dumps(value).encode()), dtype=torch.uint8) if self.first else None
+        length = torch.tensor(0 if content is None else len(content))
+        _said(dist.broadcast, length, 0)
+        content = torch.zeros(int(length), dtype=torch.uint8) if content is None else content
+        _said(dist.broadcast, content, 0)
+        return json.loads(bytes(content.tolist()))
+
+    def largest(self, number: int) -> int:
+        """The largest of everybody's numbers."""
+        numbers = torch.zeros(self.count, dtype=torch.int64)
+        numbers[self.rank] = number
+        return int(self.add_up(numbers).max())
+
+    def refuse_others(self, fingerprint: str) -> None:
+        """Everybody trains on the same data."""
+        if self.tell(fingerprint) != fingerprint:
+            raise InputError(
+                f"process {self.rank} sees other data than process 0: give all machines the same source and options"
+            )
+
+    def check(self, weights: Sequence[Tensor]) -> None:
+        """Refuse to train on once somebody holds other weights than the rest."""
+        if self.count == 1:
+            return
+        lengths = torch.stack([weight.detach().double().norm() for weight in weights]).cpu()
+        theirs = lengths.new_zeros(self.count, len(lengths))
+        theirs[self.rank] = lengths
+        self.add_up(theirs)
+        if not torch.allclose(theirs, theirs[0].expand_as(theirs), rtol=AGREEMENT, equal_nan=True):
+            raise InputError(DRIFTED)
+
+    def in_turn(self, work: Callable[[], T]) -> T:
+        """Do what may write to a disk that is shared, or may not: the first process, then one on every other machine,
+        then the rest, who find what the others have written."""
+        turn = 0 if self.first else 1 if self.local_rank == 0 else 2
+        for now in range(3 if self.count > 1 else 1):
+            if now == turn:
+                result = work()
+            if self.count > 1:
+                _said(dist.barrier, _met.patient)
+        return result
+
+
+ALONE = Processes()
+
+
+def join(device: str) -> Processes:
+    """The processes that torchrun started, or this one alone; the first call waits until all are there."""
+    if not several():
+        return ALONE
+    rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    local_rank = int(os.environ.get("LOCAL_RANK", rank))
+    if not dist.is_initialized():
+        on_gpu = device == "cuda" or (device == "auto" and torch.cuda.is_available())
+        if on_gpu:
+            _take_gpu(local_rank)
+        _meet(rank, count, "cpu:gloo,cuda:nccl" if on_gpu else "gloo")
+    return Processes(rank, count, local_rank)
+
+
+def have_met() -> bool:
+    return _met.store is not None
+
+
+def may_speak() -> bool:
+    """Whether no process has yet said why the run ends: of all that notice, one tells."""
+    assert _met.store is not None, "ask have_met first"
+    try:
+        return int(_met.store.add("twincluster/said", 1)) == 1
+    except RuntimeError:  # the store went with the process that kept it
+        return True
+
+
+def ended_here() -> list[int]:
+    """Ranks of this machine's processes that no longer exist."""
+    return [rank for rank, pid in _met.pids.items() if not _exists(pid)]
+
+
+@dataclass
+class _Met:
+    """What is known since all processes have met."""
+
+    store: Any = None
+    patient: Any = None  # a group for waits of any length
+    pids: dict[int, int] = field(default_factory=dict)  # of the processes on this machine, by rank
+
+
+_met = _Met()
+
+
+def _meet(rank: int, count: int, backend: str) -> None:
+    _met.store, _, _ = next(rendezvous("env://", timeout=PATIENCE))
+    # a name of its own: torchrun's agent keeps its affairs in the same store
+    dist.init_process_group(
+        backend, store=PrefixStore("twincluster", _met.store), rank=rank, world_size=count, timeout=PATIENCE
+    )
+    _met.patient = dist.new_group(backend="gloo", timeout=LONG_PATIENCE)
+    _met.store.set(f"twincluster/{rank}", f"{socket.gethostname()} {os.getpid()}")
+    for other in range(count):
+        machine, pid = _met.store.get(f"twincluster/{other}").decode().split()
+        if machine == socket.gethostname():
+            _met.pids[other] = int(pid)
+
+
+def _take_gpu(local_rank: int) -> None:
+    if local_rank >= torch.cuda.device_count():
+        raise InputError(
+            f"there is no GPU for process {local_rank + 1} of this machine, which has {torch.cuda.device_count()}: "
+            f"torchrun --nproc-per-node {torch.cuda.device_count()}, or --device cpu"
+        )
+    torch.cuda.set_device(local_rank)
+
+
+def _said(speak: Callable[..., object], *arguments: object) -> None:
+    """A call that all processes make; it fails when one of them no longer answers."""
+    try:
+        speak(*arguments)
+    except RuntimeError as error:  # gloo has no kind of its own for a lost connection
+        if isinstance(error, dist.DistError) or any(word in str(error).lower() for word in LOST):
+            raise ProcessEnded("another process does not answer") from error
+        raise
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, own: Tensor, processes: Processes, n: int) -> Tensor:
+        ctx.processes = processes
+        most = -(-n // processes.count)  # rows are sent in blocks of one size, the last of which may be blank
+        block = own.new_zeros(most, *own.shape[1:])
+        block[: len(own)] = own
+        blocks = [torch.zeros_like(block) for _ in range(processes.count)]
+        if not processes.silent:
+            _said(dist.all_gather, blocks, block)
+        taken = [_rows_of(rank, processes.count, n) for rank in range(processes.count)]
+        return torch.cat([rows[: its.stop - its.start] for rows, its in zip(blocks, taken, strict=True)])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.processes.own(gradients[0]) * ctx.processes.count, None, None
+
+
+def _rows_of(rank: int, count: int, n: int) -> slice:
+    return slice(rank * n // count, (rank + 1) * n // count)
+
+
+def _by_kind(tensors: Iterable[Tensor], at_most: int | None) -> Iterable[list[Tensor]]:
+    """Tensors that can travel as one: of a type, on a device; larger ones than `at_most` go by themselves."""
+    groups: dict[object, list[Tensor]] = {}
+    for tensor in tensors:
+        alone = at_most is not None and tensor.numel() > at_most
+        groups.setdefault(id(tensor) if alone else (tensor.dtype, tensor.device), []).append(tensor)
+    return groups.values()
+
+
+@torch.no_grad()
+def _spread(flat: Tensor, tensors: Sequence[Tensor]) -> None:
+    parts = torch.split(flat, [tensor.numel() for tensor in tensors])
+    for tensor, part in zip(tensors, parts, strict=True):
+        tensor.copy_(part.view(tensor.shape))
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it is there, and somebody else's
+        pass
+    return True

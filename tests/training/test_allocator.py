@@ -1,0 +1,39 @@
+"""What a step frees stays with a process that trains on a CPU."""
+
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from command_line import TINY, colours, worked
+
+# pages that the system had to give while as much memory was taken and freed again and again as a small step takes
+FAULTS = """
+import resource, torch
+from twincluster.training.allocator import keep_freed
+keep_freed()
+def steps():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(10):
+        [torch.ones(2**21) for _ in range(16)]
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+steps()
+print(steps())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="what is set is glibc's")
+def test_memory_is_taken_from_the_system_once() -> None:
+    found = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, check=True)
+    assert int(found.stdout) < 1000  # 327,360 without
+
+
+def test_training_on_a_cpu_asks_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr("twincluster.pipeline.keep_freed", lambda: asked.append(True))
+    np.save(tmp_path / "images.npy", colours()[0])
+    worked("fit", tmp_path / "images.npy", "--clusters", 3, "--out", tmp_path / "run", *TINY)
+    assert asked == [True]
