@@ -1,6 +1,6 @@
 """Residual networks with the fused kernels and with torch's layers, and how far apart their results are.
 
-As a script, which kernels/test_fused.py runs in a process of its own, it prints that for the CPU, where Triton interprets.
+As a script, which kernels/test_fused.py runs in a process of its own, it prints that for the CPU: Triton interprets.
 """
 
 import copy

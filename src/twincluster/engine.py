@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from twincluster import draws
-from twincluster.clusters.neighbours import Neighbours, rotate
 from twincluster.config import Config
 from twincluster.derive import data_shape
 from twincluster.images.augment import N_DRAWS, augment_images, augment_rows
@@ -32,6 +31,7 @@ from twincluster.training.interrupts import noted
 from twincluster.training.optimiser import make_optimiser
 from twincluster.training.record import Record, health_of, refuse_divergence
 from twincluster.training.rehearsal import captured
+from twincluster.training.row_views import Neighbours, rotate
 from twincluster.training.schedule import Clock, learning_rate
 
 FIRST_MEETINGS = (10, 100)  # steps at which even a GPU is waited for, to tell how long the run will take

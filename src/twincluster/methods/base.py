@@ -80,9 +80,8 @@ class Network(nn.Module):
         self.bf16 = config.train.precision == "bf16"
         self.register_buffer("mean", torch.tensor(shape.mean))
         self.register_buffer("std", torch.tensor(shape.std))
-        self.register_buffer(
-            "rotation", torch.eye(n_inputs, components) if components else None
-        )  # clusters/neighbours.py
+        rotation = torch.eye(n_inputs, components) if components else None
+        self.register_buffer("rotation", rotation)  # training/row_views.py
 
     def prepare(self, raw: Tensor) -> Tensor:
         """Standardised input without augmentation, from uint8 images (N,H,W,3) or float rows (N,d)."""

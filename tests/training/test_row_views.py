@@ -1,0 +1,71 @@
+"""Rows as networks see them: neighbours as second views, all of which draws reach, components, and runs that repeat."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from small_runs import images_of, make, pictures, rows, train
+from twincluster import TwinContrastClustering, draws
+from twincluster.training.row_views import Neighbours
+
+
+def test_the_second_view_is_of_each_neighbour_at_times() -> None:
+    trainer = make("rows", "augment.neighbours=3")
+    neighbours, samples = trainer.neighbours, torch.tensor([4, 9])
+    assert neighbours.nearest is not None
+    own, seen = neighbours.rows[samples], [set(), set()]
+    for epoch in range(60):
+        keys = draws.sample_keys(0, torch.tensor(epoch), samples)
+        torch.testing.assert_close(neighbours.shown(own, samples, keys, 0), own)
+        for row, shown in enumerate(neighbours.shown(own, samples, keys, 1)):
+            seen[row].add(int((neighbours.rows - shown).abs().sum(1).argmin()))
+    assert seen == [set(neighbours.nearest[row].tolist()) for row in samples.tolist()]
+
+
+def test_images_and_a_count_of_zero_have_no_neighbours() -> None:
+    network = make("images").method.online
+    assert Neighbours(images_of(pictures()[0]), 5, network).nearest is None
+    assert make("rows").neighbours.nearest is None
+
+
+def test_positions_are_among_the_rows_in_use() -> None:
+    usable = np.arange(3, 28, 2)
+    data = rows()
+    method = train(images_of(data, usable), "augment.neighbours=2", "train.epochs=1")
+    found = Neighbours(images_of(data, usable), 2, method.online)
+    assert found.nearest is not None
+    assert int(found.nearest.max()) < len(usable)
+    np.testing.assert_array_equal(found.rows, data[usable])
+
+
+def test_a_run_with_neighbours_repeats_and_differs_from_one_without() -> None:
+    one, two = (train(images_of(rows()), "augment.neighbours=3").online.state_dict() for _ in range(2))
+    without = train(images_of(rows())).online.state_dict()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert any(not torch.equal(one[name], without[name]) for name in one)
+
+
+@pytest.mark.parametrize(("components", "width"), [(3, 3), (50, 5)])
+def test_components_are_those_of_scikit_learn(components: int, width: int) -> None:
+    from sklearn.decomposition import PCA
+
+    data = rows(40)
+    method = train(images_of(data), f"train.components={components}", "train.epochs=1")
+    found = method.online.prepare(torch.from_numpy(data)).double().numpy()
+    assert found.shape == (40, width)
+    assert (found**2).mean() == pytest.approx(1, rel=1e-4)
+    expected = PCA(width).fit_transform((data - data.mean(0)) / data.std(0))
+    expected /= np.sqrt((expected**2).mean())
+    np.testing.assert_allclose(np.abs(found), np.abs(expected), atol=1e-4)
+
+
+def test_a_saved_network_keeps_its_components(tmp_path: Path) -> None:
+    data = rows(40)
+    settings = {"train.components": 3, "train.batch_size": 8, "train.backbone": "mlp_signed"}
+    model = TwinContrastClustering(3, settings=settings, epochs=2, device="cpu", random_state=0).fit(data)
+    model.save(tmp_path / "run")
+    again = TwinContrastClustering.load(tmp_path / "run", device="cpu")
+    np.testing.assert_allclose(again.transform(data), model.transform(data), rtol=1e-6)
+    assert (model.transform(data) < 0).any()  # signed
