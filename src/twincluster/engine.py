@@ -216,7 +216,7 @@ class Trainer:
         if due or self.interrupt.asked:
             self._save(step_in_epoch)
         if self.interrupt.asked:
-            raise KeyboardInterrupt
+            self.interrupt.unwind()
 
     def _save(self, step_in_epoch: int) -> None:
         self._meet()
