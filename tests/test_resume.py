@@ -105,7 +105,7 @@ def test_a_killed_process_resumes_bit_for_bit(tmp_path: Path, method: str, kills
         assert progress["seconds"] > seconds
         step, seconds = progress["step"], progress["seconds"]
         assert not (out / "model.safetensors").exists()
-        (out / "checkpoint" / f"{checkpoint.FILE}.partial").write_bytes(b"of a writer that died")
+        (out / "checkpoint" / f"{checkpoint.FILE}.0123abcd.partial").write_bytes(b"of a writer that died")
     assert cli.main(command(source, out, method, "--resume")) == 0
     assert outputs(out) == outputs(whole)
     assert len(outputs(out)["metrics"]) == 12

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import signal
+import os
 import subprocess
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import IO
+
+from twincluster.interrupts import terminable
 
 
 def run_child(command: Sequence[str], *, told: str | None = None, log: IO[str] | None = None) -> int:
@@ -16,21 +16,14 @@ def run_child(command: Sequence[str], *, told: str | None = None, log: IO[str] |
     stdin = None if told is None else subprocess.PIPE
     with terminable(), subprocess.Popen(command, stdin=stdin, stdout=log, stderr=log, text=True) as process:
         try:
-            process.communicate(told)
-        except KeyboardInterrupt:
-            process.wait()  # an interrupt reaches the child as well, which saves its run first
-            raise
+            try:
+                process.communicate(told)
+            except KeyboardInterrupt:
+                if os.name != "nt":  # where this would kill it
+                    process.terminate()  # it saves its run first; where Ctrl-C reached it as well, this changes nothing
+                process.wait()
+                raise
         except BaseException:
             process.kill()
             raise
     return process.returncode
-
-
-@contextmanager
-def terminable() -> Iterator[None]:
-    """Lets SIGTERM unwind the stack as an interrupt does, so that neither child nor temporary files stay behind."""
-    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

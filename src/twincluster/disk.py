@@ -2,28 +2,64 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import math
 import os
+import secrets
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 
 def write_atomically(path: Path, content: str | bytes | Iterable[bytes | memoryview]) -> None:
     """Under its name there is the old file or the new one at any moment, and never a part of either."""
-    partial = path.with_name(path.name + ".partial")
     parts = [content.encode()] if isinstance(content, str) else [content] if isinstance(content, bytes) else content
+    with unfinished(path) as partial, partial.open("wb") as file:
+        file.writelines(parts)
+
+
+@contextmanager
+def unfinished(path: Path) -> Iterator[Path]:
+    """An empty file beside `path` that nobody else writes to; what is in it at the end becomes `path`, all at once.
+
+    Its writer holds a lock on it. By that the next one knows what a writer that was killed has left, and removes it.
+    """
+    _sweep(path)
+    partial, file = _new_beside(path)
     try:
-        with partial.open("wb") as file:
-            file.writelines(parts)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+        with closing(file):
+            yield partial
+            with partial.open("r+b") as written:  # Windows flushes only what may be written to
+                os.fsync(written.fileno())
+            if os.name == "nt":
+                file.close()  # nor does it rename what is open
+            partial.replace(path)
     except BaseException:
         partial.unlink(missing_ok=True)  # where the disk is full it is in the way
         raise
+
+
+def _new_beside(path: Path) -> tuple[Path, BinaryIO]:
+    while True:
+        partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
+        file = partial.open("xb")
+        lock(file.fileno())
+        if partial.exists():  # else another writer swept it before it was locked
+            return partial, file
+        file.close()
+
+
+def _sweep(path: Path) -> None:
+    """Remove what writers of this file have left that were killed."""
+    with suppress(ImportError, OSError):  # where there are no locks nobody can tell, and all stays
+        import fcntl
+
+        for left in path.parent.glob(f"{glob.escape(path.name)}.{'[0-9a-f]' * 8}.partial"):
+            with suppress(OSError), left.open("rb") as file:  # still written, or not ours
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                left.unlink()
 
 
 def json_lines(path: Path) -> Iterator[dict[str, Any]]:

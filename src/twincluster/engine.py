@@ -21,13 +21,13 @@ from twincluster.images.augment import N_DRAWS, augment_images, augment_rows
 from twincluster.images.feed import Feed
 from twincluster.images.store import Images
 from twincluster.inference import embed
+from twincluster.interrupts import noted
 from twincluster.methods import find_method
 from twincluster.methods.base import Batch, Method, Network
 from twincluster.methods.checked import checked, checked_numbers
 from twincluster.parallel.processes import ALONE, Processes, join
 from twincluster.results import Run
 from twincluster.training import checkpoint
-from twincluster.training.interrupts import noted
 from twincluster.training.optimiser import make_optimiser
 from twincluster.training.record import Record, health_of, refuse_divergence
 from twincluster.training.rehearsal import captured
@@ -216,7 +216,7 @@ class Trainer:
         if due or self.interrupt.asked:
             self._save(step_in_epoch)
         if self.interrupt.asked:
-            raise KeyboardInterrupt
+            self.interrupt.unwind()
 
     def _save(self, step_in_epoch: int) -> None:
         self._meet()

@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save
 import twincluster
 from twincluster.clusters.choose import Candidate, Choice, plot
 from twincluster.config import Config, make_config
-from twincluster.disk import is_taken, json_lines, strict_json, write_atomically
+from twincluster.disk import is_taken, json_lines, strict_json, unfinished, write_atomically
 from twincluster.errors import InputError
 from twincluster.images.store import Images
 from twincluster.methods import find_method
@@ -86,9 +86,8 @@ class Assignments:
     def _write_parquet(self, path: Path) -> None:
         from pyarrow import parquet
 
-        partial = path.with_name(path.name + ".partial")
-        parquet.write_table(self.to_arrow(), partial)
-        partial.replace(path)
+        with unfinished(path) as partial:
+            parquet.write_table(self.to_arrow(), partial)
 
     def to_arrow(self) -> Any:
         """A table of pyarrow with the columns of the files."""

@@ -157,7 +157,10 @@ def test_watch_reports_a_command_that_fails() -> None:
 
 def test_watch_takes_its_child_along_when_terminated() -> None:
     child = "import time; time.sleep(60)"
-    code = f"import sys; from twincluster.bench.memory import watch; watch([sys.executable, '-c', {child!r}])"
+    code = (
+        "import sys; from twincluster.bench.memory import watch; from twincluster.exits import status_of; "
+        f"sys.exit(status_of(lambda: watch([sys.executable, '-c', {child!r}])))"
+    )
     with subprocess.Popen([sys.executable, "-c", code]) as parent:
         while len(family := memory._family(parent.pid)) < 2:
             time.sleep(0.05)

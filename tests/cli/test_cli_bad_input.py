@@ -32,6 +32,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     np.save("rows.npy", rows)
     np.save("floats.npy", images / 255)
     np.save("wide.npy", images.astype(np.int32))
+    np.save("deep.npy", np.linspace(0, 65535, images.size).reshape(images.shape).astype(np.uint16))
     np.save("complex.npy", rows.astype(complex))
     np.save("names.npy", np.array(["a", "b"]))
     rows[7, 2] = np.nan
@@ -61,7 +62,8 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("nan.npy", "nan.npy contains NaN or infinity in row 7: replace it or drop the row"),
     ("inf.npy", "inf.npy contains NaN or infinity in row 7: replace it or drop the row"),
     ("floats.npy", "multiply by 255 and cast, (images * 255).astype('uint8')"),
-    ("wide.npy", "bring the values to 0 .. 255 and cast, images.astype('uint8')"),
+    ("wide.npy", "cast the values, images.astype('uint8')"),
+    ("deep.npy", "with values of 0 to 65535: bring them to 0 .. 255 and cast, ((images - 0) * 0.003891).clip(0, 255)"),
     ("complex.npy", "expected uint8 images (n,h,w[,c]) or float rows (n,d), got complex128 (20, 4)"),
     ("names.npy", "expected uint8 images (n,h,w[,c]) or float rows (n,d)"),
     ("one.npy", "one.npy has 1 sample, at least 2 are needed: add more images"),

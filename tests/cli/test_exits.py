@@ -128,6 +128,41 @@ def test_an_interrupted_run_on_a_terminal_says_how_to_go_on_and_can() -> None:
     assert Path("run/assignments.csv").exists()
 
 
+def test_sigterm_saves_the_run_and_says_how_to_go_on() -> None:
+    """As a batch queue sends it; twice, as `timeout` does to a process and to its group."""
+    settings = [*TINY[TINY.index("--set") :], "--set", "train.checkpoint_minutes=100"]
+    arguments = ["fit", "images.npy", "-k", "3", "--out", "run", *settings]
+    with process(*arguments, "--epochs", "1000000", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child:
+        wait_for(Path("run/metrics.jsonl"))
+        child.send_signal(signal.SIGTERM)
+        child.send_signal(signal.SIGTERM)
+        said = child.communicate(timeout=60)[1].decode()
+    assert child.returncode == 143, said
+    assert said.endswith(
+        "ended by SIGTERM; the same command with --out run --resume goes on from the last checkpoint\n"
+    )
+    assert "Traceback" not in said
+    assert Path("run/checkpoint/state.safetensors").is_file()  # none was due
+
+
+def test_sigterm_to_serve_ends_it_as_ctrl_c_does() -> None:
+    worked("fit", "images.npy", "-k", 3, "--out", "run", *TINY)
+    with process("serve", "run", "--port", "0", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        while b"Ctrl+C" not in child.stdout.readline():
+            pass
+        time.sleep(1)  # until it listens
+        child.send_signal(signal.SIGTERM)
+        said = child.communicate(timeout=60)[1].decode()
+    assert (child.returncode, said) == (0, "")
+
+
+def wait_for(path: Path) -> None:
+    end = time.monotonic() + 120
+    while not path.is_file() and time.monotonic() < end:
+        time.sleep(0.02)
+
+
 def test_a_reader_that_leaves_is_no_fault() -> None:
     read, write = os.pipe()
     os.close(read)  # nobody will ever read

@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -202,21 +203,48 @@ def test_two_moons(tmp_path: Path) -> None:
     assert has_colours(tmp_path / "figure1.png", COLOURS)  # both clusters
 
 
-def test_an_interrupt_saves_and_the_same_command_goes_on(tmp_path: Path) -> None:
-    words = ("reproduce", "figure6", "--data", "digits", "--epochs", "3", "--out", "out")
-    # which takes interrupts even where this process was told to ignore them
+def typed(*words: str) -> list[str]:
+    """A command that takes interrupts even where this process was told to ignore them."""
     taking = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    typed = [sys.executable, "-c", f"{taking}; import sys; from twincluster.cli import main; sys.exit(main())", *words]
-    metrics = tmp_path / "out" / "tcc-0" / "metrics.jsonl"
-    with subprocess.Popen(typed, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True) as child:
-        deadline = time.monotonic() + 120
-        while not metrics.is_file() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        os.killpg(child.pid, signal.SIGINT)  # as a terminal does
-        said = child.communicate(timeout=120)[1]
-    assert child.returncode == 130, said
+    return [sys.executable, "-c", f"{taking}; import sys; from twincluster.cli import main; sys.exit(main())", *words]
+
+
+def ended(command: Sequence[str], folder: Path, send: Callable[[int, int], None], number: int) -> tuple[int, str]:
+    """Its exit status and its words, after a signal in the midst of its first training."""
+    metrics = folder / "out" / "tcc-0" / "metrics.jsonl"
+    with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, start_new_session=True) as child:
+        try:
+            deadline = time.monotonic() + 120
+            while not metrics.is_file() and time.monotonic() < deadline:
+                time.sleep(0.05)
+            send(child.pid, number)
+            return child.wait(timeout=60), child.communicate()[1]
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+
+
+def test_an_interrupt_saves_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    command = typed("reproduce", "figure6", "--data", "digits", "--epochs", "3", "--out", "out")
+    status, said = ended(command, tmp_path, os.killpg, signal.SIGINT)  # as a terminal does
+    assert status == 130, said
     assert "interrupted; the same `twincluster reproduce` goes on" in said
-    done = subprocess.run(typed, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     assert "(kept)" not in done.stdout
     assert [row["epoch"] for row in Run(tmp_path / "out" / "tcc-0").read_metrics()] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("number,status,called", [
+    (signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "ended by SIGTERM"),
+])  # fmt: skip
+def test_a_signal_to_this_process_alone_ends_the_training_too(
+    tmp_path: Path, number: signal.Signals, status: int, called: str
+) -> None:
+    command = typed("reproduce", "figure6", "--data", "digits", "--epochs", "1000", "--out", "out")
+    found, said = ended(command, tmp_path, os.kill, number)
+    assert found == status, said
+    assert said.splitlines()[-1].startswith(f"twincluster: {called}; the same `twincluster reproduce` goes on")
+    assert "--resume goes on from the last checkpoint" in said  # says the training
+    assert "Traceback" not in said
+    assert (tmp_path / "out" / "tcc-0" / "checkpoint" / "state.safetensors").is_file()  # none was due

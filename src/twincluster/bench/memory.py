@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from twincluster.bench.synthetic import write_noise
-from twincluster.child import terminable
 from twincluster.errors import InputError
+from twincluster.interrupts import terminable
 
 TARGET = 2.5  # GB
 SIDE, CLUSTERS, BACKBONE = 32, 10, "small"

@@ -32,6 +32,7 @@ from twincluster.derive import check_method, resolve
 from twincluster.errors import InputError, closest
 from twincluster.images.sources import NAMED, Listing, location_of, open_source
 from twincluster.images.store import Images
+from twincluster.interrupts import explained
 from twincluster.methods import METHODS, import_method
 from twincluster.methods.tcc_ablations import ABLATIONS
 from twincluster.opening import open_for, with_image_size
@@ -104,7 +105,8 @@ def apart(job: Job, file: Path, run: Path) -> Found:
 def in_process(job: Job, file: Path, folder: Path) -> int:
     """The exit status; what the process says goes into a .log beside its result."""
     command = [sys.executable, "-m", "twincluster.bench.one_method", str(file), str(folder)]
-    with file.with_suffix(".log").open("w", encoding="utf-8") as said:
+    goes_on = explained(lambda: "the same command goes on where it stopped")
+    with goes_on, file.with_suffix(".log").open("w", encoding="utf-8") as said:
         return run_child(command, told=json.dumps(asdict(job)), log=said)
 
 

@@ -30,6 +30,7 @@ from twincluster.errors import InputError
 from twincluster.evaluate import Scores, score
 from twincluster.images.sources import Listing, open_source
 from twincluster.images.store import Images
+from twincluster.interrupts import terminable
 from twincluster.methods import import_method
 from twincluster.opening import open_for, open_with
 from twincluster.results import Run
@@ -66,7 +67,8 @@ class Result:
 
 def main() -> None:
     """`python -m twincluster.bench.one_method RESULT RUN < JOB`."""
-    leave(Job(**json.load(sys.stdin)), *map(Path, sys.argv[1:]))
+    with terminable():  # what was trained so far is saved
+        leave(Job(**json.load(sys.stdin)), *map(Path, sys.argv[1:]))
 
 
 def leave(job: Job, file: Path, folder: Path) -> None:

@@ -61,7 +61,7 @@ app.command(reproduce, group=LOOK_UP, usage="twincluster reproduce [OPTIONS] [NA
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; the exit status is 0 done, 2 bad input, 1 a fault of ours, 130 interrupted."""
+    """Run a command; the exit status is 0 done, 2 bad input, 1 a fault of ours, 130 interrupted, 143 SIGTERM."""
     # before torch loads: threads that spin while they wait make a busy machine several times slower
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     return status_of(lambda: _run(arguments))

@@ -6,11 +6,12 @@ import errno
 import io
 import os
 import shlex
+import signal
 import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TextIO
 
@@ -18,6 +19,7 @@ from cyclopts import CycloptsError, MissingArgumentError, UnknownCommandError, U
 
 from twincluster import own_code
 from twincluster.errors import InputError, ProcessEnded, closest
+from twincluster.interrupts import Terminated, called, explained, terminable
 from twincluster.parallel import launch
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -26,7 +28,8 @@ OURS = "this is a fault of twincluster, not of your data; please report the line
 
 
 def status_of(command: Callable[[], object]) -> int:
-    """Run a command: 0 done, 2 bad input (one line says what to do), 1 a fault in code, 130 interrupted."""
+    """Run a command: 0 done, 2 bad input (one line says what to do), 1 a fault in code, 130 interrupted, 143 ended
+    by SIGTERM."""
     status = _status_of(command)
     launch.leave(status)
     return status
@@ -36,13 +39,15 @@ def _status_of(command: Callable[[], object]) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name that cannot be printed must not cost the run
     try:
-        with launch.one_voice(_how_to_go_on), _plain_warnings():
+        # several processes are ended by torchrun, which one of them explains
+        with nullcontext() if launch.several() else terminable(), launch.one_voice(_how_to_go_on), _plain_warnings():
             command()
             sys.stdout.flush()
     except SystemExit as leaving:
         return _say(leaving.code, 1) if isinstance(leaving.code, str) else leaving.code or 0
     except KeyboardInterrupt as interrupt:
-        return _say(str(interrupt) or "interrupted", 130)
+        status = 128 + (signal.SIGTERM if isinstance(interrupt, Terminated) else signal.SIGINT)
+        return _say(str(interrupt) or called(interrupt), status)
     except ProcessEnded:
         launch.tell_end(_how_to_go_on)
         return 1
@@ -71,10 +76,8 @@ def resumable(out: Path, command: str) -> Iterator[None]:
         return f"{command} --out {shlex.quote(str(out))} --resume {goes_on}"
 
     _ways.append(how)
-    try:
+    with explained(how):
         yield
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"interrupted; {how()}") from None
 
 
 _ways: list[Callable[[], str]] = []  # of the command under way; stays known when it fails

@@ -6,8 +6,6 @@ Features are computed once, in the background, and kept in the cache. Shapes: n 
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ from threading import Event, Lock, Thread
 
 import numpy as np
 
+from twincluster.disk import unfinished
 from twincluster.edits import Edits
 from twincluster.edits.lines import unit
 from twincluster.errors import InputError
@@ -174,10 +173,8 @@ class Library:
             with suppress(OSError):  # a full disk costs the next start a minute, no more
                 path = self._place()
                 path.parent.mkdir(parents=True, exist_ok=True)
-                descriptor, partial = tempfile.mkstemp(dir=path.parent, suffix=".partial")
-                with os.fdopen(descriptor, "wb") as file:
+                with unfinished(path) as partial, partial.open("wb") as file:
                     np.savez(file, rows=rows, features=features)
-                os.replace(partial, path)
         return rows, features
 
     def _kept(self) -> tuple[np.ndarray, np.ndarray] | None:

@@ -27,6 +27,7 @@ from twincluster.export.tables import guesses
 from twincluster.images.folders import printable
 from twincluster.images.inputs import Member, open_input
 from twincluster.inputs import Inputs, is_there
+from twincluster.interrupts import explained
 
 Mode = Literal["symlink", "copy", "move"]
 # what a memory stick says to links, or a share, or Windows to who may not make any
@@ -111,11 +112,8 @@ def sort_into_folders(inputs: Inputs, out: Path, mode: Mode = "symlink", *, dry_
 
 @contextmanager
 def _told_how_to_go_on() -> Iterator[None]:
-    try:
+    with explained(lambda: "the same command finishes the move, and with --undo it is taken back"):
         yield
-    except KeyboardInterrupt:
-        how = "the same command finishes the move, and with --undo it is taken back"
-        raise KeyboardInterrupt(f"interrupted; {how}") from None
 
 
 def make_plan(inputs: Inputs, out: Path, mode: Mode) -> Plan:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from twincluster.disk import unfinished
 from twincluster.edits import Edits
 from twincluster.errors import InputError
 from twincluster.export.seeing import Seeing, SeeingArrays
@@ -39,7 +40,6 @@ def write_onnx(run: Run, out: Path) -> str:
     module, example, name = exported(run)
     moving = {0: "batch"} | ({1: "height", 2: "width"} if example.dim() == 4 else {})
     out.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = out.with_name(out.name + ".partial")
     with _quiet():
         try:
             program: Any = torch.onnx.export(
@@ -51,8 +51,8 @@ def write_onnx(run: Run, out: Path) -> str:
             raise InputError(
                 f"the network of {run.folder} cannot be written as ONNX ({said}): choose --to huggingface"
             ) from error
-    program.save(unfinished)
-    unfinished.replace(out)
+    with unfinished(out) as partial:
+        program.save(partial)
     takes = "uint8 (batch, height, width, 3)" if name == "images" else f"float32 (batch, {example.shape[1]})"
     edited = "; corrections by hand are not inside" if Edits(run).any else ""
     return f"{out} takes {name}, {takes}, and gives {' and '.join(OUTPUTS)}{edited}"

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from twincluster.disk import unfinished
 from twincluster.errors import InputError
 from twincluster.images.inputs import Member
 from twincluster.inputs import Inputs
@@ -59,9 +60,8 @@ def write_parquet(inputs: Inputs, out: Path, place: Map = "auto") -> str:
         table = table.append_column(name, pa.array(values, pa.float32(), mask=missing))
     table = table.append_column("embedding", _lists(_spread(features, rows, count), missing))
     out.parent.mkdir(parents=True, exist_ok=True)
-    partial = out.with_name(out.name + ".partial")
-    parquet.write_table(table, partial)
-    partial.replace(out)
+    with unfinished(out) as partial:
+        parquet.write_table(table, partial)
     unseen = int((missing & (inputs.assignments.clusters >= 0)).sum())
     gaps = f"; {unseen:,} have no embedding, because {inputs.absent or 'their images are gone'}" if unseen else ""
     return f"{count:,} rows in {out}, x and y by {laid.method}{gaps}{guesses(state.guessed)}"

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from twincluster.disk import unfinished
 from twincluster.errors import InputError
 from twincluster.report.gather import Gathered
 from twincluster.report.material import Material
@@ -60,7 +61,8 @@ def in_style() -> Iterator[None]:
 def save_figure(figure: Any, path: Path) -> None:
     """As PNG and as SVG."""
     for suffix in (".png", ".svg"):
-        figure.savefig(path.with_suffix(suffix), dpi=RESOLUTION, bbox_inches="tight", metadata=_undated(suffix))
+        with unfinished(path.with_suffix(suffix)) as partial:
+            figure.savefig(partial, format=suffix[1:], dpi=RESOLUTION, bbox_inches="tight", metadata=_undated(suffix))
 
 
 def _undated(suffix: str) -> dict[str, None] | None:

@@ -14,6 +14,7 @@ from twincluster.derive import resolve
 from twincluster.errors import InputError
 from twincluster.evaluate import Scores, score
 from twincluster.images.sources import Listing, open_source
+from twincluster.interrupts import explained
 from twincluster.opening import open_for, with_image_size
 from twincluster.reproduce.trainings import Asked, Training
 from twincluster.results import Run
@@ -99,10 +100,8 @@ def _command(training: Training, asked: Asked, seed: int) -> list[str]:
 
 
 def _status_of(command: Sequence[str]) -> int:
-    try:
+    with explained(lambda: "the same `twincluster reproduce` goes on where it stopped"):
         return run_child([sys.executable, "-m", *command])
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("interrupted; the same `twincluster reproduce` goes on where it stopped") from None
 
 
 def _read(folder: Path, listing: Listing) -> Finished:

@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from twincluster.disk import unfinished
 from twincluster.errors import InputError
 
 FILE = "state.safetensors"
@@ -23,19 +24,15 @@ FILE = "state.safetensors"
 
 def save(folder: Path, tensors: dict[str, Tensor], progress: dict[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    target, partial = folder / FILE, folder / f"{FILE}.partial"
     # cloned: safetensors refuses tensors that share memory, such as channels-last views of one buffer
     body = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
-    try:
-        save_file(body, partial, metadata={"progress": json.dumps(progress)})
-    except SafetensorError as error:  # in which safetensors hides what the system said
-        partial.unlink(missing_ok=True)
-        if f"os error {errno.ENOSPC}" in str(error):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(partial)) from error
-        raise
-    with partial.open("r+b") as file:  # Windows flushes only what may be written to
-        os.fsync(file.fileno())
-    partial.replace(target)
+    with unfinished(folder / FILE) as partial:
+        try:
+            save_file(body, partial, metadata={"progress": json.dumps(progress)})
+        except SafetensorError as error:  # in which safetensors hides what the system said
+            if f"os error {errno.ENOSPC}" in str(error):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(partial)) from error
+            raise
 
 
 def exists(folder: Path) -> bool:

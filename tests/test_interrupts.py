@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from small_runs import AtCall, images_of, rows, train, without_seconds
+from twincluster.interrupts import noted
 from twincluster.results import Run
 from twincluster.training import checkpoint
-from twincluster.training.interrupts import noted
 
 RARELY = "train.checkpoint_minutes=100"
 

@@ -1,0 +1,98 @@
+"""An interrupt (Ctrl-C), or the SIGTERM of a batch queue, that waits for a moment at which a run can be saved."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM. All that an interrupt saves is saved; only the exit status is another."""
+
+
+class Interrupt:
+    """Whether one was asked for, and by which signal."""
+
+    asked = 0
+
+    def unwind(self) -> None:
+        raise Terminated if self.asked == signal.SIGTERM else KeyboardInterrupt
+
+
+_first = Interrupt()  # that a command was ended by
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """While this lasts, SIGTERM unwinds the stack as an interrupt does. Whatever has its own way with it keeps that."""
+    if not _in_main_thread() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    _first.asked, usual = 0, signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGTERM, _terminate)
+    if usual is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, usual)
+
+
+@contextmanager
+def noted(wanted: bool) -> Iterator[Interrupt]:
+    """While this lasts, an interrupt is noted and breaks nothing off; a second one does. Not `wanted`, or outside the
+    main thread, which alone hears of signals, nothing changes."""
+    interrupt = Interrupt()
+    usual = signal.getsignal(signal.SIGINT)
+    if not wanted or not _in_main_thread():
+        yield interrupt
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if interrupt.asked and number == signal.SIGINT and callable(usual):
+            usual(number, frame)
+        interrupt.asked = _first.asked = interrupt.asked or number
+
+    taken = {signal.SIGINT: usual} if callable(usual) else {}
+    if signal.getsignal(signal.SIGTERM) is _terminate:
+        taken[signal.SIGTERM] = _terminate
+    for number in taken:
+        signal.signal(number, note)
+    try:
+        yield interrupt
+    finally:
+        for number, before in taken.items():
+            signal.signal(number, before)
+
+
+@contextmanager
+def explained(how: Callable[[], str]) -> Iterator[None]:
+    """Lets an interrupt say how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt as end:
+        raise type(end)(f"{called(end)}; {how()}") from None
+
+
+def called(end: KeyboardInterrupt) -> str:
+    return "ended by SIGTERM" if isinstance(end, Terminated) else "interrupted"
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    """Only the first counts: `timeout` sends it twice, and the child of an interrupted parent has both signals."""
+    if not _first.asked:
+        _first.asked = number
+        raise Terminated
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    _first.asked = number
+    raise KeyboardInterrupt
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
