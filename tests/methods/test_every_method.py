@@ -1,7 +1,7 @@
 """What holds for every method: a run that dies goes on bit for bit, and its model predicts from a file.
 
-Then what the contract asks and gives: a step that does not wait for the device, and a batch in parts with the same
-loss. The last test, of clusters of digits, is for `make stress`.
+Then what the contract gives: a batch in parts with the same loss. What it asks of a step on a GPU is in
+test_pretend_cuda.py. The last test, of clusters of digits, is for `make stress`.
 """
 
 import math
@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from small_peers import OWN_FILES, small
 from small_runs import (
@@ -27,7 +26,7 @@ from small_runs import (
     train,
     without_seconds,
 )
-from twincluster import draws, inference
+from twincluster import inference
 from twincluster.config import make_config, parse_overrides
 from twincluster.derive import data_shape, resolve
 from twincluster.engine import Trainer
@@ -106,23 +105,6 @@ def test_some_step_reaches_each_weight(name: str) -> None:
         trainer.method.after_epoch(epoch, trainer._all_batches, trainer.optimiser)
     assert reached == {part for part, weight in trainer.method.named_parameters() if weight.requires_grad}
     assert not any(part.startswith("momentum.") for part in reached)
-
-
-@pytest.mark.parametrize("name", OWN_FILES)
-def test_a_step_does_not_wait_for_the_device(name: str) -> None:
-    """On tensors without values: whoever looks at one finds none, as a graph that is being captured would."""
-    trainer = make("rows", *small(name))
-    next(trainer.feed.epoch(0))
-    samples = trainer.feed.samples
-    keys = draws.sample_keys(0, trainer.epoch_on_device, samples)
-    views = trainer.method.views(trainer._batch(samples, trainer.feed.images, keys))
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        outcome = trainer.method.losses(views, samples, keys)
-        outcome.loss.backward()
-        with torch.no_grad():
-            trainer.method.remember(outcome.memory)
-        with pytest.raises(DataDependentOutputException):
-            float(outcome.loss.detach())
 
 
 @pytest.mark.parametrize("name", OWN_FILES)
