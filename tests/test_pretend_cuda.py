@@ -17,11 +17,15 @@ from pretend_cuda import Graph, OnDevice, Refused, pretend_cuda
 from small_encoders import own_weights
 from small_peers import small
 from small_runs import AtCall, assert_equal_state, images_of, pictures, rows, train
-from twincluster import assign, engine, inference, rehearsal
+from twincluster import engine, inference
+from twincluster.clusters import assign
 from twincluster.encoders import load_encoder
 from twincluster.features import encode
 from twincluster.methods import METHODS
 from twincluster.methods.cc import Cc
+from twincluster.training import rehearsal
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device: test_cuda.py has it")
 
 N = 20  # samples: two steps of 8 in an epoch, and a rest
 KINDS = {"images": pictures(N)[0], "rows": rows(N)}
