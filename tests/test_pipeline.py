@@ -288,3 +288,16 @@ def test_headers_are_read_once(tmp_path: Path, photo_folder: Path, monkeypatch: 
 def test_sizes_of_very_many_clusters_are_summed_up() -> None:
     assert pipeline.sizes_line([3, 0, 12]) == "sizes 3 0 12"
     assert pipeline.sizes_line([2] * 60 + [5] * 60 + [1200, 0]) == "sizes from 0 to 1,200, median 3.5"
+
+
+def test_a_run_says_that_it_mirrors_no_image_where_left_and_right_differ(
+    tmp_path: Path, digits: tuple[np.ndarray, np.ndarray]
+) -> None:
+    def said(flip: float, name: str) -> bool:
+        fitted = pipeline.fit(open_source(digits[0][:300]), tiny(f"augment.flip={flip}"), tmp_path / name)
+        assert fitted.config.augment.flip == max(flip, 0.0)
+        return "none was mirrored" in fitted.summary()
+
+    assert said(-1, "left to the images")
+    assert not said(0.5, "asked for")
+    assert not said(0, "not wanted")

@@ -1,7 +1,7 @@
 """Settings of a run as frozen dataclasses, which recipes (recipe.py) and overrides fill.
 
-A value of 0 or "auto" means "derive it from the data": `resolve` replaces every such value before training, so that
-`config.json` in a run folder holds only concrete numbers.
+A value of 0 or "auto", or of -1 where 0 has a meaning, means "derive it from the data": `resolve` replaces every such
+value before training, so that `config.json` in a run folder holds only concrete numbers.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ Positive = Annotated[float, "above 0"]  # types of settings in which a method de
 Count = Annotated[int, "above 0"]
 CountOrNone = Annotated[int, "of 0 or more"]
 Share = Annotated[float, "from 0 to 1"]
+DERIVED = -1  # where 0 means something else: derive it from the data
 Precision = Literal["auto", "float32", "bf16"]
 Frame = Literal["crop", "letterbox"]
 
@@ -39,7 +40,9 @@ class Augment:
     contrast: float = 0.4  # likewise
     saturation: float = 0.4  # likewise
     hue: float = 0.4  # in turns of the colour circle, at most .5
-    flip: float = 0.5  # probability of a horizontal flip
+    flip: float = (
+        0.5  # probability of a horizontal flip; -1: .5, but 0 where left and right differ (images/mirrored.py)
+    )
     rotate: float = 0.0  # largest angle, in degrees
     blur: float = 0.0  # probability of a Gaussian blur
     blur_sigma: tuple[float, float] = (0.1, 2.0)  # of the blur, in pixels of the view: least and most
@@ -279,6 +282,8 @@ def _check(config: Config) -> None:
     for name, value in values.items():
         numbers = value if isinstance(value, tuple) else () if isinstance(value, str) else (value,)
         expected = f"{name} is {value}: expected {'numbers' if isinstance(value, tuple) else 'a number'}"
+        if name == "augment.flip" and value == DERIVED:
+            continue
         if name in _PROBABILITIES and not all(0 <= number <= 1 for number in numbers):
             raise InputError(f"{expected} from 0 to 1")
         if name in _POSITIVE and not all(number > 0 for number in numbers):

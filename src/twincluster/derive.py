@@ -10,10 +10,11 @@ import torch
 from twincluster.backbones import BACKBONES
 from twincluster.clusters.choose import FEWEST_PER_CLUSTER
 from twincluster.clusters.sizes import check_parts
-from twincluster.config import Config, Precision, Train, make_config, own_settings
+from twincluster.config import DERIVED, Config, Precision, Train, make_config, own_settings
 from twincluster.encoders import load_encoder
 from twincluster.errors import InputError
 from twincluster.images.decode import DEFAULT_SIDE
+from twincluster.images.mirrored import left_differs_from_right
 from twincluster.images.store import Images
 from twincluster.memory import queue_size
 from twincluster.methods import find_method
@@ -31,7 +32,7 @@ CLUSTER_CELLS = 2**24  # similarities of clusters to the rows of P in a step, 64
 
 
 def resolve(config: Config, images: Images) -> Config:
-    """The same settings with every 0 and "auto" replaced; InputError where they cannot fit the data."""
+    """The same settings with every 0, -1 and "auto" replaced; InputError where they cannot fit the data."""
     n_samples = len(images.usable)
     config = _with_clusters(check_method(config), n_samples)
     train = config.train
@@ -57,7 +58,8 @@ def resolve(config: Config, images: Images) -> Config:
         instance_queue=queue_size(config.anchored.instance_queue, n_samples, 2 * train.batch_size),
     )
     check_parts(config.n_clusters or config.clusters_between[1], config.anchored.balance)
-    config = replace(config, train=train, tcc=tcc, anchored=anchored)
+    augment = replace(config.augment, flip=_flip(config.augment.flip, images))
+    config = replace(config, train=train, augment=augment, tcc=tcc, anchored=anchored)
     if issubclass(find_method(config.method), Tcc):  # whoever uses another need not care
         _check_tcc(config)
     return config
@@ -171,6 +173,12 @@ def _epochs(n_samples: int, kind: str) -> int:
     """Enough to see SAMPLES_SEEN views, within sane limits: small data needs more passes, a CPU can afford fewer."""
     fewest, most = EPOCHS[kind]
     return min(most, max(fewest, SAMPLES_SEEN[kind] // n_samples))
+
+
+def _flip(wanted: float, images: Images) -> float:
+    if wanted != DERIVED:
+        return wanted
+    return 0.0 if images.is_rows or left_differs_from_right(images.pixels, images.usable) else 0.5
 
 
 def _pays(train: Train, n_samples: int) -> bool:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from twincluster import inference, provenance
 from twincluster.clusters.choose import Choice
-from twincluster.config import Config, differences, flatten
+from twincluster.config import DERIVED, Config, differences, flatten
 from twincluster.derive import check_method, data_shape, resolve
 from twincluster.edits import FILE as EDITS
 from twincluster.edits.corrected import corrected
@@ -48,6 +48,7 @@ class Fitted:
     scores: Scores | None  # when the source has labels
     scored_on: Split  # the other split when only one was trained on
     choice: Choice | None = None  # when the number of clusters was not given
+    handed: bool = False  # where it was left to the images, which can be told from their mirror images: no flips
 
     def summary(self) -> str:
         """Where the result is and what to do next."""
@@ -55,6 +56,8 @@ class Fitted:
         plot = " and clusters.png" if (self.run.folder / "clusters.png").is_file() else ""
         lines = [self.choice.describe(), f"all that were tried: clusters.json{plot}"] if self.choice else []
         lines.append(sizes_line(self.assignments.sizes(self.config.n_clusters)))
+        if self.handed:
+            lines.append("left and right mean something in these images: none was mirrored to learn from")
         if unread:
             inputs = "1 input" if unread == 1 else f"{unread:,} inputs"
             lines.append(f"{inputs} could not be read; the status in assignments.csv says why")
@@ -92,7 +95,7 @@ def fit(
         lambda: open_for(config, listing, decoding, encoder=encoder, device=config.train.device, encoding=encoding)
     )
     training = dataclasses.replace(images, usable=_usable(images, split))
-    config = resolve(config, training)
+    flip_by_images, config = config.augment.flip == DERIVED, resolve(config, training)
     data = describe(images, location, root, split) | ({"encoder": encoder.version} if encoder else {})
     run = _begin(out, config, data, training, resume, reporter, started) if processes.first else None
     labels = listing.labels[training.usable] if listing.labels is not None else None
@@ -113,7 +116,8 @@ def fit(
     scores = None
     if listing.labels is not None and (scored & (listing.labels >= 0) & (assignments.clusters >= 0)).any():
         scores = score(listing.labels[scored], assignments.clusters[scored])
-    return Fitted(run, config, assignments, scores, scored_on, method.choice)
+    handed = flip_by_images and not config.augment.flip
+    return Fitted(run, config, assignments, scores, scored_on, method.choice, handed)
 
 
 def _begin(
