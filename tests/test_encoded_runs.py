@@ -208,7 +208,7 @@ def test_photographs_without_a_gpu_get_the_pretrained_encoder(tmp_path: Path, ph
     asked = worked("fit", tmp_path / "large", *common, "--out", tmp_path / "run")
     assert "a pretrained network is used" in asked.out
     assert Run.open(tmp_path / "run").read_config()[0].train.encoder == "pretrained"
-    with pytest.warns(UserWarning, match='a pretrained network is used; backbone="resnet18" trains one all the same'):
+    with pytest.warns(UserWarning, match='a pretrained network is used; recipe="cpu" trains one all the same'):
         model = TwinContrastClustering(2, device="cpu", epochs=1, random_state=0).fit(tmp_path / "large")
     assert model.config_.train.encoder == "pretrained"
     assert model.labels_.tolist() == Run.open(tmp_path / "run").read_assignments().clusters.tolist()

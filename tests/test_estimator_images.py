@@ -155,7 +155,7 @@ def test_open_photographs_of_several_sizes_get_what_their_files_get(tmp_path: Pa
     assert model.config_.train.encoder == "pretrained"
     np.testing.assert_array_equal(labels, expected)
     np.testing.assert_array_equal(model.predict([Image.open(file) for file in files]), expected)
-    small = [Image.open(file).resize((40 + number, 30)) for number, file in enumerate(files)]
+    small = [Image.open(file).resize((14 + number, 12)) for number, file in enumerate(files)]
     assert not model.fit(small).config_.train.encoder
 
 

@@ -48,13 +48,13 @@ def test_a_gpu_has_its_own_recipe_for_images() -> None:
 @pytest.mark.parametrize(
     ("source", "settings"),
     [
-        (IMAGES, {"train": {"device": "cpu"}}),
+        (IMAGES, {"train": {"device": "cpu"}, "method": "tcc"}),
         (IMAGES, {"method": "tcc"}),
         (IMAGES, {"train": {"encoder": "pretrained"}}),
         (ROWS, {}),
         (IMAGES[1:], {}),
     ],
-    ids=["on the CPU", "another method", "a pretrained network", "rows", "few images"],
+    ids=["another method on the CPU", "another method", "a pretrained network", "rows", "few images"],
 )
 def test_everything_else_keeps_its_settings(source: np.ndarray, settings: dict[str, Any]) -> None:
     assert not chosen(source, settings)
@@ -62,31 +62,34 @@ def test_everything_else_keeps_its_settings(source: np.ndarray, settings: dict[s
 
 @pytest.mark.parametrize("named", [{}, {"backbone": "auto"}], ids=["left out", "auto"])
 @pytest.mark.parametrize(
-    ("shape", "frame", "encoder"),
+    ("shape", "frame", "method", "recipe"),
     [
-        ((8, 8), "crop", ""),
-        ((96, 96, 3), "crop", ""),
-        ((97, 97, 3), "crop", "pretrained"),
-        ((256, 256), "crop", "pretrained"),
-        ((64, 256, 3), "crop", ""),
-        ((64, 256, 3), "letterbox", "pretrained"),
+        ((8, 8), "crop", "anchored", "cpu"),
+        ((16, 16, 3), "crop", "anchored", "cpu"),
+        ((17, 17, 3), "crop", "anchored", "pretrained"),
+        ((256, 256), "crop", "anchored", "pretrained"),
+        ((16, 64, 3), "crop", "anchored", "cpu"),
+        ((16, 64, 3), "letterbox", "anchored", "pretrained"),
+        ((96, 96, 3), "crop", "tcc", "default"),
+        ((97, 97, 3), "crop", "tcc", "pretrained"),
     ],
     ids=str,
 )
-def test_without_a_gpu_arrays_of_photographs_get_a_pretrained_network_and_small_ones_are_learned_from(
-    named: dict[str, str], shape: tuple[int, ...], frame: str, encoder: str
+def test_without_a_gpu_a_pretrained_network_sees_all_but_tiny_images(
+    named: dict[str, str], shape: tuple[int, ...], frame: str, method: str, recipe: str
 ) -> None:
-    settings = {"train": {"device": "cpu", "frame": frame, **named}}
+    settings: dict[str, Any] = {"method": method, "train": {"device": "cpu", "frame": frame, **named}}
 
-    def recipe(name: str) -> Any:
+    def made(name: str) -> Any:
         return configure(name, settings, {})
 
-    config, note = by_device(recipe("default"), open_source(np.zeros((4, *shape), np.uint8)), recipe)
-    assert config.train.encoder == encoder
-    assert ("a pretrained network is used" in (note or "")) == bool(encoder)
+    listing = open_source(np.zeros((4, *shape), np.uint8))
+    config, note = by_device(made("default"), listing, made)
+    assert not differences(config, made(recipe))
+    assert ("a pretrained network is used" in (note or "")) == (recipe == "pretrained")
     settings["train"]["backbone"] = "resnet18"
-    config, note = by_device(recipe("default"), open_source(np.zeros((4, *shape), np.uint8)), recipe)
-    assert (config.train.encoder, note) == ("", None)
+    config, note = by_device(made("default"), listing, made)
+    assert (differences(config, made("cpu" if method == "anchored" else "default")), note) == ([], None)
 
 
 def test_features_of_a_few_images_are_not_kept(own_cache: Path) -> None:

