@@ -16,6 +16,7 @@ from twincluster.images import feed as feed_module
 from twincluster.methods import METHODS
 from twincluster.methods.base import Batch, Method
 from twincluster.training.optimiser import make_optimiser
+from twincluster.training.row_views import as_seen
 
 
 def take_steps(trainer: Trainer, count: int, rate: float = 0.05) -> None:
@@ -104,6 +105,7 @@ def test_a_step_is_views_losses_descent_and_memory(kind: str, method: str) -> No
         samples = torch.split(trainer.feed.order(0), 8)[position]
         keys = draws.sample_keys(0, torch.tensor(0), samples)
         raw = torch.as_tensor(KINDS[kind][samples.numpy()])
+        raw = raw if twin.online.side else twin.online.prepare(raw)  # views of rows start from what a network sees
         views = trainer._view(raw, keys, 0), trainer._view(raw, keys, 1)
         outcome = twin.losses(views, samples, keys)
         weights = [weight for weight in twin.parameters() if weight.requires_grad]
@@ -134,7 +136,8 @@ def test_a_view_depends_on_the_sample_and_the_stream_but_not_on_the_batch(kind: 
 def test_plain_images_are_standardised(kind: str) -> None:
     trainer = make(kind)
     samples = torch.arange(len(KINDS[kind]))
-    batch = trainer._batch(samples, torch.as_tensor(KINDS[kind]), samples)
+    seen = as_seen(images_of(KINDS[kind]), trainer.method.online).pixels
+    batch = trainer._batch(samples, torch.as_tensor(seen), samples)
     by_channel = batch.plain().transpose(0, 1).flatten(1)
     torch.testing.assert_close(by_channel.mean(1), torch.zeros(len(by_channel)), atol=1e-4, rtol=0)
     torch.testing.assert_close(by_channel.std(1, correction=0), torch.ones(len(by_channel)), atol=1e-3, rtol=0)

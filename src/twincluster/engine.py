@@ -18,7 +18,6 @@ from twincluster import draws
 from twincluster.config import Config
 from twincluster.derive import data_shape
 from twincluster.images.augment import N_DRAWS, augment_images, augment_rows
-from twincluster.images.feed import Feed
 from twincluster.images.store import Images
 from twincluster.inference import embed
 from twincluster.interrupts import noted
@@ -31,8 +30,9 @@ from twincluster.training import checkpoint
 from twincluster.training.optimiser import make_optimiser
 from twincluster.training.record import Record, health_of, refuse_divergence
 from twincluster.training.rehearsal import captured
-from twincluster.training.row_views import Neighbours, rotate
+from twincluster.training.row_views import feed_and_neighbours, rotate
 from twincluster.training.schedule import Clock, learning_rate
+from twincluster.training.threads import FEW, one_thread
 
 FIRST_MEETINGS = (10, 100)  # steps at which even a GPU is waited for, to tell how long the run will take
 SETTLED = 0.2  # share of the run before which unhealthy clusters are no cause for a warning
@@ -61,8 +61,7 @@ class Trainer:
     ) -> None:  # fmt: skip
         self.config, self.images, self.run_folder, self.labels = config, images, run, labels
         self.processes = join(config.train.device)
-        self.reporter = reporter or Reporter()
-        self.device = torch.device(config.train.device)
+        self.reporter, self.device = reporter or Reporter(), torch.device(config.train.device)
         with torch.random.fork_rng(devices=[]):  # for initial weights; every other draw is keyed, see draws.py
             torch.default_generator.manual_seed(config.seed)
             self.method = find_method(config.method)(config, data_shape(config, images))
@@ -70,15 +69,13 @@ class Trainer:
         self.optimiser = make_optimiser(config, self.method, self.device)
         if self.processes.count > 1:  # a hook, since methods may take steps of their own between epochs
             self.optimiser.register_step_pre_hook(lambda *_: self.processes.average_gradients(self.optimiser))
-        self.feed = Feed(images, config.train.batch_size, config.seed, self.device)
         rotate(self.method, images)
-        self.neighbours = Neighbours(images, config.augment.neighbours, self.method.online)
+        self.feed, self.neighbours = feed_and_neighbours(config, images, self.method.online)
         self.clock = Clock(
             config.train.epochs, config.train.minutes, self.feed.steps_per_epoch, lambda told: self.processes.tell(told)
         )
-        self.epoch = 0
+        self.epoch, self.last_saved = 0, 0.0  # the latter by the clock
         self.epoch_on_device = torch.zeros((), dtype=torch.int64, device=self.device)
-        self.last_saved = 0.0  # by the clock
         self.record = Record()
         self.losses, self.view = self.method.losses, self._view  # on CUDA replaced by compiled ones
         self.divide(self.processes, config.train.parts or 1)
@@ -88,13 +85,16 @@ class Trainer:
         self.processes.refuse_others(self.images.fingerprint)
         step_in_epoch = self._restore() if resume else 0
         self.processes.share(self.state().values())
+        if resume or self.processes.count > 1:  # another machine's directions may be these with another sign
+            self.feed, self.neighbours = feed_and_neighbours(self.config, self.images, self.method.online)
         take_step = captured(self) if self.device.type == "cuda" else self.step
         self.clock.begin()
         self.last_saved = self.clock.elapsed
-        with noted(self.run_folder is not None and self.processes.count == 1) as self.interrupt:
-            self._train(take_step, step_in_epoch)
-        self._save(0)
-        self.method.finish(lambda network: embed(network, self.images.pixels, self.images.usable).to(self.device))
+        with one_thread(not self.method.online.side and self.feed.images.numel() <= FEW):
+            with noted(self.run_folder is not None and self.processes.count == 1) as self.interrupt:
+                self._train(take_step, step_in_epoch)
+            self._save(0)
+            self.method.finish(lambda network: embed(network, self.images.pixels, self.images.usable).to(self.device))
         self.divide(ALONE, 1)  # from here on each process is by itself
         return self.method.eval()
 
@@ -131,17 +131,17 @@ class Trainer:
             self.record.add(outcome)
 
     def _batch(self, samples: Tensor, images: Tensor, keys: Tensor) -> Batch:
-        prepare, shown = self.method.online.prepare, partial(self.neighbours.shown, images, samples, keys)
+        network, shown = self.method.online, partial(self.neighbours.shown, images, samples, keys)
+        plain = network.prepare if network.side else torch.clone  # rows are prepared once (neighbours.py)
         stream = partial(torch.full_like, self.epoch_on_device)  # for a number the compiler would begin again
-        return Batch(samples, keys, lambda i: self.view(shown(i), keys, stream(i)), plain=lambda: prepare(images))
+        return Batch(samples, keys, lambda i: self.view(shown(i), keys, stream(i)), plain=lambda: plain(images))
 
     def _view(self, images: Tensor, keys: Tensor, stream: Tensor) -> Tensor:
         """The augmentation of a batch, drawn from one stream of random numbers."""
         network, settings = self.method.online, self.config.augment
         if not network.side:
-            rows = network.prepare(images)
-            normal = draws.normal(keys, NOISE + stream, rows.shape[1])
-            return augment_rows(rows, normal, draws.uniform(keys, stream, rows.shape[1]), settings)
+            normal = draws.normal(keys, NOISE + stream, images.shape[1])
+            return augment_rows(images, normal, draws.uniform(keys, stream, images.shape[1]), settings)
         uniform = draws.uniform(keys, stream, N_DRAWS)
         view = augment_images(images, uniform, settings, network.side, network.mean, network.std)
         return view.contiguous(memory_format=torch.channels_last)

@@ -15,7 +15,7 @@ from torch import Tensor
 from twincluster import inference, provenance
 from twincluster.clusters.choose import Choice
 from twincluster.config import DERIVED, Config, differences, flatten
-from twincluster.derive import check_method, data_shape, resolve
+from twincluster.derive import check_method, data_shape, resolve, resolve_device
 from twincluster.edits import FILE as EDITS
 from twincluster.edits.corrected import corrected
 from twincluster.encoders import load_encoder
@@ -90,6 +90,8 @@ def fit(
     scored, scored_on = rows_to_score(listing, split, len(listing.paths))
     config = processes.in_turn(lambda: with_image_size(config, listing))  # which may download an encoder
     stamps = stamps_of(listing)
+    if resolve_device(config.train.device) == "cpu":
+        keep_freed()  # before an encoder's first image: that frees as much as a step does
     encoder = processes.in_turn(lambda: load_encoder(config.train.frozen)) if config.train.frozen else None
     images = processes.in_turn(
         lambda: open_for(config, listing, decoding, encoder=encoder, device=config.train.device, encoding=encoding)
@@ -99,8 +101,6 @@ def fit(
     data = describe(images, location, root, split) | ({"encoder": encoder.version} if encoder else {})
     run = _begin(out, config, data, training, resume, reporter, started) if processes.first else None
     labels = listing.labels[training.usable] if listing.labels is not None else None
-    if config.train.device == "cpu":
-        keep_freed()
     trainer = Trainer(config, training, run=run, labels=labels, reporter=reporter)
     method = trainer.run(resume=resume)
     if run is None:
@@ -200,6 +200,8 @@ def predict(
 
     By `location`, which opens the source again, images are known that the run has rows of.
     """
+    if resolve_device(device) == "cpu":
+        keep_freed()
     network, images = open_with(run, listing, device, decoding, encoding)
     found = Assignments.of(images, images.usable, inference.predict(network, images.pixels, images.usable))
     return corrected(run, found, listing, location, lambda rows: inference.embed(network, images.pixels, rows).numpy())

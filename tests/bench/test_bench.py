@@ -1,6 +1,7 @@
 """Benchmarks at toy sizes: the commands run and print their fields, and what they count agrees with counts by hand."""
 
 import multiprocessing
+import os
 import signal
 import subprocess
 import sys
@@ -12,9 +13,12 @@ import numpy as np
 import pytest
 import torch
 
-from twincluster.bench import augment, cpu_time, memory, startup, synthetic
+from command_line import colours
+from small_encoders import own_weights
+from twincluster.bench import augment, cpu_time, encoded, memory, startup, synthetic
 from twincluster.cli import main
 from twincluster.errors import InputError
+from twincluster.report.page import write_report
 
 MEGABYTE = 10**6
 
@@ -158,11 +162,11 @@ def test_watch_reports_a_command_that_fails() -> None:
 def test_watch_takes_its_child_along_when_terminated() -> None:
     child = "import time; time.sleep(60)"
     code = (
-        "import sys; from twincluster.bench.memory import watch; from twincluster.exits import status_of; "
+        "import sys; from twincluster.bench.memory import watch; from twincluster.cli.exits import status_of; "
         f"sys.exit(status_of(lambda: watch([sys.executable, '-c', {child!r}])))"
     )
     with subprocess.Popen([sys.executable, "-c", code]) as parent:
-        while len(family := memory._family(parent.pid)) < 2:
+        while len(family := memory._family(parent.pid)) < 2 and parent.poll() is None:
             time.sleep(0.05)
         parent.terminate()
         assert parent.wait() == 128 + signal.SIGTERM
@@ -192,3 +196,35 @@ def test_startup_times_help_and_says_when_bytecode_is_not_kept(
     assert ("PYTHONDONTWRITEBYTECODE" in out) is not keeps
     assert (startup.CACHED in rows) is not keeps
     assert "target: twincluster --help under 0.5 s" in out
+
+
+# encoded
+
+
+def test_encoded_prints_the_phases_of_a_fit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = f"--set=train.encoder=small:{own_weights(tmp_path)}"
+    np.save(tmp_path / "images.npy", colours(60)[0])
+    quick = ("--set=train.epochs=2", "--set=train.batch_size=16", "--set=n_clusters=3")
+    before, written = os.environ.get("TWINCLUSTER_CACHE"), []
+    monkeypatch.setattr(encoded, "write_report", lambda *given, **more: written.append(write_report(*given, **more)))
+    assert main(["bench", "encoded", str(tmp_path / "images.npy"), encoder, *quick]) == 0
+    title, _, *lines = capsys.readouterr().out.splitlines()
+    assert "60 images of images.npy, 2 epochs" in title
+    assert [line[:20].strip() for line in lines] == [*encoded.PHASES, "together"]
+    assert sum(float(line[20:28]) for line in lines[:-1]) == pytest.approx(float(lines[-1][20:28]), abs=0.3)
+    assert os.environ.get("TWINCLUSTER_CACHE") == before
+    assert "x" in written[0][2].data["map"]  # as after a fit: with all that takes time
+
+
+def test_each_second_belongs_to_one_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 100, 10))
+    monkeypatch.setattr(encoded.time, "perf_counter", lambda: next(clock))
+    watch = encoded._Watch()
+    watch.encoding(0, 9)
+    watch.encoding(9, 9)
+    watch.step(0.5, None)
+    watch.step(1.0, None)
+    watch.epoch({})
+    assert [wall for wall, _ in watch.seconds.values()] == [10, 10, 10, 20, 0, 0]

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from command_line import TINY, colours, worked
+from small_encoders import own_weights
+from twincluster.features import encode
 
 # pages that the system had to give while as much memory was taken and freed again and again as a small step takes
 FAULTS = """
@@ -29,6 +31,19 @@ print(steps())
 def test_memory_is_taken_from_the_system_once() -> None:
     found = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, check=True)
     assert int(found.stdout) < 1000  # 327,360 without
+
+
+def test_an_encoder_finds_it_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("twincluster.pipeline.keep_freed", lambda: asked.append("kept"))
+    monkeypatch.setattr("twincluster.opening.encode", lambda *given: asked.append("encoded") or encode(*given))
+    np.save(tmp_path / "images.npy", colours()[0])
+    encoder = ("--backbone", f"small:{own_weights(tmp_path)}", "--set", "train.batch_size=16")
+    worked("fit", tmp_path / "images.npy", "-k", 3, "--out", tmp_path / "run", "--epochs", 1, *encoder)
+    assert asked[:2] == ["kept", "encoded"]
+    asked.clear()
+    worked("predict", tmp_path / "run", tmp_path / "images.npy", "--out", tmp_path / "new.csv", "--device", "cpu")
+    assert asked == ["kept", "encoded"]
 
 
 def test_training_on_a_cpu_asks_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from small_runs import images_of, make, pictures, rows, train
+from small_runs import images_of, make, pictures, rows, small_config, train
 from twincluster import TwinContrastClustering, draws
-from twincluster.training.row_views import Neighbours
+from twincluster.engine import Trainer
+from twincluster.results import Run
+from twincluster.training.row_views import Neighbours, as_seen, feed_and_neighbours
 
 
 def test_the_second_view_is_of_each_neighbour_at_times() -> None:
@@ -34,10 +36,43 @@ def test_positions_are_among_the_rows_in_use() -> None:
     usable = np.arange(3, 28, 2)
     data = rows()
     method = train(images_of(data, usable), "augment.neighbours=2", "train.epochs=1")
-    found = Neighbours(images_of(data, usable), 2, method.online)
+    found = Neighbours(as_seen(images_of(data, usable), method.online), 2, method.online)
     assert found.nearest is not None
     assert int(found.nearest.max()) < len(usable)
-    np.testing.assert_array_equal(found.rows, data[usable])
+    np.testing.assert_allclose(found.rows, method.online.prepare(torch.from_numpy(data[usable])), atol=1e-6)
+
+
+def test_a_step_sees_rows_as_the_network_prepares_them() -> None:
+    trainer = make("rows", "train.components=3", "augment.neighbours=2", "augment.noise=0", "augment.dropout=0")
+    next(trainer.feed.epoch(0))
+    samples = trainer.feed.samples
+    batch = trainer._batch(samples, trainer.feed.images, draws.sample_keys(0, torch.tensor(0), samples))
+    prepared = trainer.method.online.prepare(torch.from_numpy(np.array(trainer.images.pixels)))
+    torch.testing.assert_close(batch.plain(), prepared[samples])
+    torch.testing.assert_close(batch.view(0), prepared[samples])
+    assert (
+        torch.cdist(batch.view(1), prepared).amin(1) < 1e-4
+    ).all()  # rows of neighbours, prepared once and not twice
+
+
+def test_a_resumed_run_goes_on_with_the_directions_it_had(tmp_path: Path) -> None:
+    """Another machine may find the same directions with another sign."""
+    settings = ("train.components=3", "augment.neighbours=2", "train.epochs=1")
+    images, run = images_of(rows()), Run(tmp_path)
+    first = Trainer(small_config(images, *settings), images, run=run)
+    rotation = first.method.online.rotation
+    first.run()
+    again = Trainer(small_config(images, *settings), images, run=run)
+    for network in (again.method.online, again.method.momentum):
+        network.rotation.neg_()
+    again.feed, again.neighbours = feed_and_neighbours(again.config, again.images, again.method.online)
+    again.run(resume=True)
+    torch.testing.assert_close(again.method.online.rotation, rotation, rtol=0, atol=0)
+    assert again.neighbours.nearest is not None
+    expected = again.method.online.prepare(torch.from_numpy(np.array(again.images.pixels)))
+    torch.testing.assert_close(again.neighbours.rows, expected)
+    assert next(again.feed.epoch(0)) is None
+    torch.testing.assert_close(again.feed.images, expected[again.feed.samples])
 
 
 def test_a_run_with_neighbours_repeats_and_differs_from_one_without() -> None:

@@ -160,6 +160,22 @@ def bench_longtail(
     print(measure(source, ratio, images, seed, balances, settings or [], data_root).to_text())
 
 
+@commands.command(name="encoded", usage="twincluster bench encoded [OPTIONS] [SOURCE]")
+def bench_encoded(source: str | None = None, /, *, images: MadeUp = 5_000, settings: Settings = None) -> None:
+    """Where the time of `fit --backbone pretrained` goes on a CPU, with nothing in the cache.
+
+    Example: twincluster bench encoded photos/
+
+    Parameters
+    ----------
+    source
+        What `fit` takes; images of noise when left out.
+    """
+    from twincluster.bench.encoded import measure
+
+    print(measure(source, images, settings or []).to_text())
+
+
 @commands.command(name="report")
 def bench_report(*, images: MadeUp = 60_000, clusters: Clusters = 10, side: Side = 32) -> None:
     """Size of a report, time to write it, and the load event of its page in Chromium.

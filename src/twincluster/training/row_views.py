@@ -6,13 +6,17 @@ Shapes: n rows, N batch, k neighbours, d columns, C components.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from twincluster import draws
 from twincluster.clusters.assign import principal_directions
-from twincluster.clusters.neighbours import POOL, nearest_rows
+from twincluster.clusters.neighbours import CHUNK, POOL, nearest_rows
+from twincluster.config import Config
+from twincluster.images.feed import Feed
 from twincluster.images.store import Images
 from twincluster.methods.base import Method, Network
 
@@ -39,14 +43,38 @@ def rotate(method: Method, images: Images) -> None:
         network.rotation.copy_(directions[:, -count:].flip(1) / scale)
 
 
+def feed_and_neighbours(config: Config, images: Images, network: Network) -> tuple[Feed, Neighbours]:
+    """What fills batches, and what their later views show. Of rows both hold what the network makes of them, so that
+    they are made anew when its directions change."""
+    images, device = as_seen(images, network), network.mean.device
+    # rows are in memory now, where no thread need fetch them; whether a GPU has the room, the feed decides
+    at_hand = True if device.type == "cpu" and not network.side else None
+    feed = Feed(images, config.train.batch_size, config.seed, device, resident=at_hand)
+    return feed, Neighbours(images, config.augment.neighbours, network)
+
+
+@torch.no_grad()
+def as_seen(images: Images, network: Network) -> Images:
+    """Rows as the network sees them before augmentation: standardised and turned once, where each step would do it
+    again, to more numbers than all the rest of it. Images stay as they are."""
+    if network.side:
+        return images
+    parts = np.array_split(images.pixels, max(1, -(-len(images.pixels) // CHUNK)))
+    seen = [network.prepare(torch.from_numpy(np.array(part)).to(network.mean.device)).cpu() for part in parts]
+    return replace(images, pixels=torch.cat(seen).numpy())
+
+
 class Neighbours:
-    """What the later views of a sample show: one of its `count` nearest rows, or, for 0 and for images, itself."""
+    """What the later views of a sample show: one of its `count` nearest rows, or, for 0 and for images, itself.
+
+    Rows are those that `as_seen` gives.
+    """
 
     def __init__(self, images: Images, count: int, network: Network) -> None:
         self.nearest: Tensor | None = None  # (n,k) int64
         if count and not network.side and len(images.usable) > 1:
             self.rows = torch.from_numpy(np.array(images.pixels[images.usable])).to(network.mean.device)  # (n,d)
-            self.nearest = nearest_rows(network.prepare(self.rows), count)
+            self.nearest = nearest_rows(self.rows, count)
 
     def shown(self, images: Tensor, samples: Tensor, keys: Tensor, view: int) -> Tensor:
         """What a view (0 is the first) of these samples starts from: `images`, their own, or rows of neighbours."""
