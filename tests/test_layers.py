@@ -16,8 +16,8 @@ SOURCE = Path(twincluster.__file__).parent
 # Lowest first. A package stands for all of its modules but those that are named themselves. Parts of one layer know
 # nothing of each other.
 LAYERS = (
-    "interrupts",
-    "child collector disk draws errors kernels losses memory own_code images.decode images.augment images.inputs "
+    "errors interrupts",
+    "child collector disk draws kernels losses memory own_code images.decode images.augment images.inputs "
     "methods.peer_losses methods.generative_losses",
     "config evaluate images parallel",
     "backbones clusters known recipe training.schedule",

@@ -12,6 +12,8 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from twincluster.errors import InputError
+
 
 def write_atomically(path: Path, content: str | bytes | Iterable[bytes | memoryview]) -> None:
     """Under its name there is the old file or the new one at any moment, and never a part of either."""
@@ -89,6 +91,17 @@ def finite(value: Any) -> Any:
 def is_taken(folder: Path) -> bool:
     """Whether a folder that is to be written is anything but new or empty."""
     return folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+
+
+def check_writable(folder: Path, instead: str = "choose another place") -> None:
+    """Refuse a folder in which nothing can be written, or which cannot be made, before any work is done."""
+    # a link that leads nowhere counts as there, since no folder can be made in its place
+    nearest = next((place for place in (folder, *folder.parents) if os.path.lexists(place)), folder)
+    told = nearest if nearest.name else nearest.absolute()  # "." says little
+    if not os.path.isdir(nearest):
+        raise InputError(f"{told} is not a folder: {instead}")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise InputError(f"{told} cannot be written to: check its permissions, or {instead}")
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save
 import twincluster
 from twincluster.clusters.choose import Candidate, Choice, plot
 from twincluster.config import Config, make_config
-from twincluster.disk import is_taken, json_lines, strict_json, unfinished, write_atomically
+from twincluster.disk import check_writable, is_taken, json_lines, strict_json, unfinished, write_atomically
 from twincluster.errors import InputError
 from twincluster.images.store import Images
 from twincluster.methods import find_method
@@ -67,8 +67,7 @@ class Assignments:
     def write(self, path: Path) -> None:
         """A .csv or .parquet table, after the name; cluster and confidence of an unreadable input stay empty."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        write = self._write_parquet if path.suffix.lower() == ".parquet" else self._write_csv
-        write(path)
+        (self._write_parquet if path.suffix.lower() == ".parquet" else self._write_csv)(path)
 
     def _write_csv(self, path: Path) -> None:
         lines: list[str] = []
@@ -125,6 +124,7 @@ def check_table(path: Path) -> None:
     """Refuse a name that `Assignments.write` could not write to, before any work is done."""
     if path.suffix.lower() not in (".csv", ".parquet"):
         raise InputError(f"{path}: expected a name that ends in .csv or .parquet")
+    check_writable(path.parent)
     if path.is_dir():
         raise InputError(f"{path} is a folder: give the name of a file, for example {path / 'new.csv'}")
     if path.name.lower() in ("assignments.csv", "stamps.csv") and (path.parent / "config.json").is_file():

@@ -229,11 +229,9 @@ def test_resume_without_a_run() -> None:
 
 def test_a_path_through_a_file() -> None:
     done = command("fit", "images.npy", "-k", 3, "--out", "one.npy/run", *TINY)
-    assert done.complaint == "one.npy/run: not a directory; check the path and its permissions"
-    worked("fit", "images.npy", *FIT)
-    complaint = command("predict", "run", "images.npy", "--out", "one.npy/new.csv").complaint
-    assert complaint.startswith("one.npy: ")
-    assert complaint.endswith("; check the path and its permissions")
+    assert done.complaint == "one.npy is not a folder: choose another --out"
+    done = command("predict", "run", "images.npy", "--out", "one.npy/new.csv")
+    assert done.complaint == "one.npy is not a folder: choose another place"
 
 
 # -- files that cannot be read ---------------------------------------------------------------------------------------

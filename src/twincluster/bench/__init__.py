@@ -13,6 +13,7 @@ from cyclopts.validators import Number
 
 from twincluster.bench import speed as speed  # has commands of its own
 from twincluster.bench.arguments import Clusters, DataRoot, Device, MadeUp, Rounds, Settings, Side, commands
+from twincluster.disk import check_writable
 from twincluster.errors import InputError
 from twincluster.whole_numbers import Count, Seed
 
@@ -82,6 +83,7 @@ def bench_methods(
     """
     if out and out.is_file():
         raise InputError(f"--out is {out}, a file: name a folder, new or of an earlier `twincluster bench methods`")
+    check_writable(out or Path("runs"), "choose another --out")
 
     from twincluster.bench.methods import Asked, measure
 

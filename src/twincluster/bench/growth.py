@@ -21,8 +21,8 @@ from twincluster.bench.synthetic import blank_images, noise_images
 from twincluster.bench.train import ROUNDS, Stopwatch, configure, on_cpu
 from twincluster.config import Config, make_config
 from twincluster.derive import data_shape, resolve
+from twincluster.disk import unfinished
 from twincluster.engine import Trainer
-from twincluster.errors import InputError
 from twincluster.evaluate import score
 from twincluster.methods.anchored import Anchored
 
@@ -75,17 +75,16 @@ class Growth:
         return "\n".join([self.title] + [row for line in self.lines for row in ("", *line.rows())])
 
     def plot(self, path: Path) -> None:
-        try:
-            from matplotlib.figure import Figure
-        except ImportError as error:
-            raise InputError("plots need matplotlib: pip install 'twincluster[plots]'") from error
+        from matplotlib.figure import Figure
+
         figure = Figure(figsize=(4 * len(self.lines), 3.6), layout="constrained")
         for axes, line in zip(figure.subplots(1, len(self.lines), squeeze=False)[0], self.lines, strict=True):
             axes.plot(
                 [point.value for point in line.points], [1e3 * point.seconds for point in line.points], marker="o"
             )
             axes.set(xscale="log", yscale="log", xlabel=line.name, ylabel="ms", title=line.title)
-        figure.savefig(path)
+        with unfinished(path) as partial:
+            figure.savefig(partial, format=path.suffix[1:].lower())
 
 
 def measure(recipe: str, device: str | None, settings: Sequence[str]) -> Growth:

@@ -29,6 +29,7 @@ from twincluster.child import run_child
 from twincluster.clusters.classic import CLASSICS
 from twincluster.config import Config, make_config, parse_overrides
 from twincluster.derive import check_method, resolve
+from twincluster.disk import check_writable
 from twincluster.errors import InputError, closest
 from twincluster.images.sources import NAMED, Listing, location_of, open_source
 from twincluster.images.store import Images
@@ -63,10 +64,11 @@ def measure(asked: Asked, say: Callable[[str], None] = lambda line: None) -> Tab
     listing = open_source(asked.data, labels=asked.labels, root=asked.root)
     if listing.labels is None or not (listing.labels >= 0).any():
         raise InputError(f"{listing.name} has no labels to score against: give --labels, or name a data set")
+    out = asked.out or Path("runs") / f"methods-{Path(listing.name).stem}"
+    check_writable(out, "choose another --out")  # before anything is decoded
     shared, images = _shared(asked, listing)
     make = _maker(asked, shared, listing, images)
     jobs = {_cell(job, images): job for job in _jobs(asked, names, make)}
-    out = asked.out or Path("runs") / f"methods-{Path(listing.name).stem}"
     files = {cell: out / "results" / _file_name(*cell) for cell in jobs}
     kept = {cell: folder.kept(files[cell], job, _run_of(files[cell])) for cell, job in jobs.items()}  # before any work
     same, others = folder.earlier(

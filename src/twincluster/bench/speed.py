@@ -8,6 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from twincluster.bench.arguments import Device, MethodName, Recipe, Rounds, Settings, commands
+from twincluster.disk import check_writable
 from twincluster.errors import InputError
 from twincluster.whole_numbers import Count, CountOrNone
 
@@ -88,8 +89,14 @@ def bench_growth(
     plot
         A file for the curves, whose name says the type: .svg, .png or .pdf.
     """
-    if plot and (plot.suffix.lower() not in (".svg", ".png", ".pdf") or not plot.parent.is_dir()):
-        raise InputError(f"--plot is {plot}: name a .svg, .png or .pdf file, in a folder that exists")
+    if plot:
+        if plot.suffix.lower() not in (".svg", ".png", ".pdf") or not plot.parent.is_dir() or plot.is_dir():
+            raise InputError(f"--plot is {plot}: name a .svg, .png or .pdf file, in a folder that exists")
+        check_writable(plot.parent)
+
+        from twincluster.report.figures import check_installed
+
+        check_installed("--plot")
 
     from twincluster.bench.growth import measure
 

@@ -20,11 +20,12 @@ from twincluster.cli.look_up import methods, recipes
 from twincluster.cli.runs import evaluate, predict, update
 from twincluster.collector import torch_for_good
 from twincluster.config import Config, parse_overrides
+from twincluster.disk import check_writable
 from twincluster.errors import InputError
 from twincluster.explorer.command import serve
 from twincluster.export.command import export
 from twincluster.options import Split, cluster_settings, configure, how_long, network_settings
-from twincluster.parallel.launch import decided, in_turn, refuse_several
+from twincluster.parallel.launch import decided, first, in_turn, refuse_several
 from twincluster.provenance import typed
 from twincluster.recipe import other_settings
 from twincluster.report.command import report, report_after_fit
@@ -164,7 +165,7 @@ def fit(
         from twincluster.methods import import_method
 
         import_method(named)  # who names code here wants it to run; a recipe or a run that does is not enough
-    out = out or _next_free(Path("runs") / _run_name(source), config)
+    out = _writable(out or _next_free(Path("runs") / _run_name(source), config))
     recipes = configured if recipe is None else None
     _cluster(source, config, recipes, out, labels, split, data_root, resume, tensorboard)
 
@@ -185,7 +186,7 @@ def demo(*, out: Out = None, seed: Seed = 0, epochs: Count | None = None) -> Non
         Passes over the data instead of the recipe's; 1 shows all there is to see in seconds, with poor clusters.
     """
     config = configure("digits", {}, {"seed": seed, "train": {"epochs": epochs}})
-    out = out or _next_free(Path("runs") / "demo", config)
+    out = _writable(out or _next_free(Path("runs") / "demo", config))
 
     from twincluster.cli.digits import run_demo
 
@@ -258,3 +259,10 @@ def _next_free(folder: Path, config: Config) -> Path:
         return str(candidate)
 
     return Path(decided(config.train.device, choose))
+
+
+def _writable(out: Path) -> Path:
+    """`out`, if the one process that writes can write there: known before anything is listed, fetched or decoded."""
+    if first():
+        check_writable(out, "choose another --out")
+    return out

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from twincluster.disk import check_writable
 from twincluster.errors import InputError
 
 
@@ -89,6 +90,8 @@ def update(
     json
         Print JSON instead of text.
     """
+    if (run / "config.json").is_file():  # what is no run is told as that
+        check_writable(run, "copy the run to where you may write")
     if undo:
         _undo(run, source, json)
         return

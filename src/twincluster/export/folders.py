@@ -19,6 +19,7 @@ from typing import BinaryIO, Literal
 import numpy as np
 from PIL import Image
 
+from twincluster.disk import check_writable
 from twincluster.edits.corrected import JUNK_STATUS
 from twincluster.errors import InputError
 from twincluster.export import moves
@@ -94,6 +95,8 @@ def sort_into_folders(inputs: Inputs, out: Path, mode: Mode = "symlink", *, dry_
     """Plan it and, unless it is a dry run, do it."""
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file: name a folder to sort the images into")
+    if not dry_run:
+        check_writable(out)
     unfinished = mode == "move" and not dry_run and moves.finish(out)
     plan = make_plan(inputs, out, mode)
     if dry_run:

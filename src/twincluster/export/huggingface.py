@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from twincluster import provenance
-from twincluster.disk import is_taken, strict_json, write_atomically
+from twincluster.disk import check_writable, is_taken, strict_json, write_atomically
 from twincluster.edits import FILE as EDITS
 from twincluster.edits import Edits
 from twincluster.edits.corrected import JUNK_STATUS
@@ -51,6 +51,7 @@ def write_model(inputs: Inputs, out: Path, labels: str | None = None) -> str:
     run = inputs.run
     if is_taken(out):
         raise InputError(f"{out} exists and is not empty: choose another folder")
+    check_writable(out)
     if not (run.folder / "model.safetensors").is_file():
         raise InputError(f"{run.folder} has no model yet: continue the run with `twincluster fit ... --resume`")
     assignments, state, edits = inputs.edited()

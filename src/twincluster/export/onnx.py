@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from twincluster.disk import unfinished
+from twincluster.disk import check_writable, unfinished
 from twincluster.edits import Edits
 from twincluster.errors import InputError
 from twincluster.export.seeing import Seeing, SeeingArrays
@@ -34,6 +34,7 @@ def write_onnx(run: Run, out: Path) -> str:
     """Write the file, and say what it takes."""
     if out.suffix.lower() != ".onnx" or out.is_dir():
         raise InputError(f"{out}: expected the name of a file that ends in .onnx")
+    check_writable(out.parent)
     for package in ("onnx", "onnxscript"):
         if importlib.util.find_spec(package) is None:
             raise InputError(INSTALL)

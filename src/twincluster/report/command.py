@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from twincluster.disk import check_writable
+
 if TYPE_CHECKING:
     from twincluster.images.sources import Listing
     from twincluster.progress import Progress
@@ -42,11 +44,15 @@ def report(
 
         check_installed()
     from twincluster.progress import Progress
+    from twincluster.report.figures import FOLDER
     from twincluster.report.page import write_report
     from twincluster.results import Run
 
+    opened = Run.open(run)
+    for folder in (run, run / FOLDER) if figures else (run,):
+        check_writable(folder, "copy the run to where you may write")
     with Progress() as progress:
-        path, material, gathered = write_report(Run.open(run), labels, data_root, decoding=progress.decoding)
+        path, material, gathered = write_report(opened, labels, data_root, decoding=progress.decoding)
     print(f"open {path} in a browser")
     if material.no_pictures:
         print(f"without pictures: {material.no_pictures}")

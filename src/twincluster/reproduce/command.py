@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from twincluster.disk import check_writable
 from twincluster.errors import InputError, closest
 from twincluster.options import how_long
 from twincluster.whole_numbers import Count
@@ -89,6 +90,9 @@ def reproduce(
         raise InputError(f"{name} shows the run with seed 0 alone: leave --seeds out")
     how_long(epochs, minutes)  # refuses both
     chosen = _chosen_set(name, data)
+    out = out or Path("runs") / ("reproduce" if name in NO_SET else f"reproduce-{chosen}")
+    if not dry_run:
+        check_writable(out, "choose another --out")
     if name in FIGURES:
         from twincluster.report.figures import check_installed
 
@@ -98,7 +102,6 @@ def reproduce(
     from twincluster.reproduce.running import carry_out, commands_left
     from twincluster.reproduce.trainings import Asked
 
-    out = out or Path("runs") / ("reproduce" if name in NO_SET else f"reproduce-{chosen}")
     asked = Asked(chosen, out, seeds, epochs, minutes, device, settings or (), data_root)
     item = ITEMS[name]
     trainings = item.trainings(chosen)
