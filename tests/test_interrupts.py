@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from small_runs import AtCall, images_of, rows, train, without_seconds
-from twincluster.interrupts import noted
+from twincluster.interrupts import noted, terminable
 from twincluster.results import Run
 from twincluster.training import checkpoint
 
@@ -71,3 +71,13 @@ def test_other_threads_than_the_first_have_no_signals() -> None:
     thread.join()
     assert heard == [False]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_handler_that_is_not_pythons_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where Python is embedded; of such a handler it knows nothing but that it is there."""
+    known = signal.getsignal
+    monkeypatch.setattr(signal, "getsignal", lambda number: None if number == signal.SIGINT else known(number))
+    with terminable(), noted(True):
+        assert known(signal.SIGTERM) is not signal.SIG_DFL
+        assert known(signal.SIGINT) is signal.default_int_handler
+    assert known(signal.SIGTERM) is signal.SIG_DFL

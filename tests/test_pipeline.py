@@ -301,3 +301,10 @@ def test_a_run_says_that_it_mirrors_no_image_where_left_and_right_differ(
     assert said(-1, "left to the images")
     assert not said(0.5, "asked for")
     assert not said(0, "not wanted")
+
+
+def test_rows_have_neither_left_nor_right(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32)
+    fitted = pipeline.fit(open_source(rows), tiny("augment.flip=-1", "train.backbone=auto"), tmp_path / "run")
+    assert fitted.config.augment.flip == 0.0
+    assert "mirrored" not in fitted.summary()

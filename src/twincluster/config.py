@@ -40,7 +40,7 @@ class Augment:
     contrast: float = 0.4  # likewise
     saturation: float = 0.4  # likewise
     hue: float = 0.4  # in turns of the colour circle, at most .5
-    flip: float = 0.5  # probability of a horizontal flip; -1: 0 where left differs from right (mirrored.py), else .5
+    flip: float = 0.5  # probability of a horizontal flip; -1: .5, or 0 where left and right differ (images/mirrored.py)
     rotate: float = 0.0  # largest angle, in degrees
     blur: float = 0.0  # probability of a Gaussian blur
     blur_sigma: tuple[float, float] = (0.1, 2.0)  # of the blur, in pixels of the view: least and most

@@ -85,7 +85,7 @@ class Trainer:
         self.processes.refuse_others(self.images.fingerprint)
         step_in_epoch = self._restore() if resume else 0
         self.processes.share(self.state().values())
-        if resume or self.processes.count > 1:  # another machine's directions may be these with another sign
+        if not self.method.online.side and (resume or self.processes.count > 1):  # others may turn rows another way
             self.feed, self.neighbours = feed_and_neighbours(self.config, self.images, self.method.online)
         take_step = captured(self) if self.device.type == "cuda" else self.step
         self.clock.begin()
@@ -132,7 +132,7 @@ class Trainer:
 
     def _batch(self, samples: Tensor, images: Tensor, keys: Tensor) -> Batch:
         network, shown = self.method.online, partial(self.neighbours.shown, images, samples, keys)
-        plain = network.prepare if network.side else torch.clone  # rows are prepared once (neighbours.py)
+        plain = network.prepare if network.side else torch.clone  # rows are prepared once (training/row_views.py)
         stream = partial(torch.full_like, self.epoch_on_device)  # for a number the compiler would begin again
         return Batch(samples, keys, lambda i: self.view(shown(i), keys, stream(i)), plain=lambda: plain(images))
 

@@ -59,8 +59,8 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         between 2 and 50 when training ends (`config_.n_clusters`), or within `settings={"clusters_between": [5, 30]}`.
     recipe : str or path, default=None
         A recipe by name (`twincluster recipes` lists them) or a TOML file. None takes "rows" for rows, "pretrained"
-        with such a backbone, for 20,000 images on a GPU "gpu" and for fewer "default", without a GPU "pretrained", and
-        "cpu" for images of up to 16 pixels a side.
+        with such a backbone; with a GPU "gpu" for 20,000 images or more, else "default"; without one "cpu" for images
+        of up to 16 pixels, else "pretrained".
     backbone : str or nn.Module, default=None
         A network instead of the recipe's: one to be trained ("resnet18", "resnet34", "resnet50", "small"), or a
         pretrained one whose features are clustered: "pretrained", "torchvision:NAME", "timm:NAME", "hf:NAME",

@@ -31,15 +31,16 @@ def terminable() -> Iterator[None]:
     if not _in_main_thread() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
-    _first.asked, usual = 0, signal.getsignal(signal.SIGINT)
+    _first.asked, usual = 0, signal.getsignal(signal.SIGINT) is signal.default_int_handler
     signal.signal(signal.SIGTERM, _terminate)
-    if usual is signal.default_int_handler:
+    if usual:  # another one is left alone: what is not Python's could not be put back
         signal.signal(signal.SIGINT, _interrupt)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, usual)
+        if usual:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextmanager

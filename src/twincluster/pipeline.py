@@ -116,7 +116,7 @@ def fit(
     scores = None
     if listing.labels is not None and (scored & (listing.labels >= 0) & (assignments.clusters >= 0)).any():
         scores = score(listing.labels[scored], assignments.clusters[scored])
-    handed = flip_by_images and not config.augment.flip
+    handed = flip_by_images and not images.is_rows and not config.augment.flip
     return Fitted(run, config, assignments, scores, scored_on, method.choice, handed)
 
 

@@ -63,7 +63,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("inf.npy", "inf.npy contains NaN or infinity in row 7: replace it or drop the row"),
     ("floats.npy", "multiply by 255 and cast, (images * 255).astype('uint8')"),
     ("wide.npy", "cast the values, images.astype('uint8')"),
-    ("deep.npy", "with values of 0 to 65535: bring them to 0 .. 255 and cast, ((images - 0) * 0.003891).clip(0, 255)"),
+    ("deep.npy", "of 0 to 65535: bring them to 0 .. 255 and cast, ((images.astype('float32') - 0) * 0.003891).clip(0"),
     ("complex.npy", "expected uint8 images (n,h,w[,c]) or float rows (n,d), got complex128 (20, 4)"),
     ("names.npy", "expected uint8 images (n,h,w[,c]) or float rows (n,d)"),
     ("one.npy", "one.npy has 1 sample, at least 2 are needed: add more images"),

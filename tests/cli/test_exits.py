@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 import warnings
 from pathlib import Path
 
@@ -149,9 +150,9 @@ def test_sigterm_to_serve_ends_it_as_ctrl_c_does() -> None:
     worked("fit", "images.npy", "-k", 3, "--out", "run", *TINY)
     with process("serve", "run", "--port", "0", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
         assert child.stdout is not None
-        while b"Ctrl+C" not in child.stdout.readline():
-            pass
-        time.sleep(1)  # until it listens
+        address = re.search(rb"http://\S+", child.stdout.readline())
+        assert address is not None
+        urllib.request.urlopen(address[0].decode(), timeout=60).close()  # it answers, and so takes signals
         child.send_signal(signal.SIGTERM)
         said = child.communicate(timeout=60)[1].decode()
     assert (child.returncode, said) == (0, "")

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 from sourcing import colours, complaint, picture, prepared
 
@@ -73,6 +74,19 @@ def test_rows_of_float32_stay_memory_mapped(tmp_path: Path) -> None:
     assert isinstance(open_source(tmp_path / "rows.npy").array, np.memmap)
 
 
+@pytest.mark.parametrize("kind", [np.int16, np.uint16])
+def test_the_advice_for_deep_images_is_right_beyond_the_first_of_them(kind: type) -> None:
+    """Where differences are wrapped around the darkest pixels become the brightest."""
+    limits = np.iinfo(kind)
+    images = np.linspace(limits.min + 1000, limits.max, 300 * 64).reshape(300, 8, 8).astype(kind)
+    images[-1] = limits.min  # below all that were looked at
+    advice = complaint(images).partition("and cast, ")[2]
+    found = eval(advice, {"images": images})
+    assert found.dtype == np.uint8
+    assert found[-1].max() == 0
+    assert (np.diff(found[:-1].ravel().astype(int)) >= 0).all()
+
+
 def test_bad_arrays(tmp_path: Path) -> None:
     expected = "expected uint8 images (n,h,w[,c]) or float rows (n,d)"
     rows = np.ones((5, 3))
@@ -81,7 +95,7 @@ def test_bad_arrays(tmp_path: Path) -> None:
         assert "NaN or infinity in row 3" in complaint(rows)
     assert "multiply by 255" in complaint(np.random.default_rng(0).random((4, 8, 8, 3)))
     assert expected in complaint(np.zeros((4, 8, 8), np.float32))
-    assert "images.astype('uint8')" in complaint(colours(4).astype(np.int64))
+    assert "cast the values" in complaint(colours(4).astype(np.int64))
     for shape in ((4,), (4, 8, 8, 3, 1), (4, 0, 8, 3), (4, 8, 8, 2)):
         assert expected in complaint(np.zeros(shape, np.uint8))
     assert "channels last" in complaint(np.zeros((4, 3, 8, 8), np.uint8))

@@ -75,6 +75,25 @@ def test_a_resumed_run_goes_on_with_the_directions_it_had(tmp_path: Path) -> Non
     torch.testing.assert_close(again.feed.images, expected[again.feed.samples])
 
 
+def test_prepared_rows_are_in_memory_once() -> None:
+    """They were mapped from a file before; where they are many, a second copy is what does not fit."""
+    trainer = make("rows")
+    held, given = trainer.feed._resident, trainer.feed._pixels
+    assert held is not None
+    assert np.shares_memory(held.numpy(), given)
+    assert not np.shares_memory(given, trainer.images.pixels)
+
+
+def test_a_resumed_run_on_images_keeps_the_feed_it_has(tmp_path: Path) -> None:
+    """On a GPU a second one would find the first in its room, and stream what fits there."""
+    images, run = images_of(pictures()[0]), Run(tmp_path)
+    Trainer(config := small_config(images, "train.epochs=1"), images, run=run).run()
+    again = Trainer(config, images, run=run)
+    feed = again.feed
+    again.run(resume=True)
+    assert again.feed is feed
+
+
 def test_a_run_with_neighbours_repeats_and_differs_from_one_without() -> None:
     one, two = (train(images_of(rows()), "augment.neighbours=3").online.state_dict() for _ in range(2))
     without = train(images_of(rows())).online.state_dict()

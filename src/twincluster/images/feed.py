@@ -63,6 +63,8 @@ class Feed:
     def _to_device(self) -> Tensor:
         everything = np.array_equal(self._rows, np.arange(len(self._pixels)))
         pixels = np.ascontiguousarray(self._pixels if everything else self._pixels[self._rows])
+        if self.device.type == "cpu" and pixels.flags.writeable:
+            return torch.from_numpy(pixels)  # where it lies already
         return torch.tensor(pixels, device=self.device)
 
 

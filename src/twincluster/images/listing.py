@@ -135,10 +135,11 @@ def _pictures(array: np.ndarray, name: str) -> np.ndarray:
             raise InputError(f"{got} with NaN or infinity: replace those, bring the values to 0 .. 255 and cast")
         if low >= 0 and high <= 1:
             raise InputError(f"{got}: multiply by 255 and cast, (images * 255).astype('uint8')")
-        if low < 0 or high > 255:  # which a cast alone would wrap around
+        if low < 0 or high > 255:  # which a cast alone would wrap around, as a difference of whole numbers may
+            factor = 255 / (float(high) - float(low))
             raise InputError(
                 f"{got} with values of {low:g} to {high:g}: bring them to 0 .. 255 and cast, "
-                f"((images - {low:g}) * {255 / (float(high) - float(low)):.4g}).clip(0, 255).astype('uint8')"
+                f"((images.astype('float32') - {low:g}) * {factor:.4g}).clip(0, 255).astype('uint8')"
             )
         raise InputError(f"{got}: cast the values, images.astype('uint8')")
     if array.dtype != np.uint8 or array.ndim not in (3, 4) or 0 in shape[1:]:

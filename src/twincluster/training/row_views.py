@@ -59,9 +59,12 @@ def as_seen(images: Images, network: Network) -> Images:
     again, to more numbers than all the rest of it. Images stay as they are."""
     if network.side:
         return images
-    parts = np.array_split(images.pixels, max(1, -(-len(images.pixels) // CHUNK)))
-    seen = [network.prepare(torch.from_numpy(np.array(part)).to(network.mean.device)).cpu() for part in parts]
-    return replace(images, pixels=torch.cat(seen).numpy())
+    width = images.pixels.shape[1] if network.rotation is None else network.rotation.shape[1]
+    seen = torch.empty((len(images.pixels), width), dtype=network.mean.dtype)
+    parts = max(1, -(-len(seen) // CHUNK))
+    for place, part in zip(seen.tensor_split(parts), np.array_split(images.pixels, parts), strict=True):
+        place.copy_(network.prepare(torch.from_numpy(np.array(part)).to(network.mean.device)))
+    return replace(images, pixels=seen.numpy())
 
 
 class Neighbours:
@@ -73,7 +76,7 @@ class Neighbours:
     def __init__(self, images: Images, count: int, network: Network) -> None:
         self.nearest: Tensor | None = None  # (n,k) int64
         if count and not network.side and len(images.usable) > 1:
-            self.rows = torch.from_numpy(np.array(images.pixels[images.usable])).to(network.mean.device)  # (n,d)
+            self.rows = torch.from_numpy(images.pixels[images.usable]).to(network.mean.device)  # (n,d)
             self.nearest = nearest_rows(self.rows, count)
 
     def shown(self, images: Tensor, samples: Tensor, keys: Tensor, view: int) -> Tensor:
