@@ -84,6 +84,7 @@ def test_what_only_one_process_does_is_refused_to_several(
 ) -> None:
     ends: list[int] = []
     monkeypatch.setattr(launch, "leave", ends.append)  # which would end this process
+    monkeypatch.setattr(launch, "_watch", lambda *_: None)  # and so would this, seconds after a test of interrupts
     for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}.items():
         monkeypatch.setenv(name, value)
     assert cli.main([command, "run", "photos"]) == 2
