@@ -92,6 +92,14 @@ def test_without_a_gpu_a_pretrained_network_sees_all_but_tiny_images(
     assert (differences(config, made("cpu" if method == "anchored" else "default")), note) == ([], None)
 
 
+def test_without_a_gpu_images_that_are_to_be_learned_at_a_tiny_size_are() -> None:
+    def made(name: str) -> Any:
+        return configure(name, {"train": {"device": "cpu", "image_size": 16}}, {})
+
+    config, note = by_device(made("default"), open_source(np.zeros((4, 28, 28), np.uint8)), made)
+    assert (differences(config, made("cpu")), note) == ([], None)
+
+
 def test_features_of_a_few_images_are_not_kept(own_cache: Path) -> None:
     """Who asks about image after image would fill the disk."""
     config = configure("pretrained", {}, {})

@@ -184,7 +184,9 @@ def beyond_a_cpu(config: Config, listing: Listing) -> bool:
     """Whether this means training on images from scratch that a CPU cannot learn enough from."""
     if config.train.encoder or listing.is_rows or resolve_device(config.train.device) != "cpu":
         return False
-    if listing.array is None:
+    if config.train.image_size:
+        side = config.train.image_size
+    elif listing.array is None:
         side = typical_side(listing.sizes, config.train.frame)
     else:
         height, width = listing.array.shape[1:3]

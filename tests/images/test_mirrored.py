@@ -51,6 +51,13 @@ def test_brightness_and_contrast_do_not_count() -> None:
     assert every(dim)
 
 
+def test_a_scene_that_was_taken_ten_times_does_not_tell_of_itself() -> None:
+    draw = np.random.default_rng(0)
+    scenes = np.kron(draw.integers(0, 256, (60, 6, 6, 3)), np.ones((1, 4, 4, 1)))
+    frames = np.repeat(scenes, 10, 0) + draw.normal(0, 8, (600, 24, 24, 3))
+    assert not every(frames.clip(0, 255).astype(np.uint8))
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 20])
 def test_few_images_say_nothing(count: int) -> None:
     assert not every(arrows(count))
