@@ -16,7 +16,7 @@ class ScatterMap {
     this.context = this.canvas.getContext("2d");
     this.view = { scale: 1, x: 0, y: 0 };
     this.fingers = new Map();
-    this.scrolled = 0;
+    this.scrolled = -FRESH; // a turn of the wheel right after the page was opened is meant
     this.listen();
     new ResizeObserver(() => this.resize()).observe(this.canvas);
     isDark.addEventListener("change", () => this.draw());
