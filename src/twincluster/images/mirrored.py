@@ -23,7 +23,7 @@ DEVIATIONS = 3.0  # of chance that it takes besides, where images are few
 def left_differs_from_right(pixels: np.ndarray, rows: np.ndarray) -> bool:  # uint8 (N,H,W,3), numbers of images in it
     sample = np.sort(np.random.default_rng(0).permutation(rows)[:SAMPLE])
     chance = DEVIATIONS * 0.5 / math.sqrt(len(sample))
-    return told_apart(_comparable(pixels, sample)) > 0.5 + max(CLEAR, chance)
+    return told_apart(comparable(pixels, sample)) > 0.5 + max(CLEAR, chance)
 
 
 def told_apart(images: Tensor) -> float:  # (n,S,S)
@@ -45,7 +45,7 @@ def told_apart(images: Tensor) -> float:  # (n,S,S)
     return right / len(rows)
 
 
-def _comparable(pixels: np.ndarray, rows: np.ndarray) -> Tensor:  # (n,S,S)
+def comparable(pixels: np.ndarray, rows: np.ndarray) -> Tensor:  # (n,S,S)
     """Small and grey, of one brightness and contrast. One after the other: the images may be large."""
     grey = torch.cat([luminance(resize(torch.from_numpy(pixels[[row]]), SIDE))[:, 0] for row in rows])
     grey -= grey.mean((1, 2), keepdim=True)
