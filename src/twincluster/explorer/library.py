@@ -43,12 +43,20 @@ class Seen:
     features: np.ndarray  # (m,D) of length 1
     places: np.ndarray  # (n,) where a row is among them, -1 for none
 
+    def compare(self, feature: np.ndarray) -> np.ndarray:
+        """(m,) cosines with a feature (D,), times its length."""
+        parts = [self.features[start : start + CHUNK] @ feature for start in range(0, len(self.rows), CHUNK)]
+        return np.concatenate(parts or [np.empty(0, np.float32)])
+
+    def middle(self, rows: np.ndarray) -> np.ndarray:
+        """(D,) mean feature of those rows that have one; zeros where none has."""
+        members = np.zeros(len(self.rows), self.features.dtype)
+        members[self.places[rows][self.places[rows] >= 0]] = 1
+        return np.asarray(members @ self.features / max(1.0, members.sum()))
+
     def nearest(self, feature: np.ndarray, count: int, without: int = -1) -> list[tuple[int, float]]:
         """Rows of highest cosine with a feature (D,), best first."""
-        cosine = np.concatenate(
-            [self.features[start : start + CHUNK] @ feature for start in range(0, len(self.rows), CHUNK)]
-            or [np.empty(0, np.float32)]
-        )
+        cosine = self.compare(feature)
         if without >= 0 and self.places[without] >= 0:
             cosine[self.places[without]] = -np.inf
         best = np.argpartition(-cosine, count)[:count] if len(cosine) > count else np.arange(len(cosine))
@@ -117,6 +125,19 @@ class Library:
             lost = self.assignments.paths[rows[np.flatnonzero(places < 0)[0]]]
             raise InputError(f"{lost[:200]} cannot be read again: put it back, or move it to another cluster first")
         return np.asarray(self.seen.features[places])
+
+    def most_alike(self, rows: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+        """`rows` in another order: those that are chosen, then what is most like the chosen ones, which may meanwhile
+        be elsewhere. Rows without features come last."""
+        if self.seen is None:
+            raise InputError(self.no_features)
+        likeness = np.full(len(rows), -np.inf)
+        known = self.seen.places[rows] >= 0
+        # what all of the rows share tells nothing: each is compared with the way from their middle to the chosen ones'
+        way = self.seen.middle(chosen) - self.seen.middle(rows)
+        likeness[known] = self.seen.compare(way)[self.seen.places[rows[known]]]
+        likeness[np.isin(rows, chosen)] = np.inf
+        return np.asarray(rows[np.argsort(-likeness, kind="stable")])
 
     def layout(self) -> tuple[np.ndarray, Layout]:
         """Rows on the map, and their places; InputError where there is none, or none yet."""

@@ -32,7 +32,8 @@ from twincluster.explorer.newest import Newest
 from twincluster.explorer.view import Order, View
 
 NEIGHBOURS = 24
-MOST_DETAILS = 500  # rows of one request
+MOST_ROWS = 500  # that one address names
+ROW_NUMBERS = f"up to {MOST_ROWS} whole numbers with commas between them are expected"
 MOST_JSON = 32_000_000  # bytes of an edit: two million rows
 FOREVER = "private, max-age=31536000, immutable"  # the address of a picture has the version of the data in it
 TYPES = {"css": "text/css", "html": "text/html", "js": "text/javascript"}
@@ -109,16 +110,19 @@ def _add_views(app: FastAPI, library: Library, view: View) -> None:
         cluster: Annotated[int, Query(ge=-1, le=2**53)] = -1,
         order: Order = "typical",
         path: Annotated[str, Query(max_length=1000)] = "",
+        like: Annotated[str, Query(max_length=10_000)] = "",
     ) -> Response:
-        found = view.rows(of, cluster, order, path)
+        chosen = _numbers(like) if order == "alike" else []
+        if chosen is None or max(chosen, default=0) >= len(library.assignments.paths):
+            return _said(400, f"like: {ROW_NUMBERS}")
+        found = view.rows(of, cluster, order, path, chosen)
         return _json(found) if found else _said(404, f"there is no cluster {cluster}: it was merged or split")
 
     @app.get("/api/details")
     def details(rows: Annotated[str, Query(max_length=10_000)]) -> Response:
-        parts = rows.split(",")
-        if len(parts) > MOST_DETAILS or not all(part.isascii() and part.isdigit() and len(part) < 12 for part in parts):
-            return _said(400, f"rows are up to {MOST_DETAILS} whole numbers with commas between them")
-        numbers = [int(part) for part in parts]
+        numbers = _numbers(rows)
+        if numbers is None:
+            return _said(400, f"rows: {ROW_NUMBERS}")
         if max(numbers) >= len(library.assignments.paths):
             return _said(404, "there is no such image")
         return _json(view.details(numbers))
@@ -140,6 +144,13 @@ def _add_views(app: FastAPI, library: Library, view: View) -> None:
             return _json(view.map())
         except InputError as error:
             return _json({"absent": str(error), "waiting": library.waits_for_map})
+
+
+def _numbers(text: str) -> list[int] | None:
+    """The rows that an address names, None where that is something else."""
+    parts = text.split(",")
+    sound = len(parts) <= MOST_ROWS and all(part.isascii() and part.isdigit() and len(part) < 12 for part in parts)
+    return [int(part) for part in parts] if sound else None
 
 
 def _add_watch(app: FastAPI, library: Library, newest: Newest) -> None:

@@ -80,6 +80,7 @@ const KEYS = [
   ["arrow keys", "go through the images"], ["space", "select or leave out the image"], ["shift with arrow keys or click", "select a range"],
   ["ctrl+A", "select all"], ["escape", "select none; in a cluster: back to all clusters"], ["enter", "open the image, or the cluster"],
   ["r", "rename the cluster"], ["m", "merge clusters; with images selected: move them"], ["n", "put the selected images into a new cluster"],
+  ["l", "put what is most like the selected images right after them"],
   ["s", "split the cluster, or split off the selected images"], ["j", "mark as junk, or take out of the junk"],
   ["u", "undo"], ["shift+U", "redo"], ["/", "find"], ["?", "this list"],
 ];

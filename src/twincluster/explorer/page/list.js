@@ -3,6 +3,8 @@
 
 const ORDER_NAMES = [["typical", "Typical first"], ["doubtful", "Doubtful first"], ["source", "As in the source"]];
 
+const MOST_LIKE = 500; // images that others are compared with
+
 class SelectionBar {
   /** `place` says where the images are: {of, cluster}. */
   constructor(app, grid, place) {
@@ -14,7 +16,8 @@ class SelectionBar {
     const junk = place.of === "junk" ? act("Not junk", "j", (rows) => corrections.unjunk(rows)) : act("Junk", "j", (rows) => corrections.junk(rows));
     this.body = make("div", { class: "row chosen", role: "group", "aria-label": "Selected images" }, this.said,
       ...(place.of === "unreadable" ? [] : [
-        button("Select all", () => grid.selectAll()), button("None", () => grid.selectNone(), { class: "needs" }), this.open, act("Move…", "m", (rows) => corrections.move(rows, this.from)), act("New cluster…", "n", (rows) => corrections.moveToNew(rows)),
+        button("Select all", () => grid.selectAll()), button("None", () => grid.selectNone(), { class: "needs" }), this.open,
+        place.like ? act("More like these", "l", (rows) => place.like(rows)) : null, act("Move…", "m", (rows) => corrections.move(rows, this.from)), act("New cluster…", "n", (rows) => corrections.moveToNew(rows)),
         place.of === "cluster" ? act("Split off…", "s", (rows) => corrections.splitOff(place.cluster, rows)) : null, junk]));
     this.draw();
   }
@@ -41,6 +44,7 @@ class SelectionBar {
     const { rows, place } = this;
     if (!rows.length || place.of === "unreadable") return false;
     if (event.key === "m") corrections.move(rows, this.from);
+    else if (event.key === "l" && place.like) place.like(rows);
     else if (event.key === "n") corrections.moveToNew(rows);
     else if (event.key === "s" && place.of === "cluster") corrections.splitOff(place.cluster, rows);
     else if (event.key === "j") place.of === "junk" ? corrections.unjunk(rows) : corrections.junk(rows);
@@ -51,9 +55,9 @@ class SelectionBar {
 
 class ListView {
   constructor(app, of, cluster = -1) {
-    Object.assign(this, { app, of, cluster, order: of === "all" ? "source" : "typical", path: "", asked: 0 });
+    Object.assign(this, { app, of, cluster, order: of === "all" ? "source" : "typical", path: "", like: [], asked: 0 });
     this.grid = new ImageGrid(app, { open: (at) => app.viewer.open(this.grid.rows, at), changed: () => this.bar?.draw(), plain: of === "unreadable" });
-    this.bar = new SelectionBar(app, this.grid, { of, cluster });
+    this.bar = new SelectionBar(app, this.grid, { of, cluster, like: of === "unreadable" ? null : (rows) => this.showLike(rows) });
     this.heading = make("h2", { id: "title", class: "title" });
     this.empty = note("");
     this.search = make("input", { type: "search", placeholder: "Find by path", "aria-label": "Show only images whose path has this in it" });
@@ -61,11 +65,7 @@ class ListView {
       clearTimeout(this.typing);
       this.typing = setTimeout(() => { this.path = this.search.value.trim(); this.refresh(); }, 200);
     });
-    this.orders = choices("Order", ORDER_NAMES, this.order, (name) => {
-      this.order = name;
-      press(this.orders, name);
-      this.refresh();
-    });
+    this.orders = choices("Order", ORDER_NAMES, this.order, (name) => this.arrange(name));
     this.body = make("section", { class: "list", "aria-labelledby": "title" }, make("div", { class: "row list-top" }, this.heading, this.deeds()),
       make("div", { class: "row tools" }, this.search, of === "unreadable" ? null : this.orders), this.bar.body, this.empty, this.grid.body);
     this.refresh();
@@ -79,24 +79,40 @@ class ListView {
       deed("Merge…", "m", () => corrections.merge([this.cluster])), deed("Split…", "s", () => corrections.split(this.cluster)));
   }
 
+  arrange(order) {
+    this.order = order;
+    press(this.orders, order);
+    return this.refresh();
+  }
+
+  /** What is selected comes first, then what is most like it: a click with shift selects up to where that ends. */
+  async showLike(rows) {
+    const before = this.order;
+    this.like = rows.slice(0, MOST_LIKE);
+    if (await this.arrange("alike")) this.grid.go(0, false);
+    else this.arrange(before);
+  }
+
+  /** Whether the images could be had. */
   async refresh() {
     const { talk } = this.app;
     if (this.of === "cluster" && !talk.byId.has(this.cluster)) return this.app.go("clusters"); // it was merged or split
     const titles = { all: "All images", junk: "Junk", unreadable: "Unreadable files" };
     this.heading.replaceChildren(...(this.of === "cluster" ? [swatch(this.cluster)] : []), titles[this.of] ?? talk.nameOf(this.cluster));
     const turn = ++this.asked;
-    const query = new URLSearchParams({ of: this.of, cluster: this.cluster, order: this.order, path: this.path });
+    const query = new URLSearchParams({ of: this.of, cluster: this.cluster, order: this.order, path: this.path, like: this.like });
     try {
       const { rows } = await talk.ask(`/api/rows?${query}`);
-      if (turn !== this.asked) return null;
+      if (turn !== this.asked) return true;
       this.empty.textContent = rows.length ? "" : this.path ? "No path here has this in it." : "Nothing is here.";
       this.empty.hidden = Boolean(rows.length);
       this.grid.show(rows);
       this.bar.draw();
     } catch (error) {
       this.app.tell(error.message);
+      return false;
     }
-    return null;
+    return true;
   }
 
   key(event) {
