@@ -6,13 +6,13 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 # Idle OpenMP threads sleep instead of spinning, which would take the cores from the other processes.
-test stress bench: export OMP_WAIT_POLICY = passive
+test oldest stress bench: export OMP_WAIT_POLICY = passive
 
 # The tests start many processes: the bytecode that the first one compiles serves the others, even in a shell that
 # asks for none to be kept.
-test stress: export PYTHONDONTWRITEBYTECODE =
+test oldest stress: export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help setup browser demo test stress lint bench clean
+.PHONY: help setup browser demo test oldest stress lint bench clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -25,6 +25,12 @@ demo: $(READY) ## cluster 1,797 handwritten digits and compare with classic meth
 
 test: lint browser ## lint, types and tests: what a change must pass
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
+
+oldest: browser ## the tests with the oldest packages that pyproject.toml allows, in an environment of their own
+	$(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/python -m pip install --quiet uv
+	.venv-oldest/bin/uv pip install --python .venv-oldest/bin/python --resolution lowest-direct -e '.[dev]'
+	.venv-oldest/bin/python -m pytest -q -n 2 --dist worksteal
 
 stress: $(READY) ## tests of minutes: whether each method learns
 	$(BIN)/python -m pytest -q -n 2 -m stress
@@ -48,7 +54,7 @@ bench: $(READY) ## measure speed and memory on this machine; the last table take
 	$(BIN)/twincluster bench memory
 
 clean: ## remove .venv, caches and built packages; runs and data stay
-	rm -rf .venv dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-oldest dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # uv is quick but does not read pip's settings: where it is not to be had or cannot reach its packages, pip does

@@ -97,7 +97,7 @@ def test_parquet_opens_in_pandas(run: Run, tmp_path: Path, place: str, method: s
             assert Image.open(file).size == (12, 12)
     assert frame.file.isna().sum() == 1
     field = pa.parquet.read_schema(tmp_path / "all.parquet").field("embedding")
-    assert pa.types.is_fixed_size_list(field.type)
+    assert pa.types.is_large_list(field.type)
     assert field.type.value_type == pa.float32()
 
 

@@ -127,7 +127,10 @@ def test_cmyk_jpeg(tmp_path: Path) -> None:
 @pytest.mark.parametrize("suffix", ["png", "tif", "pgm"])
 def test_sixteen_bits_are_scaled_not_clipped(tmp_path: Path, suffix: str) -> None:
     ramp = np.repeat(np.linspace(0, 65535, SIDE), SIDE).reshape(SIDE, SIDE).astype(np.uint16)
-    Image.fromarray(ramp).save(tmp_path / f"a.{suffix}")
+    if suffix == "pgm":  # which Pillow has not always written in 16 bits
+        (tmp_path / "a.pgm").write_bytes(f"P5 {SIDE} {SIDE} 65535\n".encode() + ramp.astype(">u2").tobytes())
+    else:
+        Image.fromarray(ramp).save(tmp_path / f"a.{suffix}")
     pixels, status = decode(tmp_path / f"a.{suffix}", SIDE)
     assert status == "ok"
     assert pixels is not None

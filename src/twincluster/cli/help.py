@@ -83,7 +83,7 @@ def _name(entry: Any) -> str:
     """SOURCE, --resume, or --clusters, -k K."""
     if label := getattr(entry, "positional_label", None):
         return str(label)
-    names, takes = (*entry.names, *entry.shorts), getattr(entry, "metavar", None)
+    names, takes = (*entry.names, *entry.shorts), entry.metavar
     return ", ".join(names) + (f" {TAKES.get(names[0]) or NUMBERS.get(takes, takes)}" if takes else "")
 
 

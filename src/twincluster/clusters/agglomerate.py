@@ -88,7 +88,7 @@ def linked(weights: Any, group: np.ndarray) -> Links:
     both_ways = (weights @ member) * (weights.T @ member)  # (n,C)
     total = (both_ways.T @ member).tocoo()  # (C,C), a and i
     links: Links = [{} for _ in range(count)]
-    for a, i, value in zip(*(array.tolist() for array in (*total.coords, total.data)), strict=True):
+    for a, i, value in zip(*(array.tolist() for array in (total.row, total.col, total.data)), strict=True):
         if a != i and value > 0:
             links[a][i] = value
             links[i].setdefault(a, 0.0)

@@ -38,7 +38,7 @@ def write_csv(inputs: Inputs, out: Path) -> str:
 
 
 def write_parquet(inputs: Inputs, out: Path, place: Map = "auto") -> str:
-    """The same columns, with file, embedding (fixed-size list of float32), x and y."""
+    """The same columns, with file, embedding (list of float32), x and y."""
     _check(out, ".parquet")
     import pyarrow as pa
     from pyarrow import parquet
@@ -58,7 +58,7 @@ def write_parquet(inputs: Inputs, out: Path, place: Map = "auto") -> str:
     missing[rows] = False
     for name, values in zip("xy", _spread(laid.places, rows, count).T, strict=True):
         table = table.append_column(name, pa.array(values, pa.float32(), mask=missing))
-    table = table.append_column("embedding", _lists(_spread(features, rows, count), missing))
+    table = table.append_column("embedding", _lists(features, missing))
     out.parent.mkdir(parents=True, exist_ok=True)
     with unfinished(out) as partial:
         parquet.write_table(table, partial)
@@ -106,10 +106,13 @@ def _spread(values: np.ndarray, rows: np.ndarray, count: int) -> np.ndarray:
 
 
 def _lists(features: np.ndarray, missing: np.ndarray) -> Any:
+    """(m,D) as a list in each of the rows that is not missing. Not of a fixed size: such lists with gaps among them
+    pyarrow does not write before 19, and what it has written it cannot read, not even release 24."""
     import pyarrow as pa
 
-    return pa.FixedSizeListArray.from_arrays(
-        pa.array(features.reshape(-1), pa.float32()), features.shape[1], mask=pa.array(missing)
+    ends = np.cumsum(np.where(missing, 0, features.shape[1]))
+    return pa.LargeListArray.from_arrays(
+        pa.array(np.append(0, ends), pa.int64()), pa.array(features.reshape(-1), pa.float32()), mask=pa.array(missing)
     )
 
 

@@ -120,4 +120,4 @@ def _convolve_back_kernel(
         gradient = tl.where(exists, gradient, 0.0).to(x.dtype.element_ty)
         pixels = _around_pixels(images, row, n_rows, height, width, C, K).to(x.dtype.element_ty)
         total = tl.dot(tl.trans(pixels), gradient, total, input_precision="ieee")
-    tl.store(of_weight + (part * K + k[:, None]) * n_channels + channel, total, channel < n_channels)
+    tl.store(of_weight + (part * K + k[:, None]) * n_channels + channel, total, (channel < n_channels)[None, :])
