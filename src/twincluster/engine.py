@@ -30,7 +30,7 @@ from twincluster.training import checkpoint
 from twincluster.training.optimiser import make_optimiser
 from twincluster.training.record import Record, health_of, refuse_divergence
 from twincluster.training.rehearsal import captured
-from twincluster.training.row_views import feed_and_neighbours, rotate
+from twincluster.training.row_views import feed_and_shown, rotate
 from twincluster.training.schedule import Clock, learning_rate
 from twincluster.training.threads import FEW, one_thread
 
@@ -70,7 +70,7 @@ class Trainer:
         if self.processes.count > 1:  # a hook, since methods may take steps of their own between epochs
             self.optimiser.register_step_pre_hook(lambda *_: self.processes.average_gradients(self.optimiser))
         rotate(self.method, images)
-        self.feed, self.neighbours = feed_and_neighbours(config, images, self.method.online)
+        self.feed, self.shown = feed_and_shown(config, images, self.method.online)
         self.clock = Clock(
             config.train.epochs, config.train.minutes, self.feed.steps_per_epoch, lambda told: self.processes.tell(told)
         )
@@ -85,8 +85,8 @@ class Trainer:
         self.processes.refuse_others(self.images.fingerprint)
         step_in_epoch = self._restore() if resume else 0
         self.processes.share(self.state().values())
-        if not self.method.online.side and (resume or self.processes.count > 1):  # others may turn rows another way
-            self.feed, self.neighbours = feed_and_neighbours(self.config, self.images, self.method.online)
+        if self.shown.outdated():
+            self.feed, self.shown = feed_and_shown(self.config, self.images, self.method.online)
         take_step = captured(self) if self.device.type == "cuda" else self.step
         self.clock.begin()
         self.last_saved = self.clock.elapsed
@@ -131,10 +131,9 @@ class Trainer:
             self.record.add(outcome)
 
     def _batch(self, samples: Tensor, images: Tensor, keys: Tensor) -> Batch:
-        network, shown = self.method.online, partial(self.neighbours.shown, images, samples, keys)
-        plain = network.prepare if network.side else torch.clone  # rows are prepared once (training/row_views.py)
+        start = partial(self.shown.view, images, samples, keys)
         stream = partial(torch.full_like, self.epoch_on_device)  # for a number the compiler would begin again
-        return Batch(samples, keys, lambda i: self.view(shown(i), keys, stream(i)), plain=lambda: plain(images))
+        return Batch(samples, keys, lambda i: self.view(start(i), keys, stream(i)), partial(self.shown.plain, images))
 
     def _view(self, images: Tensor, keys: Tensor, stream: Tensor) -> Tensor:
         """The augmentation of a batch, drawn from one stream of random numbers."""
