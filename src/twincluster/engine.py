@@ -90,7 +90,8 @@ class Trainer:
         take_step = captured(self) if self.device.type == "cuda" else self.step
         self.clock.begin()
         self.last_saved = self.clock.elapsed
-        with one_thread(not self.method.online.side and self.feed.images.numel() <= FEW):
+        few = self.device.type == "cpu" and not self.method.online.side and self.feed.images.numel() <= FEW
+        with one_thread(few):
             with noted(self.run_folder is not None and self.processes.count == 1) as self.interrupt:
                 self._train(take_step, step_in_epoch)
             self._save(0)

@@ -57,7 +57,7 @@ class Centres(nn.Module):
         """
         n_clusters, known = len(self.directions), bool(self.scale > 0)
         unit = F.normalize(features, dim=1)
-        old = (unit @ self.directions.T).argmax(1)
+        old = assign.nearest(unit, self.directions)
         if len(features) < n_clusters:
             return old
         start = self.directions if known else None
