@@ -20,6 +20,7 @@ from twincluster.memory import queue_size
 from twincluster.methods import find_method
 from twincluster.methods.base import DataShape
 from twincluster.methods.tcc import Tcc
+from twincluster.parallel.launch import decided
 
 STATISTICS_SAMPLE = 10_000  # samples that mean and standard deviation are computed from
 STATISTICS_PIXELS = 2**22  # held at once
@@ -58,7 +59,7 @@ def resolve(config: Config, images: Images) -> Config:
         instance_queue=queue_size(config.anchored.instance_queue, n_samples, 2 * train.batch_size),
     )
     check_parts(config.n_clusters or config.clusters_between[1], config.anchored.balance)
-    augment = replace(config.augment, flip=_flip(config.augment.flip, images))
+    augment = replace(config.augment, flip=_flip(config.augment.flip, images, device))
     config = replace(config, train=train, augment=augment, tcc=tcc, anchored=anchored)
     if issubclass(find_method(config.method), Tcc):  # whoever uses another need not care
         _check_tcc(config)
@@ -175,10 +176,11 @@ def _epochs(n_samples: int, kind: str) -> int:
     return min(most, max(fewest, SAMPLES_SEEN[kind] // n_samples))
 
 
-def _flip(wanted: float, images: Images) -> float:
-    if wanted != DERIVED:
-        return wanted
-    return 0.0 if images.is_rows or left_differs_from_right(images.pixels, images.usable) else 0.5
+def _flip(wanted: float, images: Images, device: str) -> float:
+    if wanted != DERIVED or images.is_rows:
+        return max(0.0, wanted)  # rows have no left
+    # by one of several processes: near the threshold the last bits of another processor may say otherwise
+    return float(decided(device, lambda: "0" if left_differs_from_right(images.pixels, images.usable) else "0.5"))
 
 
 def _pays(train: Train, n_samples: int) -> bool:

@@ -82,7 +82,7 @@ class Trainer:
 
     def run(self, resume: bool = False) -> Method:
         """Train to the end of the schedule; `resume` continues from the run folder's checkpoint."""
-        self.processes.refuse_others(self.images.fingerprint)
+        self.processes.refuse_others(f"{self.images.fingerprint} {self.config}")
         step_in_epoch = self._restore() if resume else 0
         self.processes.share(self.state().values())
         if self.shown.outdated():

@@ -43,6 +43,7 @@ from twincluster.options import (
     python_words,
     unread_groups,
 )
+from twincluster.parallel.launch import decided
 from twincluster.pipeline import describe
 from twincluster.progress import Watcher
 from twincluster.results import Assignments, Run
@@ -273,7 +274,8 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         train |= {} if self.device == "auto" else {"device": self.device}
         seed = self.random_state  # a number means the same as `twincluster fit --seed`
         if not isinstance(seed, Integral):
-            seed = check_random_state(seed).randint(2**31 - 1)
+            generator = check_random_state(seed)
+            seed = int(decided(self.device, lambda: str(generator.randint(2**31 - 1))))
         clusters = clusters_of(self.n_clusters)  # differs for one, which `_apply` joins from two
         return configure(recipe, settings, {"n_clusters": clusters, "seed": int(seed), "train": train})
 
