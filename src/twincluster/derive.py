@@ -35,6 +35,11 @@ CLUSTER_CELLS = 2**24  # similarities of clusters to the rows of P in a step, 64
 def resolve(config: Config, images: Images) -> Config:
     """The same settings with every 0, -1 and "auto" replaced; InputError where they cannot fit the data."""
     n_samples = len(images.usable)
+    if blurred := images.listing.blurred:
+        raise InputError(
+            f"{images.listing.name}: the numbers of {blurred} lie too close together for single precision, in which rows "
+            "are kept: take the smallest off all of them, and off those to be predicted, or drop the column"
+        )
     config = _with_clusters(check_method(config), n_samples)
     train = config.train
     device = resolve_device(train.device)
@@ -86,7 +91,10 @@ def data_shape(config: Config, images: Images) -> DataShape:
     else:
         mean, std = _pixel_statistics(images.pixels, rows)
     # a constant channel or feature stays constant; where all numbers are small, they still differ
-    std = np.where(std > min(1e-6, 1e-3 * std.max()), std, 1.0)
+    least = min(1e-6, 1e-3 * std.max())
+    if images.is_rows and not config.train.frozen:  # a column may have a small unit, which an encoder's feature has not
+        least = np.minimum(least, np.maximum(1e-6 * np.abs(mean), 1e-12 * std.max()))
+    std = np.where(std > least, std, 1.0)
     return DataShape(
         n_samples=len(images.usable),
         side=config.train.image_size,
