@@ -14,6 +14,7 @@ from twincluster.config import DERIVED, Config, Precision, Train, make_config, o
 from twincluster.encoders import load_encoder
 from twincluster.errors import InputError
 from twincluster.images.decode import DEFAULT_SIDE
+from twincluster.images.listing import Listing
 from twincluster.images.mirrored import left_differs_from_right
 from twincluster.images.store import Images
 from twincluster.memory import queue_size
@@ -35,11 +36,7 @@ CLUSTER_CELLS = 2**24  # similarities of clusters to the rows of P in a step, 64
 def resolve(config: Config, images: Images) -> Config:
     """The same settings with every 0, -1 and "auto" replaced; InputError where they cannot fit the data."""
     n_samples = len(images.usable)
-    if blurred := images.listing.blurred:
-        raise InputError(
-            f"{images.listing.name}: the numbers of {blurred} lie too close together for single precision, in which rows "
-            "are kept: take the smallest off all of them, and off those to be predicted, or drop the column"
-        )
+    _refuse_blurred(images.listing)
     config = _with_clusters(check_method(config), n_samples)
     train = config.train
     device = resolve_device(train.device)
@@ -127,6 +124,14 @@ def resolve_device(name: str) -> str:
     if name == "cuda" and not torch.cuda.is_available():
         raise InputError("device is 'cuda' but torch sees no GPU: use --device auto or cpu")
     return name
+
+
+def _refuse_blurred(listing: Listing) -> None:
+    if listing.blurred:
+        raise InputError(
+            f"{listing.name}: the numbers of {listing.blurred} lie too close together for single precision, in which "
+            "rows are kept: take the smallest off all of them, and off those to be predicted, or drop the column"
+        )
 
 
 def _with_clusters(config: Config, n_samples: int) -> Config:

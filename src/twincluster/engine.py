@@ -233,14 +233,15 @@ class Trainer:
         """
         assert self.run_folder is not None or not self.processes.first, "a run without a folder has no checkpoint"
         saved: dict[str, Tensor] = {}
-        progress, sums = None, {}
+        progress = None
         if self.run_folder and checkpoint.exists(self.run_folder.checkpoint):
             saved, progress = checkpoint.load(self.run_folder.checkpoint)
-            names = [name for name in saved if name.startswith("record.")]
-            sums = {name.removeprefix("record."): list(saved[name].shape) for name in names}
+        sums = {name: list(tensor.shape) for name, tensor in saved.items() if name.startswith("record.")}
         progress, sums = self.processes.tell([progress, sums])
-        self.record.totals = {name: torch.zeros(shape, device=self.device) for name, shape in sums.items()}
-        if saved:
+        totals = {name.removeprefix("record."): torch.zeros(shape, device=self.device) for name, shape in sums.items()}
+        self.record.totals = totals
+        if saved and self.run_folder:
+            checkpoint.refuse_other(self.run_folder.checkpoint, saved, self.state())
             self.put_back(saved)
         if progress:  # else interrupted before the first checkpoint: all is still to be done
             self.epoch = progress["epoch"]
