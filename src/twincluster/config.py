@@ -126,7 +126,7 @@ class Anchored:
 
     instance: Literal["infonce", "byol"] = "byol"  # how the instance track learns features
     temperature: Positive = 0.2  # of InfoNCE
-    instance_queue: CountOrNone = 16_384  # rows of Q; at most the number of samples
+    instance_queue: CountOrNone = 16_384  # rows of Q, for InfoNCE; at most the number of samples
     n_features: Count = 256  # D, of the projection
     hidden: CountOrNone = 2048  # width of projector and predictor; 0: neither, both tracks see the backbone's features
     ema: Shares = (0.99, 0.9995)  # momentum at the start and at the end of the run, by cosine between

@@ -1,4 +1,4 @@
-"""What stands on a backbone in several methods: perceptrons, and clusters by the nearest of K directions.
+"""What several methods share: perceptrons on a backbone, k-means, and clusters by the nearest of K directions.
 
 Shapes: N batch, K clusters, F features.
 """
@@ -32,6 +32,15 @@ def key_features(momentum: Network, images: Tensor, keys: Tensor, *, shuffled: b
         return momentum.backbone_features(images)
     draw = draws.uniform(keys, KEY_ORDER, 1).squeeze(1)
     return in_shuffled_halves(momentum.backbone_features, images, draw)
+
+
+def k_means(rows: Tensor, n_clusters: int, *, n_init: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Centres (K,F) and clusters (N,) of rows by their distances, in which cosine has no say."""
+    from sklearn.cluster import KMeans  # which takes a second
+
+    found = KMeans(n_clusters, n_init=n_init, random_state=seed % 2**32).fit(rows.cpu().numpy())
+    centres, clusters = torch.from_numpy(found.cluster_centers_), torch.from_numpy(found.labels_).long()
+    return centres.to(rows.device), clusters.to(rows.device)
 
 
 class Centres(nn.Module):
