@@ -185,7 +185,8 @@ class Anchored(Method):
         wins, and from there groups move, so many for each cluster. Returns the strain of the prior on sizes.
         """
         whitening, balance = assign.whiten(features, self.settings.shrinkage), self.settings.balance
-        unit, rows = whitening(features), whitening.rows(features)
+        rows = whitening.rows(features)
+        unit = assign.unit_rows(rows)
         ends = [sizes.weigh_sizes(rows, found, balance, unit) for found in self.cluster(unit, seed, warm, n_init)]
         sized = max(ends, key=lambda end: score(rows, end)) if len(ends) > 1 else ends[0]  # those there are win a tie
         for per_cluster in groups:
