@@ -12,6 +12,7 @@ from twincluster import derive
 from twincluster.config import make_config
 from twincluster.derive import data_shape, resolve
 from twincluster.errors import InputError
+from twincluster.images import listing
 
 
 def shape_of(array: NDArray[Any], usable: NDArray[np.int64] | None = None) -> derive.DataShape:
@@ -80,7 +81,8 @@ SECONDS = 1_700_000_000 + 10 * (np.arange(40) % 2)  # since 1970
 
 
 @pytest.mark.parametrize("kind", [np.float64, np.int64, np.int32])
-def test_a_column_that_single_precision_would_blur_is_refused(kind: type) -> None:
+def test_a_column_that_single_precision_would_blur_is_refused(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "CELLS_AT_ONCE", 14)  # seven rows
     array = np.stack([np.arange(40), SECONDS], axis=1).astype(kind)
     with pytest.raises(InputError, match=r"column 1 \(1700000000 to 1700000010\) lie too close together"):
         shape_of(array)

@@ -272,8 +272,8 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         train |= {} if self.device == "auto" else {"device": self.device}
         seed = self.random_state  # a number means the same as `twincluster fit --seed`
         if not isinstance(seed, Integral):
-            generator = check_random_state(seed)
-            seed = int(decided(self.device, lambda: str(generator.randint(2**31 - 1))))
+            drawn = check_random_state(seed).randint(2**31 - 1)  # by all: a generator of the caller's moves on
+            seed = int(decided(self.device, lambda: str(drawn)))
         clusters = clusters_of(self.n_clusters)  # differs for one, which `_apply` joins from two
         return configure(recipe, settings, {"n_clusters": clusters, "seed": int(seed), "train": train})
 

@@ -18,7 +18,7 @@ from twincluster.images.labels import as_labels
 
 FEW = 64  # inputs, which are decoded again in less time than anybody notices
 EXPECTED = "expected uint8 images (n,h,w[,c]) or float rows (n,d)"
-ROWS_AT_ONCE = 65_536
+CELLS_AT_ONCE = 2**22  # numbers of rows that are looked at together
 SHARP = (
     1000  # times the error of float32 by which numbers of a column should differ, lest their differences be lost ...
 )
@@ -126,8 +126,9 @@ def _rows(array: np.ndarray, name: str) -> np.ndarray:
         raise InputError(f"{name}: rows of shape {array.shape} have no columns; {EXPECTED}")
     with np.errstate(over="ignore"):  # too large for float32 becomes infinity, which is said below
         rows = array.astype(np.float32, copy=False)
-    for start in range(0, len(rows), ROWS_AT_ONCE):
-        bad = np.flatnonzero(~np.isfinite(rows[start : start + ROWS_AT_ONCE]).all(1))
+    some = max(1, CELLS_AT_ONCE // rows.shape[1])
+    for start in range(0, len(rows), some):
+        bad = np.flatnonzero(~np.isfinite(rows[start : start + some]).all(1))
         if len(bad):
             raise InputError(f"{name} contains NaN or infinity in row {start + bad[0]}: replace it or drop the row")
     return rows
@@ -138,10 +139,11 @@ def _blurred(given: np.ndarray, rows: np.ndarray) -> str:
     if given.dtype == np.float32 or given.dtype.itemsize < 4:
         return ""
     low, high, error = (np.full(rows.shape[1], start) for start in (np.inf, -np.inf, 0.0))
-    for start in range(0, len(rows), ROWS_AT_ONCE):
-        part = given[start : start + ROWS_AT_ONCE].astype(np.float64)
+    some = max(1, CELLS_AT_ONCE // rows.shape[1])
+    for start in range(0, len(rows), some):
+        part = given[start : start + some].astype(np.float64)
         low, high = np.minimum(low, part.min(0)), np.maximum(high, part.max(0))
-        error = np.maximum(error, np.abs(part - rows[start : start + ROWS_AT_ONCE]).max(0))
+        error = np.maximum(error, np.abs(part - rows[start : start + some]).max(0))
     real = high - low > ROUNDING * np.maximum(np.abs(low), np.abs(high))
     columns = np.flatnonzero(real & (high - low < SHARP * error))
     return f"column {columns[0]} ({low[columns[0]]:.12g} to {high[columns[0]]:.12g})" if len(columns) else ""
