@@ -232,16 +232,14 @@ class Trainer:
         Only numbers are told here: all tensors are shared before the first step in any case.
         """
         assert self.run_folder is not None or not self.processes.first, "a run without a folder has no checkpoint"
-        saved: dict[str, Tensor] = {}
-        progress = None
-        if self.run_folder and checkpoint.exists(self.run_folder.checkpoint):
-            saved, progress = checkpoint.load(self.run_folder.checkpoint)
+        folder = self.run_folder.checkpoint if self.run_folder else None
+        saved, progress = checkpoint.load(folder) if folder and checkpoint.exists(folder) else ({}, None)
         sums = {name: list(tensor.shape) for name, tensor in saved.items() if name.startswith("record.")}
         progress, sums = self.processes.tell([progress, sums])
         totals = {name.removeprefix("record."): torch.zeros(shape, device=self.device) for name, shape in sums.items()}
         self.record.totals = totals
-        if saved and self.run_folder:
-            checkpoint.refuse_other(self.run_folder.checkpoint, saved, self.state())
+        if folder and saved:
+            checkpoint.refuse_other(folder, saved, self.state())
             self.put_back(saved)
         if progress:  # else interrupted before the first checkpoint: all is still to be done
             self.epoch = progress["epoch"]
