@@ -78,8 +78,9 @@ def midway(*changes: str, kind: str = "images") -> Anchored:
     with torch.no_grad():
         for weight in method.momentum.parameters():
             weight += 0.1 * torch.randn(weight.shape, generator=generator)
-        keys = torch.randn(FILLED, method.queue.rows.shape[1], generator=generator)
-        method.queue.push(torch.nn.functional.normalize(keys, dim=1))
+        keys = torch.randn(FILLED, method.online.n_projected, generator=generator)
+        if method.queue is not None:
+            method.queue.push(torch.nn.functional.normalize(keys, dim=1))
         method.labels.copy_(torch.randint(0, method.n_clusters, method.labels.shape, generator=generator))
         method.sure.copy_(torch.rand(method.sure.shape, generator=generator) < 0.7)
         prototypes = torch.randn(method.prototypes.shape, generator=generator)

@@ -76,7 +76,7 @@ def test_wrong_names_and_types(nested: dict, message: str) -> None:
     [
         ("tcc.alpha", 1.5, "tcc.alpha is 1.5: expected a number from 0 to 1"),
         ("tcc.alpha", -0.1, "tcc.alpha is -0.1: expected a number from 0 to 1"),
-        ("augment.flip", 2, "augment.flip is 2.0: expected a number from 0 to 1"),
+        ("augment.flip", 2, "augment.flip is 2.0: expected a number from 0 to 1, or -1"),
         ("anchored.ema", [0.9, 1.1], "anchored.ema is (0.9, 1.1): expected numbers from 0 to 1"),
         ("tcc.temperature", 0, "tcc.temperature is 0.0: expected a number above 0"),
         ("tcc.n_features", 0, "tcc.n_features is 0: expected a number above 0"),

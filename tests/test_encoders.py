@@ -259,3 +259,19 @@ def test_features_that_were_damaged_on_the_disk_are_computed_anew(tmp_path: Path
     (file,) = (own_cache / "features").glob("*.npy")
     file.write_bytes(file.read_bytes()[:1000])
     assert np.array_equal(encode(images, encoder).pixels, whole)
+
+
+def test_a_size_that_a_network_does_not_take_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def adapter(name: str, side: int) -> encoders.Encoder:
+        network = models.vit_b_16(weights=None, num_classes=2, image_size=32) if name == "fixed" else nn.Flatten()
+        return encoders.Encoder("", "", network, side or 32)
+
+    from torchvision import models
+
+    monkeypatch.setitem(encoders.ADAPTERS, "timm", adapter)
+    with pytest.raises(
+        InputError, match=r"timm:fixed@48 takes no images of 48 pixels \(Wrong image height.*\): leave out"
+    ):
+        load_encoder("timm:fixed@48")
+    assert load_encoder("timm:fixed@32").side == load_encoder("timm:fixed").side == 32
+    assert load_encoder("timm:any@48").side == 48

@@ -16,7 +16,6 @@ from twincluster.images import feed as feed_module
 from twincluster.methods import METHODS
 from twincluster.methods.base import Batch, Method
 from twincluster.training.optimiser import make_optimiser
-from twincluster.training.row_views import as_seen
 
 
 def take_steps(trainer: Trainer, count: int, rate: float = 0.05) -> None:
@@ -136,8 +135,7 @@ def test_a_view_depends_on_the_sample_and_the_stream_but_not_on_the_batch(kind: 
 def test_plain_images_are_standardised(kind: str) -> None:
     trainer = make(kind)
     samples = torch.arange(len(KINDS[kind]))
-    seen = as_seen(images_of(KINDS[kind]), trainer.method.online).pixels
-    batch = trainer._batch(samples, torch.as_tensor(seen), samples)
+    batch = trainer._batch(samples, torch.as_tensor(trainer.feed._pixels), samples)
     by_channel = batch.plain().transpose(0, 1).flatten(1)
     torch.testing.assert_close(by_channel.mean(1), torch.zeros(len(by_channel)), atol=1e-4, rtol=0)
     torch.testing.assert_close(by_channel.std(1, correction=0), torch.ones(len(by_channel)), atol=1e-3, rtol=0)

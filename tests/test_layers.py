@@ -25,6 +25,7 @@ LAYERS = (
     "features methods whole_numbers",
     "derive inference results training",
     "edits engine opening updates.drift",
+    "resuming",
     "pipeline progress stored",
     "findings estimator on_ray",
     "inputs",

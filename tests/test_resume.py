@@ -284,3 +284,15 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     (tmp_path / "run" / "checkpoint" / checkpoint.FILE).write_bytes(b"not a checkpoint")
     with pytest.raises(InputError, match="is not a checkpoint of twincluster"):
         fit(listing, tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize("change", ["gone", "another shape"])
+def test_the_checkpoint_of_another_method_of_that_name_is_refused(tmp_path: Path, change: str) -> None:
+    """One's own class may have changed since; weights that the checkpoint lacks would begin as zeros."""
+    images, name = images_of(rows()), "method.online.backbone.layers.0.weight"
+    train(images, "train.epochs=1", folder=tmp_path)
+    tensors, progress = checkpoint.load(Run(tmp_path).checkpoint)
+    weight = tensors.pop(name)
+    checkpoint.save(Run(tmp_path).checkpoint, tensors | ({} if change == "gone" else {name: weight[:1]}), progress)
+    with pytest.raises(InputError, match=re.escape(name)):
+        train(images, "train.epochs=2", folder=tmp_path, resume=True)

@@ -1,5 +1,6 @@
 """Means and deviations of the data, which its network is built with."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from small_runs import images_of, pictures, rows
 from twincluster import derive
 from twincluster.config import make_config
 from twincluster.derive import data_shape, resolve
+from twincluster.errors import InputError
+from twincluster.images import listing
 
 
 def shape_of(array: NDArray[Any], usable: NDArray[np.int64] | None = None) -> derive.DataShape:
@@ -56,10 +59,49 @@ def test_a_constant_channel_or_feature_is_not_divided_by_zero() -> None:
 def test_rows_of_small_numbers_are_standardised_too(unit: float) -> None:
     array = rows(40, 7).astype(float) * unit
     array[:, 3] = 5 * unit
-    array[:, 5] *= 1e-9  # beside the others rounding errors
+    array[:, 5] *= 1e-14  # beside the others rounding errors
+    array[:, 6] *= 1e-8  # in another unit, as capacitances beside lengths
     std = shape_of(array.astype(np.float32)).std
     assert (std[3], std[5]) == (1, 1)
     assert [std[at] for at in (0, 1, 2, 4, 6)] == pytest.approx(array.std(0)[[0, 1, 2, 4, 6]].tolist(), rel=1e-5)
+
+
+def test_small_features_of_an_encoder_count_as_constant() -> None:
+    """A unit that hardly ever answers is no smaller unit of measurement."""
+    array = rows(40, 7)
+    array[:, 5] *= 1e-9
+    images = images_of(array)
+    config = resolve(make_config({"n_clusters": 2}), images)
+    encoded = dataclasses.replace(config, train=dataclasses.replace(config.train, encoder="pretrained"))
+    assert data_shape(config, images).std[5] != 1
+    assert data_shape(encoded, images).std[5] == 1
+
+
+SECONDS = 1_700_000_000 + 10 * (np.arange(40) % 2)  # since 1970
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.int64, np.int32])
+def test_a_column_that_single_precision_would_blur_is_refused(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "CELLS_AT_ONCE", 14)  # seven rows
+    array = np.stack([np.arange(40), SECONDS], axis=1).astype(kind)
+    with pytest.raises(InputError, match=r"column 1 \(1700000000 to 1700000010\) lie too close together"):
+        shape_of(array)
+    array[:, 1] -= array[:, 1].min()
+    assert shape_of(array).std[1] == 5
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        100_000 * SECONDS.astype(np.float64) % 3e9,  # over decades
+        SECONDS.astype(np.float32).astype(np.float64),  # blurred by whoever made it
+        1 / 3 + 1e-16 * (np.arange(40) % 3),  # rounding errors of float64 ...
+        np.float32(1 / 3) + np.float32(1e-7) * (np.arange(40) % 3).astype(np.float32),  # ... and of float32
+        np.full(40, 1.7e9 + 0.1),
+    ],
+)
+def test_a_column_in_which_nothing_is_lost_is_taken(column: np.ndarray) -> None:
+    shape_of(np.stack([np.arange(40), column], axis=1).astype(np.float64))
 
 
 def test_only_usable_rows_count() -> None:

@@ -14,12 +14,14 @@ from twincluster.config import DERIVED, Config, Precision, Train, make_config, o
 from twincluster.encoders import load_encoder
 from twincluster.errors import InputError
 from twincluster.images.decode import DEFAULT_SIDE
+from twincluster.images.listing import Listing
 from twincluster.images.mirrored import left_differs_from_right
 from twincluster.images.store import Images
 from twincluster.memory import queue_size
 from twincluster.methods import find_method
 from twincluster.methods.base import DataShape
 from twincluster.methods.tcc import Tcc
+from twincluster.parallel.launch import decided
 
 STATISTICS_SAMPLE = 10_000  # samples that mean and standard deviation are computed from
 STATISTICS_PIXELS = 2**22  # held at once
@@ -34,6 +36,7 @@ CLUSTER_CELLS = 2**24  # similarities of clusters to the rows of P in a step, 64
 def resolve(config: Config, images: Images) -> Config:
     """The same settings with every 0, -1 and "auto" replaced; InputError where they cannot fit the data."""
     n_samples = len(images.usable)
+    _refuse_blurred(images.listing)
     config = _with_clusters(check_method(config), n_samples)
     train = config.train
     device = resolve_device(train.device)
@@ -58,7 +61,7 @@ def resolve(config: Config, images: Images) -> Config:
         instance_queue=queue_size(config.anchored.instance_queue, n_samples, 2 * train.batch_size),
     )
     check_parts(config.n_clusters or config.clusters_between[1], config.anchored.balance)
-    augment = replace(config.augment, flip=_flip(config.augment.flip, images))
+    augment = replace(config.augment, flip=_flip(config.augment.flip, images, device))
     config = replace(config, train=train, augment=augment, tcc=tcc, anchored=anchored)
     if issubclass(find_method(config.method), Tcc):  # whoever uses another need not care
         _check_tcc(config)
@@ -85,7 +88,10 @@ def data_shape(config: Config, images: Images) -> DataShape:
     else:
         mean, std = _pixel_statistics(images.pixels, rows)
     # a constant channel or feature stays constant; where all numbers are small, they still differ
-    std = np.where(std > min(1e-6, 1e-3 * std.max()), std, 1.0)
+    least = min(1e-6, 1e-3 * std.max())
+    if images.is_rows and not config.train.frozen:  # a column may have a small unit, which an encoder's feature has not
+        least = np.minimum(least, np.maximum(1e-6 * np.abs(mean), 1e-12 * std.max()))
+    std = np.where(std > least, std, 1.0)
     return DataShape(
         n_samples=len(images.usable),
         side=config.train.image_size,
@@ -118,6 +124,14 @@ def resolve_device(name: str) -> str:
     if name == "cuda" and not torch.cuda.is_available():
         raise InputError("device is 'cuda' but torch sees no GPU: use --device auto or cpu")
     return name
+
+
+def _refuse_blurred(listing: Listing) -> None:
+    if listing.blurred:
+        raise InputError(
+            f"{listing.name}: the numbers of {listing.blurred} lie too close together for single precision, in which "
+            "rows are kept: take the smallest off all of them, and off those to be predicted, or drop the column"
+        )
 
 
 def _with_clusters(config: Config, n_samples: int) -> Config:
@@ -175,10 +189,11 @@ def _epochs(n_samples: int, kind: str) -> int:
     return min(most, max(fewest, SAMPLES_SEEN[kind] // n_samples))
 
 
-def _flip(wanted: float, images: Images) -> float:
-    if wanted != DERIVED:
-        return wanted
-    return 0.0 if images.is_rows or left_differs_from_right(images.pixels, images.usable) else 0.5
+def _flip(wanted: float, images: Images, device: str) -> float:
+    if wanted != DERIVED or images.is_rows:
+        return max(0.0, wanted)  # rows have no left
+    # by one of several processes: near the threshold the last bits of another processor may say otherwise
+    return float(decided(device, lambda: "0" if left_differs_from_right(images.pixels, images.usable) else "0.5"))
 
 
 def _pays(train: Train, n_samples: int) -> bool:

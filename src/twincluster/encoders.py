@@ -57,7 +57,19 @@ def load_encoder(name: str) -> Encoder:
         raise InputError(f"there is no backbone {name!r}: choose one of {', '.join([*OWN, *map(_written, ADAPTERS)])}")
     encoder = ADAPTERS[kind](rest, side)
     encoder.network.eval().requires_grad_(False)
+    if side:
+        _refuse_side(encoder, name)
     return replace(encoder, name=name)
+
+
+@torch.no_grad()
+def _refuse_side(encoder: Encoder, name: str) -> None:
+    """Some networks, most transformers among them, know one size of images alone."""
+    try:
+        encoder.network(torch.zeros(1, 3, encoder.side, encoder.side))
+    except Exception as error:  # each library has its own
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise InputError(f"{name} takes no images of {encoder.side} pixels ({said}): leave out the size") from error
 
 
 class Pretrained(Backbone):

@@ -30,7 +30,7 @@ from twincluster.training import checkpoint
 from twincluster.training.optimiser import make_optimiser
 from twincluster.training.record import Record, health_of, refuse_divergence
 from twincluster.training.rehearsal import captured
-from twincluster.training.row_views import feed_and_neighbours, rotate
+from twincluster.training.row_views import feed_and_shown, rotate
 from twincluster.training.schedule import Clock, learning_rate
 from twincluster.training.threads import FEW, one_thread
 
@@ -70,7 +70,7 @@ class Trainer:
         if self.processes.count > 1:  # a hook, since methods may take steps of their own between epochs
             self.optimiser.register_step_pre_hook(lambda *_: self.processes.average_gradients(self.optimiser))
         rotate(self.method, images)
-        self.feed, self.neighbours = feed_and_neighbours(config, images, self.method.online)
+        self.feed, self.shown = feed_and_shown(config, images, self.method.online)
         self.clock = Clock(
             config.train.epochs, config.train.minutes, self.feed.steps_per_epoch, lambda told: self.processes.tell(told)
         )
@@ -82,15 +82,16 @@ class Trainer:
 
     def run(self, resume: bool = False) -> Method:
         """Train to the end of the schedule; `resume` continues from the run folder's checkpoint."""
-        self.processes.refuse_others(self.images.fingerprint)
+        self.processes.refuse_others(f"{self.images.fingerprint} {self.config}")
         step_in_epoch = self._restore() if resume else 0
         self.processes.share(self.state().values())
-        if not self.method.online.side and (resume or self.processes.count > 1):  # others may turn rows another way
-            self.feed, self.neighbours = feed_and_neighbours(self.config, self.images, self.method.online)
+        if self.shown.outdated():
+            self.feed, self.shown = feed_and_shown(self.config, self.images, self.method.online)
         take_step = captured(self) if self.device.type == "cuda" else self.step
         self.clock.begin()
         self.last_saved = self.clock.elapsed
-        with one_thread(not self.method.online.side and self.feed.images.numel() <= FEW):
+        few = self.device.type == "cpu" and not self.method.online.side and self.feed.images.numel() <= FEW
+        with one_thread(few):
             with noted(self.run_folder is not None and self.processes.count == 1) as self.interrupt:
                 self._train(take_step, step_in_epoch)
             self._save(0)
@@ -131,10 +132,9 @@ class Trainer:
             self.record.add(outcome)
 
     def _batch(self, samples: Tensor, images: Tensor, keys: Tensor) -> Batch:
-        network, shown = self.method.online, partial(self.neighbours.shown, images, samples, keys)
-        plain = network.prepare if network.side else torch.clone  # rows are prepared once (training/row_views.py)
+        start = partial(self.shown.view, images, samples, keys)
         stream = partial(torch.full_like, self.epoch_on_device)  # for a number the compiler would begin again
-        return Batch(samples, keys, lambda i: self.view(shown(i), keys, stream(i)), plain=lambda: plain(images))
+        return Batch(samples, keys, lambda i: self.view(start(i), keys, stream(i)), partial(self.shown.plain, images))
 
     def _view(self, images: Tensor, keys: Tensor, stream: Tensor) -> Tensor:
         """The augmentation of a batch, drawn from one stream of random numbers."""
@@ -232,15 +232,14 @@ class Trainer:
         Only numbers are told here: all tensors are shared before the first step in any case.
         """
         assert self.run_folder is not None or not self.processes.first, "a run without a folder has no checkpoint"
-        saved: dict[str, Tensor] = {}
-        progress, sums = None, {}
-        if self.run_folder and checkpoint.exists(self.run_folder.checkpoint):
-            saved, progress = checkpoint.load(self.run_folder.checkpoint)
-            names = [name for name in saved if name.startswith("record.")]
-            sums = {name.removeprefix("record."): list(saved[name].shape) for name in names}
+        folder = self.run_folder.checkpoint if self.run_folder else None
+        saved, progress = checkpoint.load(folder) if folder and checkpoint.exists(folder) else ({}, None)
+        sums = {name: list(tensor.shape) for name, tensor in saved.items() if name.startswith("record.")}
         progress, sums = self.processes.tell([progress, sums])
-        self.record.totals = {name: torch.zeros(shape, device=self.device) for name, shape in sums.items()}
-        if saved:
+        totals = {name.removeprefix("record."): torch.zeros(shape, device=self.device) for name, shape in sums.items()}
+        self.record.totals = totals
+        if folder and saved:
+            checkpoint.refuse_other(folder, saved, self.state())
             self.put_back(saved)
         if progress:  # else interrupted before the first checkpoint: all is still to be done
             self.epoch = progress["epoch"]

@@ -26,7 +26,6 @@ from twincluster.disk import is_taken
 from twincluster.encoders import wrap_module
 from twincluster.engine import Trainer
 from twincluster.errors import InputError
-from twincluster.evaluate import Health, health
 from twincluster.images.objects import are_open, as_arrays, is_rows, outline, refuse_too_few
 from twincluster.images.sources import Listing, location_of, open_source
 from twincluster.images.store import Images
@@ -43,7 +42,8 @@ from twincluster.options import (
     python_words,
     unread_groups,
 )
-from twincluster.pipeline import describe
+from twincluster.parallel.launch import decided
+from twincluster.pipeline import describe, unwell
 from twincluster.progress import Watcher
 from twincluster.results import Assignments, Run
 from twincluster.updates.drift import Reference
@@ -171,9 +171,8 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         self._loaded = encoder
         probabilities = self._apply(inference.predict, images)
         self._assignments, self._history = Assignments.of(images, images.usable, probabilities), watcher.rows
-        state = health(probabilities) if method.choice else Health.of_result(self._assignments.sizes(config.n_clusters))
-        if self.n_clusters != 1 and (unwell := state.warning(config.method, config.train.precision)):
-            watcher.warning = watcher.warning or in_python(unwell)
+        if self.n_clusters != 1 and (warning := unwell(config, method.choice, probabilities, self._assignments)):
+            watcher.warning = watcher.warning or in_python(warning)
         self._reference: Reference | None = Reference.of(self._apply(inference.embed, images), probabilities)
         self._stamps = dict(zip(listing.paths, stamps, strict=False))  # none for arrays, which have no place
         self.labels_, self.n_iter_ = self._assignments.clusters, len(watcher.rows)
@@ -273,7 +272,8 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         train |= {} if self.device == "auto" else {"device": self.device}
         seed = self.random_state  # a number means the same as `twincluster fit --seed`
         if not isinstance(seed, Integral):
-            seed = check_random_state(seed).randint(2**31 - 1)
+            drawn = check_random_state(seed).randint(2**31 - 1)  # by all: a generator of the caller's moves on
+            seed = int(decided(self.device, lambda: str(drawn)))
         clusters = clusters_of(self.n_clusters)  # differs for one, which `_apply` joins from two
         return configure(recipe, settings, {"n_clusters": clusters, "seed": int(seed), "train": train})
 

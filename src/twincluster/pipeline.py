@@ -14,9 +14,8 @@ from torch import Tensor
 
 from twincluster import inference, provenance
 from twincluster.clusters.choose import Choice
-from twincluster.config import DERIVED, Config, differences, flatten
+from twincluster.config import DERIVED, Config
 from twincluster.derive import check_method, data_shape, resolve, resolve_device
-from twincluster.edits import FILE as EDITS
 from twincluster.edits.corrected import corrected
 from twincluster.encoders import load_encoder
 from twincluster.engine import Reporter, Trainer
@@ -26,15 +25,15 @@ from twincluster.images.sources import Listing
 from twincluster.images.store import Images
 from twincluster.known import stamps_of, write_stamps
 from twincluster.methods.base import Method, Network
-from twincluster.opening import open_for, open_with, refuse_other_weights, with_image_size
+from twincluster.opening import open_for, open_with, with_image_size
 from twincluster.options import Split
 from twincluster.parallel.processes import join
 from twincluster.results import Assignments, Run
+from twincluster.resuming import continue_run, length_of
 from twincluster.training import checkpoint
 from twincluster.training.allocator import keep_freed
 from twincluster.updates.drift import Reference
 
-FEW_NAMES = 5  # of settings, in a message
 MOST_SIZES = 100  # that are told one by one
 
 
@@ -89,12 +88,12 @@ def fit(
         Run(out).refuse_if_taken()  # before an hour of decoding
     scored, scored_on = rows_to_score(listing, split, len(listing.paths))
     config = processes.in_turn(lambda: with_image_size(config, listing))  # which may download an encoder
-    stamps = stamps_of(listing)
-    if resolve_device(config.train.device) == "cpu":
+    stamps, device = stamps_of(listing), config.train.device
+    if resolve_device(device) == "cpu":
         keep_freed()  # before an encoder's first image: that frees as much as a step does
     encoder = processes.in_turn(lambda: load_encoder(config.train.frozen)) if config.train.frozen else None
     images = processes.in_turn(
-        lambda: open_for(config, listing, decoding, encoder=encoder, device=config.train.device, encoding=encoding)
+        lambda: open_for(config, listing, decoding, encoder=encoder, device=device, encoding=encoding)
     )
     training = dataclasses.replace(images, usable=_usable(images, split))
     flip_by_images, config = config.augment.flip == DERIVED, resolve(config, training)
@@ -109,28 +108,37 @@ def fit(
     write_stamps(run.folder, dict(zip(listing.paths, stamps, strict=True)))
     assignments, found = _keep_rows(run, method.online, images, training)
     provenance.write(run.folder, provenance.read(run.folder).end(trainer.clock.seconds))
-    # where their number was not known while it trained, there is more to say than that some are empty
-    state = health(found) if method.choice else Health.of_result(assignments.sizes(config.n_clusters))
-    if reporter and (warning := state.warning(config.method, config.train.precision)):
+    if reporter and (warning := unwell(config, method.choice, found, assignments)):
         reporter.warn(warning)
-    scores = None
-    if listing.labels is not None and (scored & (listing.labels >= 0) & (assignments.clusters >= 0)).any():
-        scores = score(listing.labels[scored], assignments.clusters[scored])
     handed = flip_by_images and not images.is_rows and not config.augment.flip
+    scores = _scores(listing.labels, assignments.clusters, scored)
     return Fitted(run, config, assignments, scores, scored_on, method.choice, handed)
+
+
+def unwell(config: Config, choice: Choice | None, found: Tensor, assignments: Assignments) -> str | None:
+    """What is wrong with the clusters of a finished run. Where their number was not known while it trained, there is
+    more to say than that some are empty; `found` is q of those readable."""
+    state = health(found) if choice else Health.of_result(assignments.sizes(config.n_clusters))
+    return state.warning(config.method, config.train.precision)
+
+
+def _scores(labels: np.ndarray | None, clusters: np.ndarray, scored: np.ndarray) -> Scores | None:
+    if labels is None or not (scored & (labels >= 0) & (clusters >= 0)).any():
+        return None
+    return score(labels[scored], clusters[scored])
 
 
 def _begin(
     out: Path, config: Config, data: dict[str, Any], training: Images, resume: bool, reporter: Reporter | None,
     started: str,
 ) -> Run:  # fmt: skip
-    run = _continue_run(out, config, data) if resume else Run.create(out)
+    run = continue_run(out, config, data) if resume else Run.create(out)
     anew = not checkpoint.exists(run.checkpoint)
     if resume and anew and reporter:
         reporter.warn(f"nothing of the training in {out} was kept, so it begins anew")
-    elif resume and reporter and (planned := _length(run.read_config()[0])) != _length(config):
+    elif resume and reporter and (planned := length_of(run.read_config()[0])) != length_of(config):
         reporter.warn(
-            f"{out} was planned for {planned} and is now to end after {_length(config)}: the learning rate, and all "
+            f"{out} was planned for {planned} and is now to end after {length_of(config)}: the learning rate, and all "
             "else that follows how much of a run is done, jumps, and the result is not that of a run of this length"
         )
     if not run.has_choice:  # else config.json holds the number of clusters, which the model there has
@@ -240,60 +248,3 @@ def _usable(images: Images, split: Split) -> np.ndarray:
             "name a folder with images that can be read"
         )
     return np.flatnonzero(_in_split(images.listing, split) & (np.array(images.status) == "ok"))
-
-
-def _continue_run(out: Path, config: Config, data: dict[str, Any]) -> Run:
-    """The run to resume, if settings and data are what they were, or nothing was made of them yet."""
-    if not (out / "config.json").is_file():
-        raise InputError(f"there is no run in {out} to resume: leave out --resume")
-    run = Run.open(out)
-    if not checkpoint.exists(run.checkpoint):
-        if (out / "model.safetensors").is_file():
-            raise InputError(f"{out} has a model, but no checkpoint to go on from: fit into another --out")
-        return run
-    saved, _, then = run.read_config()
-    if run.is_updated:
-        raise InputError(
-            f"{out} has rows of later images (twincluster update), which more training would make wrong: fit into "
-            "another --out, and update that"
-        )
-    if (edits := run.folder / EDITS).is_file() and edits.stat().st_size:
-        raise InputError(
-            f"{out} has corrections by hand, which more training would make wrong: fit into another --out, or move "
-            f"{edits} away"
-        )
-    if then["split"] != data["split"]:
-        raise InputError(f"{out} was started with --split {then['split']}: resume with the same")
-    shapes = [(made.train.image_size, made.train.frame) for made in (saved, config)]
-    if saved.train.encoder == config.train.encoder:
-        refuse_other_weights(run.folder, then, data.get("encoder"))
-    if then["fingerprint"] != data["fingerprint"] and shapes[0] == shapes[1]:
-        raise InputError(f"{out} was started on other data: resume with the same source, or start anew elsewhere")
-    # how long a run trains and how often it saves may change; what it computes may not
-    free = {"train.epochs", "train.minutes", "train.checkpoint_minutes", "train.compile", "train.parts"}
-    if run.has_choice and not config.n_clusters:
-        free.add("n_clusters")  # it was left to the data, as it is now
-    changed = [name for name in differences(saved, config) if name not in free]
-    if "n_clusters" in changed or "clusters_between" in changed:
-        changed = ["n_clusters", *(name for name in changed if "clusters" not in name and name != "tcc.cluster_queue")]
-    if changed:
-        raise InputError(
-            f"{out} was started with another {_told(changed, saved, config)}: resume with the same settings"
-        )
-    if not config.train.minutes and (done := len(run.read_metrics())) > config.train.epochs:
-        raise InputError(
-            f"{out} has trained for {done} epochs already: ask for as many or more, or fit into another --out"
-        )
-    return run
-
-
-def _told(names: list[str], saved: Config, config: Config) -> str:
-    """The settings that have changed, and what they were; of many, what may be the cause."""
-    then, now = flatten(saved.to_dict()), flatten(config.to_dict()) | {"n_clusters": config.n_clusters or "auto"}
-    told = ", ".join(f"{name} ({then.get(name)}, now {now.get(name)})" for name in names[:FEW_NAMES])
-    return told if len(names) <= FEW_NAMES else f"{told} and {len(names) - FEW_NAMES} more (perhaps another --recipe)"
-
-
-def _length(config: Config) -> str:
-    minutes, epochs = config.train.minutes, config.train.epochs
-    return f"{minutes:g} minutes" if minutes else f"{epochs} epoch{'s' * (epochs != 1)}"

@@ -19,13 +19,13 @@ from several_processes import COUNT, assert_near, end_of, torchrun
 from torch import Tensor
 
 from small_peers import SMALL_OWN, small
-from small_runs import Diary, images_of, rows, small_config
-from twincluster import TwinContrastClustering, cli
+from small_runs import Diary, images_of, pictures, rows, small_config
+from twincluster import TwinContrastClustering, cli, derive
 from twincluster.config import make_config
 from twincluster.engine import Trainer
 from twincluster.errors import InputError
 from twincluster.methods.anchored import Anchored
-from twincluster.parallel import launch, processes
+from twincluster.parallel import launch
 from twincluster.training import schedule
 
 STEPS = 4
@@ -150,6 +150,9 @@ def work(folder: Path) -> None:
     rows_of_two = rows(40)
     model = TwinContrastClustering(3, epochs=2, random_state=0).fit(rows_of_two)
     told["estimator"] = [model.labels_.tolist(), model.n_iter_, model.predict(rows_of_two).tolist()]
+    told["seed"] = TwinContrastClustering(3, epochs=1).fit(rows_of_two).config_.seed
+    derive.left_differs_from_right = lambda *_: rank == 1
+    told["flip"] = small_config(images_of(pictures()[0]), "augment.flip=-1").augment.flip
     trainer = trainer_of("tcc", exact=False)
     trainer._save(0)
     with torch.no_grad():
@@ -158,11 +161,12 @@ def work(folder: Path) -> None:
         trainer._save(0)
     except InputError as error:
         told["drift"] = str(error)
-    other = images_of(rows(28 + rank))
-    try:
-        Trainer(small_config(other, "train.batch_size=4"), other).run()
-    except (InputError, processes.ProcessEnded) as error:
-        told["other data"] = type(error).__name__
+    for what, seen, grey in (("other data", rows(28 + rank), 0), ("other settings", rows(28), rank)):
+        other = images_of(seen)
+        try:
+            Trainer(small_config(other, "train.batch_size=4", f"augment.grey={grey}"), other).run()
+        except InputError as error:
+            told[what] = str(error)
     (folder / f"told.{rank}.json").write_text(json.dumps(told))
     os._exit(0)
 
@@ -249,12 +253,24 @@ def test_an_estimator_is_fitted_by_all(done: Path) -> None:
     assert len(set(first[0])) > 1
 
 
+def test_without_a_seed_all_take_that_of_the_first(done: Path) -> None:
+    first, second = told(done, "seed")
+    assert first == second
+
+
+def test_the_first_decides_whether_left_differs_from_right(done: Path) -> None:
+    """The other one found that it does."""
+    assert told(done, "flip") == [0.5] * COUNT
+
+
 def test_a_process_that_went_astray_is_noticed(done: Path) -> None:
     assert all("no longer hold the same weights" in message for message in told(done, "drift"))
 
 
-def test_other_data_is_refused(done: Path) -> None:
-    assert told(done, "other data")[1] == "InputError"
+@pytest.mark.parametrize("what", ["other data", "other settings"])
+def test_others_are_refused_by_all(done: Path, what: str) -> None:
+    """At once, and not when the first finds that the second is gone."""
+    assert all(message.startswith("process 1 sees other data than process 0, or") for message in told(done, what))
 
 
 if __name__ == "__main__":

@@ -10,39 +10,54 @@ from small_runs import images_of, make, pictures, rows, small_config, train
 from twincluster import TwinContrastClustering, draws
 from twincluster.engine import Trainer
 from twincluster.results import Run
-from twincluster.training.row_views import Neighbours, as_seen, feed_and_neighbours
+from twincluster.training import row_views
+from twincluster.training.row_views import feed_and_shown
 
 
 def test_the_second_view_is_of_each_neighbour_at_times() -> None:
-    trainer = make("rows", "augment.neighbours=3")
-    neighbours, samples = trainer.neighbours, torch.tensor([4, 9])
-    assert neighbours.nearest is not None
-    own, seen = neighbours.rows[samples], [set(), set()]
+    shown, samples = make("rows", "augment.neighbours=3").shown, torch.tensor([4, 9])
+    assert shown.nearest is not None
+    own, seen = shown.pool[samples], [set(), set()]
     for epoch in range(60):
         keys = draws.sample_keys(0, torch.tensor(epoch), samples)
-        torch.testing.assert_close(neighbours.shown(own, samples, keys, 0), own)
-        for row, shown in enumerate(neighbours.shown(own, samples, keys, 1)):
-            seen[row].add(int((neighbours.rows - shown).abs().sum(1).argmin()))
-    assert seen == [set(neighbours.nearest[row].tolist()) for row in samples.tolist()]
+        torch.testing.assert_close(shown.view(own, samples, keys, 0), own)
+        for row, start in enumerate(shown.view(own, samples, keys, 1)):
+            seen[row].add(int((shown.pool - start).abs().sum(1).argmin()))
+    assert seen == [set(shown.nearest[row].tolist()) for row in samples.tolist()]
 
 
 def test_images_and_a_count_of_zero_have_no_neighbours() -> None:
-    network = make("images").method.online
-    assert Neighbours(images_of(pictures()[0]), 5, network).nearest is None
-    assert make("rows").neighbours.nearest is None
+    assert make("images", "augment.neighbours=5").shown.nearest is None
+    assert make("rows").shown.nearest is None
 
 
-def test_positions_are_among_the_rows_in_use() -> None:
-    usable = np.arange(3, 28, 2)
-    data = rows()
-    method = train(images_of(data, usable), "augment.neighbours=2", "train.epochs=1")
-    found = Neighbours(as_seen(images_of(data, usable), method.online), 2, method.online)
-    assert found.nearest is not None
-    assert int(found.nearest.max()) < len(usable)
-    np.testing.assert_allclose(found.rows, method.online.prepare(torch.from_numpy(data[usable])), atol=1e-6)
+@pytest.mark.parametrize("in_memory", [0, row_views.IN_MEMORY])
+def test_neighbours_are_among_the_rows_in_use(in_memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_views, "IN_MEMORY", in_memory)
+    usable, data = np.arange(3, 28, 2), rows()
+    images = images_of(data, usable)
+    trainer = Trainer(small_config(images, "augment.neighbours=2"), images)
+    assert trainer.shown.nearest is not None
+    assert int(trainer.shown.nearest.max()) < len(usable)
+    expected = trainer.method.online.prepare(torch.from_numpy(data[usable]))
+    np.testing.assert_allclose(trainer.shown.pool, expected, atol=1e-6)
 
 
-def test_a_step_sees_rows_as_the_network_prepares_them() -> None:
+def test_of_many_rows_those_of_the_pool_alone_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = make("rows", "augment.neighbours=1").shown
+    monkeypatch.setattr(row_views, "pool_step", lambda n: 5)
+    monkeypatch.setattr(row_views, "CHUNK", 7)
+    part = make("rows", "augment.neighbours=1").shown
+    torch.testing.assert_close(part.pool, whole.pool[::5])
+    unit = torch.nn.functional.normalize(whole.pool, dim=1)
+    cosine = (unit @ unit.T).fill_diagonal_(-1)
+    assert part.nearest is not None
+    assert torch.equal(part.nearest[:, 0], cosine[:, ::5].argmax(1))
+
+
+@pytest.mark.parametrize("in_memory", [0, row_views.IN_MEMORY])
+def test_a_step_sees_rows_as_the_network_prepares_them(in_memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_views, "IN_MEMORY", in_memory)
     trainer = make("rows", "train.components=3", "augment.neighbours=2", "augment.noise=0", "augment.dropout=0")
     next(trainer.feed.epoch(0))
     samples = trainer.feed.samples
@@ -65,12 +80,11 @@ def test_a_resumed_run_goes_on_with_the_directions_it_had(tmp_path: Path) -> Non
     again = Trainer(small_config(images, *settings), images, run=run)
     for network in (again.method.online, again.method.momentum):
         network.rotation.neg_()
-    again.feed, again.neighbours = feed_and_neighbours(again.config, again.images, again.method.online)
+    again.feed, again.shown = feed_and_shown(again.config, again.images, again.method.online)
     again.run(resume=True)
     torch.testing.assert_close(again.method.online.rotation, rotation, rtol=0, atol=0)
-    assert again.neighbours.nearest is not None
     expected = again.method.online.prepare(torch.from_numpy(np.array(again.images.pixels)))
-    torch.testing.assert_close(again.neighbours.rows, expected)
+    torch.testing.assert_close(again.shown.pool, expected)
     assert next(again.feed.epoch(0)) is None
     torch.testing.assert_close(again.feed.images, expected[again.feed.samples])
 
@@ -84,14 +98,29 @@ def test_prepared_rows_are_in_memory_once() -> None:
     assert not np.shares_memory(given, trainer.images.pixels)
 
 
-def test_a_resumed_run_on_images_keeps_the_feed_it_has(tmp_path: Path) -> None:
-    """On a GPU a second one would find the first in its room, and stream what fits there."""
-    images, run = images_of(pictures()[0]), Run(tmp_path)
-    Trainer(config := small_config(images, "train.epochs=1"), images, run=run).run()
+def test_many_rows_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may be all that memory holds, or more than that; a run on them is the same."""
+    settings = ("train.epochs=2", "augment.neighbours=2")
+    expected = train(images_of(rows()), *settings).state_dict()
+    monkeypatch.setattr(row_views, "IN_MEMORY", rows().nbytes - 1)
+    trainer = make("rows", *settings)
+    assert trainer.feed._resident is None
+    assert np.shares_memory(trainer.feed._pixels, trainer.images.pixels)
+    found = trainer.run().state_dict()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("kind", ["images", "rows"])
+def test_a_resumed_run_keeps_the_feed_it_has(kind: str, tmp_path: Path) -> None:
+    """On a GPU a second one would find the first in its room, and stream what fits there. Of rows the neighbours would
+    be looked for once more."""
+    images, run = images_of(pictures()[0] if kind == "images" else rows()), Run(tmp_path)
+    config = small_config(images, "train.epochs=1", "train.components=3", "augment.neighbours=2")
+    Trainer(config, images, run=run).run()
     again = Trainer(config, images, run=run)
-    feed = again.feed
+    feed, shown = again.feed, again.shown
     again.run(resume=True)
-    assert again.feed is feed
+    assert (again.feed, again.shown) == (feed, shown)
 
 
 def test_a_run_with_neighbours_repeats_and_differs_from_one_without() -> None:

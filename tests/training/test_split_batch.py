@@ -55,6 +55,15 @@ def test_features_and_running_statistics_are_those_of_the_whole_batch(
     torch.testing.assert_close(twin.state_dict(), backbone.state_dict())  # moved once, not again in the backward pass
 
 
+def test_weights_that_no_image_passes_stay_as_they_are(backbone_and_rows: tuple[nn.Module, Tensor]) -> None:
+    """Pretrained networks have some: DINOv2 a token for masked patches."""
+    backbone, x = backbone_and_rows
+    backbone.mask_token = nn.Parameter(torch.ones(3, dtype=torch.float64))
+    in_parts(backbone, backbone, x, 2).square().sum().backward()
+    assert not backbone.mask_token.grad.any()
+    assert all(weight.grad.any() for name, weight in backbone.named_parameters() if name.endswith("0.weight"))
+
+
 @pytest.mark.parametrize("method", ["anchored", "tcc"])
 def test_the_gradient_is_close_to_that_of_the_whole_batch(
     digits: tuple[NDArray[np.uint8], NDArray[np.int64]], method: str

@@ -6,6 +6,7 @@ from contextlib import suppress
 import pytest
 import torch
 
+from pretend_cuda import pretend_cuda
 from small_runs import make
 from twincluster.training.threads import FEW, one_thread
 
@@ -37,3 +38,13 @@ def test_a_run_on_few_numbers_takes_one(kind: str, few: int, expected: int, monk
     trainer.run()
     assert set(seen) == {expected}
     assert torch.get_num_threads() == 2
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_gpu_leaves_the_threads_of_the_host_as_they_are() -> None:
+    with pretend_cuda():
+        trainer = make("rows", "train.device=cuda", "train.precision=float32", "train.compile=false", "train.epochs=1")
+        finish, seen = trainer.method.finish, []
+        trainer.method.finish = lambda embed: (seen.append(torch.get_num_threads()), finish(embed))
+        trainer.run()
+    assert seen == [2]

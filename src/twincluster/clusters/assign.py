@@ -37,7 +37,7 @@ class Whitening:
 
     def __call__(self, features: Tensor) -> Tensor:
         """(N,D) unit rows."""
-        return _unit(self.rows(features))
+        return unit_rows(self.rows(features))
 
     def rows(self, features: Tensor) -> Tensor:
         """(N,D) the same, each as long as it comes out."""
@@ -93,8 +93,8 @@ def spherical_kmeans(
     if init is not None and init.shape != (n_clusters, features.shape[1]):
         raise ValueError(f"init has shape {tuple(init.shape)}, not {(n_clusters, features.shape[1])}")
     with torch.autocast(features.device.type, enabled=False):
-        features = _unit(features)
-        starts = [] if init is None else [_unit(init.to(features.device))]
+        features = unit_rows(features)
+        starts = [] if init is None else [unit_rows(init.to(features.device))]
         if n_init > 0:
             generator = torch.Generator().manual_seed(seed)
             starts += list(_starting_centres(features, n_clusters, n_init, generator))
@@ -130,7 +130,7 @@ def surest(gap: Tensor, labels: Tensor, share: float) -> Tensor:
     return chosen
 
 
-def _unit(rows: Tensor) -> Tensor:
+def unit_rows(rows: Tensor) -> Tensor:
     """Rows of length one in float32. A zero row has no direction: it gets the diagonal, so that it can be placed."""
     rows = rows.float()
     largest = _finite(torch.linalg.vector_norm(rows, ord=math.inf, dim=1, keepdim=True))

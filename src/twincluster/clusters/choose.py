@@ -184,7 +184,7 @@ def _adjusted_rand(first: Tensor, second: Tensor, n_clusters: int) -> float:
 
 
 def _pairs(counts: Tensor) -> float:
-    return float(sum((n * (n - 1) // 2 for n in counts.flatten().tolist() if n > 1), 0))
+    return float((counts * (counts - 1) // 2).sum())
 
 
 def _best(found: dict[int, Candidate]) -> Candidate:
@@ -210,7 +210,8 @@ def _silhouette(rows: Tensor, n_clusters: int, seed: int) -> float:
     n_clusters = min(n_clusters, len(rows))
     found = assign.spherical_kmeans(rows, n_clusters, seed=seed, n_init=SECOND_STARTS)
     sizes = torch.bincount(found.labels, minlength=n_clusters)  # (K,)
-    sums = torch.zeros_like(found.centres).index_add_(0, found.labels, rows)  # (K,D)
+    sums = torch.zeros_like(found.centres)  # (K,D)
+    assign.add_rows(sums, found.labels, rows)
     total = sizes - rows @ sums.T  # (M,K) sum of the distances to the members of each cluster
     own = found.labels[:, None]
     inside = total.gather(1, own)[:, 0] / (sizes[found.labels] - 1).clamp(min=1)

@@ -18,6 +18,11 @@ from twincluster.images.labels import as_labels
 
 FEW = 64  # inputs, which are decoded again in less time than anybody notices
 EXPECTED = "expected uint8 images (n,h,w[,c]) or float rows (n,d)"
+CELLS_AT_ONCE = 2**22  # numbers of rows that are looked at together
+SHARP = (
+    1000  # times the error of float32 by which numbers of a column should differ, lest their differences be lost ...
+)
+ROUNDING = 1e-12  # ... unless they differ by no more than such a share of themselves, which is an error of float64
 
 Entry = tuple[str, int, int]  # path as written, size, time of change in ns; -1 where there is no file
 
@@ -34,6 +39,7 @@ class Listing:
     class_names: tuple[str, ...] | None = None  # what label 0, 1, ... is called
     split: np.ndarray | None = None  # int8 (n,): 0 train, 1 test
     skipped: int = 0  # files without an image suffix
+    blurred: str = ""  # which column of rows has lost its differences, since rows are kept in float32
     root: Path | None = None  # the folder that was searched, the list that was read, or the pattern of shards
 
     @property
@@ -90,7 +96,9 @@ def from_array(
     split: np.ndarray | None = None,
     class_names: tuple[str, ...] | None = None,
 ) -> Listing:
-    array = _rows(array, name) if array.ndim == 2 and array.dtype.kind in "fiub" else _pictures(array, name)
+    is_rows = array.ndim == 2 and array.dtype.kind in "fiub"
+    array, given = _rows(array, name) if is_rows else _pictures(array, name), array
+    blurred = _blurred(given, array) if is_rows else ""
     if labels is not None:
         labels, named = as_labels(labels, len(array), name)
         class_names = class_names or named
@@ -100,7 +108,7 @@ def from_array(
             raise InputError(f"{name}: split must hold 0 (train) or 1 (test) for each of the {len(array)} inputs")
         split = split.astype(np.int8)
     paths = tuple(str(row) for row in range(len(array)))
-    return Listing(name, paths, array=array, labels=labels, class_names=class_names, split=split)
+    return Listing(name, paths, array=array, labels=labels, class_names=class_names, split=split, blurred=blurred)
 
 
 def load_array(path: Path) -> Any:
@@ -118,11 +126,27 @@ def _rows(array: np.ndarray, name: str) -> np.ndarray:
         raise InputError(f"{name}: rows of shape {array.shape} have no columns; {EXPECTED}")
     with np.errstate(over="ignore"):  # too large for float32 becomes infinity, which is said below
         rows = array.astype(np.float32, copy=False)
-    for start in range(0, len(rows), 65536):
-        bad = np.flatnonzero(~np.isfinite(rows[start : start + 65536]).all(1))
+    some = max(1, CELLS_AT_ONCE // rows.shape[1])
+    for start in range(0, len(rows), some):
+        bad = np.flatnonzero(~np.isfinite(rows[start : start + some]).all(1))
         if len(bad):
             raise InputError(f"{name} contains NaN or infinity in row {start + bad[0]}: replace it or drop the row")
     return rows
+
+
+def _blurred(given: np.ndarray, rows: np.ndarray) -> str:
+    """The first column, and its numbers, whose differences are lost in the same rows as float32."""
+    if given.dtype == np.float32 or given.dtype.itemsize < 4:
+        return ""
+    low, high, error = (np.full(rows.shape[1], start) for start in (np.inf, -np.inf, 0.0))
+    some = max(1, CELLS_AT_ONCE // rows.shape[1])
+    for start in range(0, len(rows), some):
+        part = given[start : start + some].astype(np.float64)
+        low, high = np.minimum(low, part.min(0)), np.maximum(high, part.max(0))
+        error = np.maximum(error, np.abs(part - rows[start : start + some]).max(0))
+    real = high - low > ROUNDING * np.maximum(np.abs(low), np.abs(high))
+    columns = np.flatnonzero(real & (high - low < SHARP * error))
+    return f"column {columns[0]} ({low[columns[0]]:.12g} to {high[columns[0]]:.12g})" if len(columns) else ""
 
 
 def _pictures(array: np.ndarray, name: str) -> np.ndarray:

@@ -18,6 +18,7 @@ from twincluster import draws
 from twincluster.config import Config, Count, Positive, Share, own_settings
 from twincluster.methods import peer_losses
 from twincluster.methods.base import Batch, DataShape, Method, Network, Outcome
+from twincluster.methods.heads import k_means
 
 APART = 19  # stream of random numbers
 FIRST, NEAR, SET_NEAR = 0.3, 0.01, 0.0001  # deviation of the first centroids; how far those of a cluster lie apart
@@ -131,11 +132,8 @@ class Adc(Method):
     def begin(self, embedding: Tensor, epoch: int) -> None:
         """Centroids a little apart from the centres of k-means, and a layer that says which centre is the nearest."""
         # differs from the authors' code: its layer begins with random weights, and moments of the optimiser with 0
-        from sklearn.cluster import KMeans
-
-        seed, each = (self.seed + epoch) % 2**32, self.settings.n_centroids
-        kmeans = KMeans(self.n_clusters, n_init=STARTS, random_state=seed).fit(embedding.cpu().numpy())
-        centres = torch.as_tensor(kmeans.cluster_centers_, device=embedding.device)  # (K,D)
+        seed, each = self.seed + epoch, self.settings.n_centroids
+        centres, _ = k_means(embedding, self.n_clusters, n_init=STARTS, seed=seed)  # (K,D)
         keys = draws.sample_keys(seed, torch.zeros_like(self.label[0]), torch.arange(len(self.label)).to(self.label))
         apart = SET_NEAR * (2 * draws.uniform(keys, APART, centres.shape[1]) - 1)  # (KC,D)
         self.prototypes.copy_(centres.repeat_interleave(each, 0) + apart)

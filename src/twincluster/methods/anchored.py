@@ -83,7 +83,7 @@ class Anchored(Method):
         n_features = self.settings.n_features
         byol = self.settings.instance == "byol"
         self.predictor = mlp(n_features, self.settings.hidden, n_features, batch_norm=True) if byol else nn.Identity()
-        self.queue = Queue(self.settings.instance_queue, self.online.n_projected)  # Q
+        self.queue = None if byol else Queue(self.settings.instance_queue, self.online.n_projected)  # Q
         self.register_buffer("bank", torch.zeros(shape.n_samples, self.online.backbone.n_features))
         self.register_buffer("labels", torch.zeros(shape.n_samples, dtype=torch.int64))
         self.register_buffer("sure", torch.zeros(shape.n_samples, dtype=torch.bool))
@@ -132,7 +132,7 @@ class Anchored(Method):
         return prediction.float()
 
     def instance_loss(self, query: Tensor, key: Tensor) -> Tensor:
-        if self.settings.instance == "byol":
+        if self.queue is None:  # byol, which has no negatives
             return 2 - 2 * (query * key).sum(1).mean()
         return -losses.info_nce(query, key, self.queue.rows, self.queue.valid(), self.settings.temperature).mean()
 
@@ -158,7 +158,8 @@ class Anchored(Method):
         samples = memory["samples"]
         first, second = memory["features"].chunk(2)
         self.bank.index_copy_(0, samples, F.normalize(first + second, dim=1))
-        self.queue.push(memory["key"])
+        if self.queue is not None:
+            self.queue.push(memory["key"])
         members = F.one_hot(self.labels[samples], self.n_clusters) * self.sure[samples, None]
         self.sums += members.repeat(2, 1).to(self.sums.dtype).T @ memory["key"]
         ema_update(self.momentum, self.online, self.keep)
@@ -184,7 +185,8 @@ class Anchored(Method):
         wins, and from there groups move, so many for each cluster. Returns the strain of the prior on sizes.
         """
         whitening, balance = assign.whiten(features, self.settings.shrinkage), self.settings.balance
-        unit, rows = whitening(features), whitening.rows(features)
+        rows = whitening.rows(features)
+        unit = assign.unit_rows(rows)
         ends = [sizes.weigh_sizes(rows, found, balance, unit) for found in self.cluster(unit, seed, warm, n_init)]
         sized = max(ends, key=lambda end: score(rows, end)) if len(ends) > 1 else ends[0]  # those there are win a tie
         for per_cluster in groups:

@@ -17,7 +17,7 @@ from twincluster.config import Config, Count, Share, own_settings
 from twincluster.errors import InputError
 from twincluster.methods import peer_losses
 from twincluster.methods.base import Batch, DataShape, Method, Network, Outcome
-from twincluster.methods.heads import mlp
+from twincluster.methods.heads import k_means, mlp
 
 STARTS = 20  # of the k-means that sets the centres; a single one before that, for the record
 
@@ -112,7 +112,9 @@ class Dec(Method):
             )
         if not self.clustering:
             begins = bool(self.progress >= self.settings.cluster_start)
-            self.online.prototypes.copy_(self.centres(embedding, STARTS if begins else 1, self.seed + epoch))
+            n_init = STARTS if begins else 1
+            centres, _ = k_means(embedding, self.n_clusters, n_init=n_init, seed=self.seed + epoch)
+            self.online.prototypes.copy_(centres)
             self.clustering.fill_(begins)
         # differs from the paper: targets change with the epoch, not after as many steps as suit the data
         log_assignment = [peer_losses.student_assignment(part, self.online.prototypes) for _, part in found]
@@ -120,9 +122,3 @@ class Dec(Method):
         changed = (target.argmax(1) != self.target[samples].argmax(1)).float().mean()
         self.target[samples] = target.to(self.target.dtype)
         return {"relabelled": float(changed)}
-
-    def centres(self, embedding: Tensor, n_starts: int, seed: int) -> Tensor:
-        from sklearn.cluster import KMeans
-
-        kmeans = KMeans(self.n_clusters, n_init=n_starts, random_state=seed % 2**32).fit(embedding.cpu().numpy())
-        return torch.as_tensor(kmeans.cluster_centers_, device=embedding.device)

@@ -21,7 +21,7 @@ from twincluster.config import Config, Count, Positive, Share, own_settings
 from twincluster.errors import InputError
 from twincluster.methods import peer_losses
 from twincluster.methods.base import Batch, DataShape, Method, Network, Outcome
-from twincluster.methods.heads import mlp
+from twincluster.methods.heads import k_means, mlp
 from twincluster.parallel.batch_norm import BatchNorm2d
 
 STARTS = 5  # of k-means
@@ -144,17 +144,11 @@ class GatCluster(Method):
         if not self.log_assignment.isfinite().all():
             raise InputError("gatcluster has diverged: lower the rate, --set optimiser.learning_rate=...")
         self.log_share.copy_(torch.logsumexp(self.log_assignment, 0))
-        group = self.clusters(peer_losses.even_target(self.log_assignment, self.log_share, 2), self.seed + epoch)
+        sharpened = peer_losses.even_target(self.log_assignment, self.log_share, 2)
+        # differs from the authors' code: the best of five starts, not of 20
+        _, group = k_means(sharpened, len(self.log_share), n_init=STARTS, seed=self.seed + epoch)
         sizes = torch.bincount(group, minlength=len(self.log_share))
         paired = sizes.min() >= self.settings.least * sizes.double().mean()
         self.group.copy_(group if paired else torch.arange(len(group)))  # else each image is like itself alone
         self.known.fill_(True)
         return {"paired": float(paired)}
-
-    def clusters(self, target: Tensor, seed: int) -> Tensor:
-        """(n,) by k-means on sharpened assignments (n,K)."""
-        # differs from the authors' code: the best of five starts, not of 20
-        from sklearn.cluster import KMeans
-
-        kmeans = KMeans(target.shape[1], n_init=STARTS, random_state=seed % 2**32).fit(target.cpu().numpy())
-        return torch.as_tensor(kmeans.labels_, dtype=torch.int64, device=target.device)

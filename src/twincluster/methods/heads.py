@@ -1,4 +1,4 @@
-"""What stands on a backbone in several methods: perceptrons, and clusters by the nearest of K directions.
+"""What several methods share: perceptrons on a backbone, k-means, and clusters by the nearest of K directions.
 
 Shapes: N batch, K clusters, F features.
 """
@@ -34,6 +34,15 @@ def key_features(momentum: Network, images: Tensor, keys: Tensor, *, shuffled: b
     return in_shuffled_halves(momentum.backbone_features, images, draw)
 
 
+def k_means(rows: Tensor, n_clusters: int, *, n_init: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Centres (K,F) and clusters (N,) of rows by their distances, in which cosine has no say."""
+    from sklearn.cluster import KMeans  # which takes a second
+
+    found = KMeans(n_clusters, n_init=n_init, random_state=seed % 2**32).fit(rows.cpu().numpy())
+    centres, clusters = torch.from_numpy(found.cluster_centers_), torch.from_numpy(found.labels_).long()
+    return centres.to(rows.device), clusters.to(rows.device)
+
+
 class Centres(nn.Module):
     """The read-out of methods that learn features and no clusters: centres of k-means, set and never trained."""
 
@@ -57,7 +66,7 @@ class Centres(nn.Module):
         """
         n_clusters, known = len(self.directions), bool(self.scale > 0)
         unit = F.normalize(features, dim=1)
-        old = (unit @ self.directions.T).argmax(1)
+        old = assign.nearest(unit, self.directions)
         if len(features) < n_clusters:
             return old
         start = self.directions if known else None

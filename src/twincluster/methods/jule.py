@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from twincluster import draws
-from twincluster.clusters import agglomerate
+from twincluster.clusters import agglomerate, sizes
 from twincluster.config import Config, Count, Positive, Share, own_settings
 from twincluster.errors import InputError
 from twincluster.methods import peer_losses
@@ -140,5 +140,4 @@ class Jule(KmeansAtEnd):
             return
         found = agglomerate.all_merged(unit, self.n_clusters, share=s.merge_share, neighbours=s.neighbours, near=s.near)
         cluster = torch.as_tensor(found, device=unit.device)
-        means = unit.new_zeros(self.n_clusters, unit.shape[1]).index_add_(0, cluster, unit)
-        self.online.centres.place(F.normalize(means, dim=1), unit)
+        self.online.centres.place(sizes.directions(unit, cluster, self.n_clusters), unit)

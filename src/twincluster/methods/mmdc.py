@@ -19,6 +19,7 @@ from twincluster.config import Config, Positive, Share, own_settings
 from twincluster.errors import InputError
 from twincluster.methods import peer_losses
 from twincluster.methods.base import Batch, DataShape, Method, Network, Outcome
+from twincluster.methods.heads import k_means
 
 CORNER = 19  # stream of random numbers
 STARTS = 10  # of k-means
@@ -129,12 +130,9 @@ class Mmdc(Method):
 
     def refined(self, points: Tensor, old: Tensor, seed: int) -> Tensor:
         """Clusters of k-means on points (n,K), numbered so that most images keep their corner."""
-        from sklearn.cluster import KMeans
-
         if len(points) < self.n_clusters:
             return old
-        kmeans = KMeans(self.n_clusters, n_init=STARTS, random_state=seed % 2**32).fit(points.cpu().numpy())
-        new = torch.as_tensor(kmeans.labels_, dtype=torch.int64, device=old.device)
+        _, new = k_means(points, self.n_clusters, n_init=STARTS, seed=seed)
         return assign.match_labels(old, new, self.n_clusters)[new]
 
 

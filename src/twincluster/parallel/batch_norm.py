@@ -140,7 +140,9 @@ class _InParts(torch.autograd.Function):
             for rows, gradient in zip(torch.split(x, size), torch.split(gradients[0], size), strict=True):
                 with torch.enable_grad():
                     features = ctx.encode(rows)
-                torch._foreach_add_(sums, list(torch.autograd.grad(features, weights, gradient)))
+                # a pretrained network may have weights that no image passes, such as a token for masked patches
+                slopes = torch.autograd.grad(features, weights, gradient, allow_unused=True, materialize_grads=True)
+                torch._foreach_add_(sums, list(slopes))
                 del features  # and with it what was kept for the backward pass of this part
         return None, None, None, None, *sums
 

@@ -97,11 +97,12 @@ class Processes:
         numbers[self.rank] = number
         return int(self.add_up(numbers).max())
 
-    def refuse_others(self, fingerprint: str) -> None:
-        """Everybody trains on the same data."""
-        if self.tell(fingerprint) != fingerprint:
+    def refuse_others(self, known_by: str) -> None:
+        """Everybody trains on the same data and with the same settings, of which this process knows so much."""
+        if other := self.largest(self.rank if self.tell(known_by) != known_by else 0):
             raise InputError(
-                f"process {self.rank} sees other data than process 0: give all machines the same source and options"
+                f"process {other} sees other data than process 0, or has other settings: give all machines the same "
+                "source and options"
             )
 
     def check(self, weights: Sequence[Tensor]) -> None:

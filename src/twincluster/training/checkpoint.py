@@ -52,3 +52,13 @@ def load(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             f"{target} is not a checkpoint of twincluster ({error}); start anew without --resume"
         ) from error
     return tensors, progress
+
+
+def refuse_other(folder: Path, saved: dict[str, Tensor], state: dict[str, Tensor]) -> None:
+    """Every tensor of the state must be there, in its shape: copying would spread one row over all of them."""
+    other = [name for name, tensor in state.items() if name not in saved or saved[name].shape != tensor.shape]
+    if other:
+        raise InputError(
+            f"{folder / FILE} is of another method, or of other code of it: {other[0]} is not in it, or has another "
+            "shape; start anew without --resume"
+        )

@@ -1,11 +1,12 @@
 """What a network sees of rows besides noise: their principal components, and neighbours as second views.
 
 A neighbour is a second view of a row where little more than noise can be done to its numbers.
-Shapes: n rows, N batch, k neighbours, d columns, C components.
+Shapes: n rows, N batch, M rows of the pool that neighbours come from, k neighbours, d columns, C components.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -14,13 +15,14 @@ from torch import Tensor
 
 from twincluster import draws
 from twincluster.clusters.assign import principal_directions
-from twincluster.clusters.neighbours import CHUNK, POOL, nearest_rows
+from twincluster.clusters.neighbours import CHUNK, nearest_in_pool, pool_step
 from twincluster.config import Config
 from twincluster.images.feed import Feed
 from twincluster.images.store import Images
 from twincluster.methods.base import Method, Network
 
 WHICH = 40  # stream of the draws that choose a neighbour, beside those of the engine
+IN_MEMORY = 2**31  # bytes of rows up to which all are prepared before training: more may be all that memory holds
 
 
 @torch.no_grad()
@@ -32,7 +34,7 @@ def rotate(method: Method, images: Images) -> None:
     networks = [part for part in method.modules() if isinstance(part, Network) and part.rotation is not None]
     if not networks:
         return
-    sample = images.usable[:: -(-len(images.usable) // POOL)]
+    sample = images.usable[:: pool_step(len(images.usable))]
     mean, std = networks[0].mean, networks[0].std
     rows = (torch.from_numpy(np.array(images.pixels[sample])).to(mean.device) - mean) / std
     variance, directions = principal_directions(rows)
@@ -43,23 +45,23 @@ def rotate(method: Method, images: Images) -> None:
         network.rotation.copy_(directions[:, -count:].flip(1) / scale)
 
 
-def feed_and_neighbours(config: Config, images: Images, network: Network) -> tuple[Feed, Neighbours]:
-    """What fills batches, and what their later views show. Of rows both hold what the network makes of them, so that
-    they are made anew when its directions change."""
-    images, device = as_seen(images, network), network.mean.device
+def feed_and_shown(config: Config, images: Images, network: Network) -> tuple[Feed, Shown]:
+    """What fills batches, and what is shown of them. Of rows both hold what the network makes of them, so that they are
+    made anew when its directions change (`Shown.outdated`)."""
+    device, width = network.mean.device, len(network.mean) if network.rotation is None else network.rotation.shape[1]
+    once = not network.side and len(images.pixels) * width * network.mean.element_size() <= IN_MEMORY
+    if once:
+        images = as_seen(images, network, width)
     # rows are in memory now, where no thread need fetch them; whether a GPU has the room, the feed decides
-    at_hand = True if device.type == "cpu" and not network.side else None
+    at_hand = True if once and device.type == "cpu" else None
     feed = Feed(images, config.train.batch_size, config.seed, device, resident=at_hand)
-    return feed, Neighbours(images, config.augment.neighbours, network)
+    return feed, Shown(images, network, prepared=once, neighbours=config.augment.neighbours)
 
 
 @torch.no_grad()
-def as_seen(images: Images, network: Network) -> Images:
-    """Rows as the network sees them before augmentation: standardised and turned once, where each step would do it
-    again, to more numbers than all the rest of it. Images stay as they are."""
-    if network.side:
-        return images
-    width = images.pixels.shape[1] if network.rotation is None else network.rotation.shape[1]
+def as_seen(images: Images, network: Network, width: int) -> Images:
+    """Rows as the network sees them before augmentation, (n,width): standardised and turned once, where each step would
+    do it again, to more numbers than all the rest of it."""
     seen = torch.empty((len(images.pixels), width), dtype=network.mean.dtype)
     parts = max(1, -(-len(seen) // CHUNK))
     for place, part in zip(seen.tensor_split(parts), np.array_split(images.pixels, parts), strict=True):
@@ -67,21 +69,44 @@ def as_seen(images: Images, network: Network) -> Images:
     return replace(images, pixels=seen.numpy())
 
 
-class Neighbours:
-    """What the later views of a sample show: one of its `count` nearest rows, or, for 0 and for images, itself.
-
-    Rows are those that `as_seen` gives.
+class Shown:
+    """What the views of a batch start from: images as they are, rows as the network sees them. Later views of a row
+    show one of so many nearest `neighbours` in its place, where there are any. `prepared`: rows come as they are seen.
     """
 
-    def __init__(self, images: Images, count: int, network: Network) -> None:
-        self.nearest: Tensor | None = None  # (n,k) int64
-        if count and not network.side and len(images.usable) > 1:
-            self.rows = torch.from_numpy(images.pixels[images.usable]).to(network.mean.device)  # (n,d)
-            self.nearest = nearest_rows(self.rows, count)
+    nearest: Tensor | None = None  # (n,k) int64, places in the pool
+    pool: Tensor  # (M,C) rows as they are seen
 
-    def shown(self, images: Tensor, samples: Tensor, keys: Tensor, view: int) -> Tensor:
-        """What a view (0 is the first) of these samples starts from: `images`, their own, or rows of neighbours."""
-        if self.nearest is None or view == 0:
-            return images
-        column = (draws.uniform(keys, WHICH + view, 1) * self.nearest.shape[1]).long()  # (N,1)
-        return self.rows[self.nearest[samples].gather(1, column)[:, 0]]
+    def __init__(self, images: Images, network: Network, *, prepared: bool, neighbours: int) -> None:
+        self.network, self.prepared = network, prepared
+        self._made_by = [part.clone() for part in self._preparation()]
+        if neighbours and not network.side and len(images.usable) > 1:
+            step = pool_step(len(images.usable))
+            self.pool = torch.cat(list(self._parts(images, images.usable[::step])))
+            self.nearest = nearest_in_pool(self._parts(images, images.usable), self.pool, step, neighbours)
+
+    def plain(self, images: Tensor) -> Tensor:
+        """A batch without augmentation."""
+        return images.clone() if self.prepared else self.network.prepare(images)
+
+    def view(self, images: Tensor, samples: Tensor, keys: Tensor, view: int) -> Tensor:
+        """What a view (0 is the first) of these samples starts from, of which the feed gave `images`."""
+        if self.nearest is not None and view > 0:
+            column = (draws.uniform(keys, WHICH + view, 1) * self.nearest.shape[1]).long()  # (N,1)
+            return self.pool[self.nearest[samples].gather(1, column)[:, 0]]
+        return images if self.prepared or self.network.side else self.network.prepare(images)
+
+    def outdated(self) -> bool:
+        """Whether the network makes something else of rows by now: a checkpoint, or another process, had the say."""
+        return not all(torch.equal(*pair) for pair in zip(self._made_by, self._preparation(), strict=True))
+
+    def _preparation(self) -> list[Tensor]:
+        network = self.network
+        held = () if network.side else (network.mean, network.std, network.rotation)
+        return [part for part in held if part is not None]
+
+    @torch.no_grad()
+    def _parts(self, images: Images, rows: np.ndarray) -> Iterator[Tensor]:
+        for start in range(0, len(rows), CHUNK):
+            part = torch.from_numpy(images.pixels[rows[start : start + CHUNK]]).to(self.network.mean.device)
+            yield part if self.prepared else self.network.prepare(part)
