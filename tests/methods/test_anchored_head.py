@@ -190,6 +190,16 @@ def test_rows_that_were_drawn_to_their_neighbours_do_not_tell_how_many_clusters_
     assert method.online.head.in_features == method.online.backbone.n_features  # clusters are still of what it learned
 
 
+def test_few_rows_are_asked_in_few_directions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(anchored, "FEWEST_DIRECTIONS", 2)
+    monkeypatch.setattr(anchored, "ROWS_PER_DIRECTION", 9)  # of 28
+    network = make("rows", "train.components=5").method.online
+    prepared = network.prepare(torch.from_numpy(KINDS["rows"]))
+    seen = anchored._AsSeen(network, 28)
+    torch.testing.assert_close(seen.embed(seen.prepare(torch.from_numpy(KINDS["rows"]))), F.normalize(prepared[:, :3]))
+    assert anchored._AsSeen(network, 10).prepare(torch.from_numpy(KINDS["rows"])).shape == (28, 2)
+
+
 @pytest.mark.parametrize("balance", [-1.0, 0.5, 1.0])
 def test_a_head_draws_the_clusters_of_a_prior_on_their_sizes(balance: float, monkeypatch: pytest.MonkeyPatch) -> None:
     method = midway(f"anchored.balance={balance}")

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from twincluster import losses
 from twincluster.clusters import assign, sizes
-from twincluster.clusters.choose import choose_clusters
+from twincluster.clusters.choose import FEWEST_DIRECTIONS, choose_clusters
 from twincluster.clusters.regroup import GROUPS, regroup, score
 from twincluster.config import Config
 from twincluster.memory import Queue, ema_update, momentum_copy
@@ -28,6 +28,7 @@ from twincluster.methods.base import Batch, DataShape, Method, Network, Outcome
 from twincluster.methods.heads import FINAL_STARTS, FINAL_STARTS_MANY, mlp
 
 STARTS, STARTS_MANY = 3, 1  # of k-means after an epoch; the second above assign.FEW_CLUSTERS, where each takes long
+ROWS_PER_DIRECTION = 32  # of rows that are asked how many clusters there are: half of them, in each of two halves
 
 
 class AnchoredNetwork(Network):
@@ -59,11 +60,14 @@ class AnchoredNetwork(Network):
 
 
 class _AsSeen(Network):
-    """Rows as a network sees them, before it has made anything of them."""
+    """Rows as a network sees them, before it has made anything of them: in as many of their main directions as so many
+    samples can show."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, n_samples: int) -> None:
         nn.Module.__init__(self)
         self.side, self.mean, self.std, self.rotation = network.side, network.mean, network.std, network.rotation
+        if self.rotation is not None:  # the main directions come first
+            self.rotation = self.rotation[:, : max(FEWEST_DIRECTIONS, n_samples // ROWS_PER_DIRECTION)]
 
     def embed(self, images: Tensor) -> Tensor:
         return F.normalize(images, dim=1)
@@ -240,7 +244,7 @@ class Anchored(Method):
         if self.between:
             # Each row drawn to its neighbours becomes one of many small clumps, which two halves find again the better
             # the more clusters they are asked for: how many kinds there are shows in the rows as they came.
-            rows = embed(_AsSeen(self.online)) if self.drawn_to_neighbours else features
+            rows = embed(_AsSeen(self.online, len(self.labels))) if self.drawn_to_neighbours else features
             self.choice = choose_clusters(rows, *self.between, seed=self.seed)
             self.n_clusters = self.choice.n_clusters
             self.online.head = nn.Linear(features.shape[1], self.n_clusters, device=features.device)
