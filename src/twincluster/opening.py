@@ -22,6 +22,7 @@ from twincluster.images.objects import as_squares
 from twincluster.images.shrink import is_much_larger
 from twincluster.images.sources import Listing
 from twincluster.images.store import Images, open_images
+from twincluster.images.strokes import are_strokes
 from twincluster.methods.base import Network
 from twincluster.results import Run
 
@@ -184,11 +185,20 @@ def beyond_a_cpu(config: Config, listing: Listing) -> bool:
     """Whether this means training on images from scratch that a CPU cannot learn enough from."""
     if config.train.encoder or listing.is_rows or resolve_device(config.train.device) != "cpu":
         return False
-    if config.train.image_size:
-        side = config.train.image_size
-    elif listing.array is None:
-        side = typical_side(listing.sizes, config.train.frame)
-    else:
-        height, width = listing.array.shape[1:3]
-        side = filled_side((width, height), config.train.frame)
+    side = config.train.image_size or own_side(config, listing)
     return side > (TINY_SIDE if config.method == "anchored" else DEFAULT_SIDE)
+
+
+def own_side(config: Config, listing: Listing) -> int:
+    """Side of the squares that the images of a listing fill as they are."""
+    if listing.array is None:
+        return typical_side(listing.sizes, config.train.frame)
+    height, width = listing.array.shape[1:3]
+    return filled_side((width, height), config.train.frame)
+
+
+def shows_strokes(config: Config, images: Images) -> bool:
+    """Whether an encoder on a CPU was given what can be learned from scratch there. `config` is resolved."""
+    if not config.train.frozen or config.train.device != "cpu" or images.pictures is None:
+        return False
+    return are_strokes(images.pictures, images.usable, own_side(config, images.listing))

@@ -12,10 +12,10 @@ import pytest
 from colours import PLAIN, SIDE, close, corners, quarters
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from PIL import Image, features
+from PIL import Image, ImageDraw, features
 
 from twincluster.images import decode as module
-from twincluster.images.decode import IMAGE_SUFFIXES, decode
+from twincluster.images.decode import IMAGE_SUFFIXES, decode, decode_whole
 
 
 @pytest.mark.parametrize(
@@ -99,6 +99,32 @@ def test_alpha_is_laid_on_white(tmp_path: Path) -> None:
         assert close(quarters(decode(tmp_path / f"a.{suffix}", SIDE)[0]), expected), suffix
     image.convert("LA").save(tmp_path / "la.png")
     assert close(quarters(decode(tmp_path / "la.png", SIDE)[0]), [(255,) * 3, (117,) * 3, (29,) * 3, (172,) * 3])
+
+
+def icon(ink: int, background: int = 0) -> Image.Image:
+    """A disc of one grey level; `background` is the alpha round it."""
+    alpha = Image.new("L", (64, 64), background)
+    ImageDraw.Draw(alpha).ellipse((16, 16, 48, 48), fill=255)
+    return Image.merge("LA", [Image.new("L", (64, 64), ink), alpha])
+
+
+@pytest.mark.parametrize(("ink", "paper"), [(255, 0), (230, 0), (200, 255), (0, 255)])
+@pytest.mark.parametrize("mode", ["LA", "RGBA", "P"])
+def test_an_icon_that_white_would_swallow_lies_on_black(tmp_path: Path, mode: str, ink: int, paper: int) -> None:
+    drawn = icon(ink)
+    (drawn.convert("RGBA").quantize(4) if mode == "P" else drawn.convert(mode)).save(tmp_path / "a.png")
+    for pixels, status in (decode(tmp_path / "a.png", SIDE), decode_whole(tmp_path / "a.png", SIDE)):
+        assert (status, pixels is not None) == ("ok", True)
+        assert np.abs(pixels[SIDE // 2, SIDE // 2].astype(int) - ink).max() <= 2
+        assert np.abs(pixels[0, 0].astype(int) - paper).max() <= 2
+
+
+@pytest.mark.parametrize(
+    "image", [icon(255, background=255), Image.new("LA", (64, 64), (255, 0))], ids=["full", "none"]
+)
+def test_what_is_blank_on_any_page_stays_white(tmp_path: Path, image: Image.Image) -> None:
+    image.save(tmp_path / "a.png")
+    assert (decode(tmp_path / "a.png", SIDE)[0] == 255).all()
 
 
 def test_what_is_transparent_lends_no_colour(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from small_runs import make, midway
+from small_runs import KINDS, make, midway
 from twincluster.clusters import assign, sizes
 from twincluster.clusters.assign import Clusters
 from twincluster.clusters.regroup import GROUPS
@@ -168,6 +168,36 @@ def test_fewer_clusters_may_be_chosen_than_training_had() -> None:
     method.finish(lambda network: F.normalize(features, dim=1))
     assert method.choice is not None
     assert method.online.head.out_features == method.choice.n_clusters <= 3
+
+
+@pytest.mark.parametrize("neighbours", [0, 3])
+def test_rows_that_were_drawn_to_their_neighbours_do_not_tell_how_many_clusters_there_are(
+    neighbours: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their own numbers do, as the network sees them."""
+    changes = ("train.components=4", "clusters_between=[2, 5]", "n_clusters=0", "train.epochs=1")
+    trainer = make("rows", *changes, f"augment.neighbours={neighbours}")
+    seen: list[Tensor] = []
+    choose = anchored.choose_clusters
+    monkeypatch.setattr(anchored, "choose_clusters", lambda rows, *a, **k: seen.append(rows) or choose(rows, *a, **k))
+    method = trainer.run()
+    assert isinstance(method, Anchored)
+    prepared = method.online.prepare(torch.from_numpy(KINDS["rows"]))
+    expected = F.normalize(prepared, dim=1) if neighbours else method.online.embed(prepared)
+    torch.testing.assert_close(seen[0], expected)
+    assert method.choice is not None
+    assert method.online.head.out_features == method.choice.n_clusters
+    assert method.online.head.in_features == method.online.backbone.n_features  # clusters are still of what it learned
+
+
+def test_few_rows_are_asked_in_few_directions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(anchored, "FEWEST_DIRECTIONS", 2)
+    monkeypatch.setattr(anchored, "ROWS_PER_DIRECTION", 9)  # of 28
+    network = make("rows", "train.components=5").method.online
+    prepared = network.prepare(torch.from_numpy(KINDS["rows"]))
+    seen = anchored._AsSeen(network, 28)
+    torch.testing.assert_close(seen.embed(seen.prepare(torch.from_numpy(KINDS["rows"]))), F.normalize(prepared[:, :3]))
+    assert anchored._AsSeen(network, 10).prepare(torch.from_numpy(KINDS["rows"])).shape == (28, 2)
 
 
 @pytest.mark.parametrize("balance", [-1.0, 0.5, 1.0])

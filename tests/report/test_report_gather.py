@@ -43,6 +43,24 @@ def test_cards_hold_sizes_shares_and_mean_confidence(run: Run) -> None:
         assert cluster["confidence"] == pytest.approx(sum(mine) / len(mine), abs=1e-4)
 
 
+def first_sentence(run: Run) -> str:
+    return str(gather(open_material(run)).data["head"]["sentences"][0])
+
+
+def test_how_firm_clusters_are_is_told_by_views_where_confidence_is_set_by_a_scale(
+    tmp_path: Path, source: Path
+) -> None:
+    ahead = "One cluster is clearly ahead for 70% of them"
+    run = made_run(tmp_path / "run", source, 4)
+    assert first_sentence(run) == f"{ahead}; in training two views of an image fell into the same one in 90%."
+    run.append_metrics(metrics_row(6, 5))  # the number of clusters was chosen afterwards: these were others
+    assert first_sentence(run) == f"{ahead}."
+    other = made_run(tmp_path / "tcc", source, 4, None, {"method": "tcc"})
+    said = first_sentence(other)
+    assert said.startswith(f"{ahead}; the mean confidence is .6")
+    assert said.endswith(", which is low: take the clusters as a first draft.")
+
+
 def test_typical_images_are_nearest_to_the_centre_and_doubtful_ones_least_certain(run: Run) -> None:
     random = np.random.default_rng(0)
     clusters = np.arange(90) % 3

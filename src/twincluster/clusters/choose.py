@@ -80,7 +80,7 @@ def choose_clusters(features: Tensor | np.ndarray, low: int, high: int, *, seed:
         best, *others = _settle(answers, second)
         cloud = torch.randn(rows.shape, generator=generator).to(rows.device) * variance.sqrt()
         by_chance = _candidate(cloud, best.n_clusters, seed)
-    reason = _doubt(best, by_chance, others, low, high) or _second_doubt(best, second)
+    reason = _doubt(best, by_chance, others, candidates) or _second_doubt(best, second)
     return Choice(best.n_clusters, candidates, tuple(others), clear=not reason, reason=reason)
 
 
@@ -228,18 +228,18 @@ def _settle(answers: list[Candidate], second: dict[int, float]) -> list[Candidat
     return [leader, *(answer for answer in answers if answer is not leader)]
 
 
-def _doubt(best: Candidate, by_chance: Candidate, others: list[Candidate], low: int, high: int) -> str:
+def _doubt(best: Candidate, by_chance: Candidate, others: list[Candidate], tried: tuple[Candidate, ...]) -> str:
     """Why one cannot tell, or nothing. The edge at 2 is no doubt: there is no smaller number to ask for."""
-    k = best.n_clusters
-    if low == high:
+    k, low = best.n_clusters, tried[0].n_clusters
+    if len(tried) == 1:
         return f"only {k} was tried: ask for a range"
     if best.score < by_chance.score + EVIDENCE:
         return (
             f"two halves agree on their clusters hardly better ({best.score:.2f} at {k}) than in data without any "
-            f"({by_chance.score:.2f}): train longer, or the images form no distinct groups"
+            f"({by_chance.score:.2f}): they form no distinct groups, or none that the features show"
         )
-    if k == high:
-        return f"the best number is the largest that was tried, {high}: ask for a range that goes further"
+    if edge := _upper_edge(best, tried):
+        return edge
     if k == low > 2:
         return f"the best number is the smallest that was tried, {low}: ask for a range that begins lower"
     if others and others[0].score > best.score - TIE:
@@ -249,6 +249,26 @@ def _doubt(best: Candidate, by_chance: Candidate, others: list[Candidate], low: 
             f"({best.score:.2f}), which are set apart more clearly"
         )
     return ""
+
+
+def _upper_edge(best: Candidate, tried: tuple[Candidate, ...]) -> str:
+    """Doubt where nothing beyond the best number was tried that could show agreement fall again: the largest number is
+    the same answer, or nearly, and halves agree on it about as well."""
+    last, top = tried[-1], _best({candidate.n_clusters: candidate for candidate in tried})
+    further = "ask for a range that goes further, or for the number that you want"
+    if best is last and top is not last:  # it ties, and its silhouette made it the guess
+        return (
+            f"two halves agree about as well on {top.n_clusters} clusters ({top.score:.2f}) as on the largest number "
+            f"that was tried, {last.n_clusters} ({last.score:.2f}): {further}"
+        )
+    if best is last:
+        return f"the best number is the largest that was tried, {last.n_clusters}: {further}"
+    if _apart(best, last) or last.score <= best.score - TIE:
+        return ""
+    return (
+        f"two halves agree about as well on the largest number that was tried, {last.n_clusters} ({last.score:.2f}), "
+        f"as on {best.n_clusters} ({best.score:.2f}): {further}"
+    )
 
 
 def _second_doubt(best: Candidate, second: dict[int, float]) -> str:

@@ -50,6 +50,7 @@ _UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 _WHITES = (1, 255, 4095, 65535)  # of masks and of 8, 12 (cameras, microscopes, X-rays) and 16 bits
+_FAINT = 32  # levels of 255 by which a picture has to differ from the page it lies on to be seen
 _ROWS_AT_ONCE = 512  # brought to eight bits, for the memory's sake
 
 
@@ -108,7 +109,7 @@ def _within(image: Image.Image, longest: int) -> np.ndarray:
 
 
 def square(image: Image.Image, side: int, frame: Frame = "crop") -> np.ndarray:
-    """An open image as a square: upright, on white, in three channels of eight bits."""
+    """An open image as a square: upright, on white (`_on_white`), in three channels of eight bits."""
     image = _plain(image)
     width, height = image.size
     size = (side, side)
@@ -244,10 +245,18 @@ def _scaled(values: np.ndarray) -> np.ndarray:
 
 
 def _on_white(image: Image.Image) -> np.ndarray:
+    """On black where nothing could be seen on white and something can there: white icons are made for dark pages."""
     if image.mode == "RGBA":
-        white = Image.new("RGBA", image.size, (255, 255, 255, 255))
-        image = Image.alpha_composite(white, image)
+        white, black = (Image.new("RGBA", image.size, (level, level, level, 255)) for level in (255, 0))
+        page = _laid(white, image)
+        if page.size and page.min() >= 255 - _FAINT and np.ptp(dark := _laid(black, image)) > _FAINT:
+            return dark
+        return page
     return np.array(image if image.mode == "RGB" else image.convert("RGB"))
+
+
+def _laid(page: Image.Image, image: Image.Image) -> np.ndarray:
+    return np.array(Image.alpha_composite(page, image).convert("RGB"))
 
 
 def _reason(error: Exception) -> str:

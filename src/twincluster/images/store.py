@@ -25,7 +25,7 @@ from twincluster.images.outcome import Outcome, remember, remembered
 from twincluster.images.shrink import is_much_larger, shrunk
 from twincluster.images.sources import Listing
 
-VERSION = 2  # of the files and of what decode.py makes of an image: another number, another store
+VERSION = 3  # of the files and of what decode.py makes of an image: another number, another store
 HASHED_BYTES = 1 << 28  # of an array, for its fingerprint
 HASHED_ROWS = 4096  # at once
 _BOOLEAN = {True: "true", False: "false"}  # as JSON writes them

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from twincluster import losses
 from twincluster.clusters import assign, sizes
-from twincluster.clusters.choose import choose_clusters
+from twincluster.clusters.choose import FEWEST_DIRECTIONS, choose_clusters
 from twincluster.clusters.regroup import GROUPS, regroup, score
 from twincluster.config import Config
 from twincluster.memory import Queue, ema_update, momentum_copy
@@ -28,6 +28,7 @@ from twincluster.methods.base import Batch, DataShape, Method, Network, Outcome
 from twincluster.methods.heads import FINAL_STARTS, FINAL_STARTS_MANY, mlp
 
 STARTS, STARTS_MANY = 3, 1  # of k-means after an epoch; the second above assign.FEW_CLUSTERS, where each takes long
+ROWS_PER_DIRECTION = 32  # of rows that are asked how many clusters there are: half of them, in each of two halves
 
 
 class AnchoredNetwork(Network):
@@ -58,6 +59,20 @@ class AnchoredNetwork(Network):
         return projection.float()
 
 
+class _AsSeen(Network):
+    """Rows as a network sees them, before it has made anything of them: in as many of their main directions as so many
+    samples can show."""
+
+    def __init__(self, network: Network, n_samples: int) -> None:
+        nn.Module.__init__(self)
+        self.side, self.mean, self.std, self.rotation = network.side, network.mean, network.std, network.rotation
+        if self.rotation is not None:  # the main directions come first
+            self.rotation = self.rotation[:, : max(FEWEST_DIRECTIONS, n_samples // ROWS_PER_DIRECTION)]
+
+    def embed(self, images: Tensor) -> Tensor:
+        return F.normalize(images, dim=1)
+
+
 class Anchored(Method):
     """Instance and cluster contrast on clusters that k-means finds in the momentum features (the default)."""
 
@@ -78,6 +93,7 @@ class Anchored(Method):
         if self.between:  # until the end, when the number is chosen, as many as lie in the middle
             config = replace(config, n_clusters=round(math.sqrt(math.prod(self.between))))
         self.settings, self.n_clusters, self.seed = config.anchored, config.n_clusters, config.seed
+        self.drawn_to_neighbours = bool(config.augment.neighbours) and not shape.side
         self.online = AnchoredNetwork(config, shape)
         self.momentum = momentum_copy(self.online)
         n_features = self.settings.n_features
@@ -228,7 +244,10 @@ class Anchored(Method):
         """Set the head once more, now from the features that prediction will see."""
         features = embed(self.online)
         if self.between:
-            self.choice = choose_clusters(features, *self.between, seed=self.seed)
+            # Each row drawn to its neighbours becomes one of many small clumps, which two halves find again the better
+            # the more clusters they are asked for: how many kinds there are shows in the rows as they came.
+            rows = embed(_AsSeen(self.online, len(self.labels))) if self.drawn_to_neighbours else features
+            self.choice = choose_clusters(rows, *self.between, seed=self.seed)
             self.n_clusters = self.choice.n_clusters
             self.online.head = nn.Linear(features.shape[1], self.n_clusters, device=features.device)
             self.online.head.requires_grad_(False)

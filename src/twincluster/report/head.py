@@ -28,10 +28,8 @@ def head_of(material: Material, data: dict[str, Any]) -> dict[str, Any]:
 def _sentences(material: Material, data: dict[str, Any], what: str) -> list[str]:
     found, confidence, labels = [], data["confidence"], data["labels"]
     if confidence["mean"] is not None:
-        mean = confidence["mean"]
-        low = ", which is low: take the clusters as a first draft" if mean < UNSURE else ""
         ahead = f"One cluster is clearly ahead for {confidence['sure']:.0%} of them"
-        found.append(f"{ahead}; the mean confidence is {_dot(mean)}{low}.")
+        found.append(f"{ahead}{_how_firm(material, confidence['mean'])}.")
     if "acc" in labels:
         where = "" if labels["scoredOn"] == "all" else f" on the {labels['scoredOn']} part"
         scores = ", ".join(f"{name.upper()} {_dot(labels[name])}" for name in ("acc", "nmi", "ari"))
@@ -53,6 +51,19 @@ def _sentences(material: Material, data: dict[str, Any], what: str) -> list[str]
     if material.pictures is None:
         found.append(f"Without pictures: {material.no_pictures}.")
     return found
+
+
+def _how_firm(material: Material, mean: float) -> str:
+    """How firm the clusters are as a whole. The head of the default method is scaled to much the same mean confidence
+    on any images, good clusters or poor: what tells there is whether two views of an image fall into one cluster."""
+    if material.config.method != "anchored":
+        low = ", which is low: take the clusters as a first draft" if mean < UNSURE else ""
+        return f"; the mean confidence is {_dot(mean)}{low}"
+    last = material.metrics[-1] if material.metrics else {}
+    # where the number of clusters was chosen at the end, training had another one
+    if last.get("agreement") is None or len(last.get("histogram") or ()) != material.config.n_clusters:
+        return ""
+    return f"; in training two views of an image fell into the same one in {last['agreement']:.0%}"
 
 
 def _facts(data: dict[str, Any], what: str) -> list[dict[str, str]]:
