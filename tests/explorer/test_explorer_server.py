@@ -1,5 +1,7 @@
 """What the server shows of a run: clusters, rows, pictures, neighbours, a map, and where a dropped image belongs."""
 
+import asyncio
+import socket
 import time
 from pathlib import Path
 
@@ -100,3 +102,21 @@ def test_features_are_computed_once_and_kept(served: Served, monkeypatch: pytest
         assert again.library.seen is not None
         assert served.library.seen is not None
         np.testing.assert_array_equal(again.library.seen.features, served.library.seen.features)
+
+
+def test_no_answer_waits_for_the_one_who_asked_to_acknowledge_its_head() -> None:
+    async def at_once() -> int:
+        found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            accepted = writer.get_extra_info("socket")
+            found.set_result(accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        listening = server.listen("127.0.0.1", 0)
+        async with await asyncio.start_server(meet, sock=listening):
+            _, writer = await asyncio.open_connection(*listening.getsockname())
+            writer.close()
+            return await found
+
+    assert asyncio.run(at_once())

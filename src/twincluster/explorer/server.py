@@ -47,7 +47,7 @@ Row = int
 
 def serve_library(library: Library, host: str, port: int) -> None:
     """Answers until it is interrupted."""
-    listening = _listen(host, port)
+    listening = listen(host, port)
     number = int(listening.getsockname()[1])
     access = Access(number, "" if is_local(host) else secrets.token_urlsafe(24))
     shown = socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
@@ -236,9 +236,11 @@ def _said(status: int, why: str) -> Response:
     return _json({"error": why}, status)
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that says it is TCP: of one that does not, asyncio leaves Nagle's algorithm on, and every answer, which
+    goes out as head and body, waits 40 ms for the browser to acknowledge the head."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
