@@ -36,7 +36,7 @@ MOST_DETAILS = 500  # rows of one request
 MOST_JSON = 32_000_000  # bytes of an edit: two million rows
 FOREVER = "private, max-age=31536000, immutable"  # the address of a picture has the version of the data in it
 TYPES = {"css": "text/css", "html": "text/html", "js": "text/javascript"}
-SHARED = ("dom.js", "clusters.js", "palette.js", "map.js", "page.css")  # with the report
+SHARED = ("dom.js", "clusters.js", "palette.js", "map.js", "map_tools.js", "page.css")  # with the report
 OWN = (
     "talk.js", "pictures.js", "dialogs.js", "corrections.js", "cards.js", "grid.js", "list.js", "viewer.js",
     "scatter.js", "drop.js", "explorer.js", "explorer.css",

@@ -30,7 +30,7 @@ class SelectionBar {
 
   draw() {
     const many = this.grid.selected.size;
-    this.said.textContent = many ? `${count(many)} of ${count(this.grid.rows.length)} selected` : plural(this.grid.rows.length, this.place.of === "unreadable" ? "file" : "image");
+    this.said.textContent = many ? `${count(many)} of ${count(this.grid.rows.length)} selected` : plural(this.grid.rows.length, this.place.of === "unreadable" ? "file" : this.app.talk.one);
     for (const one of this.body.querySelectorAll(".needs")) one.disabled = !many;
     this.open.disabled = this.grid.active < 0;
   }
@@ -39,12 +39,20 @@ class SelectionBar {
   key(event) {
     const { corrections } = this.app;
     const { rows, place } = this;
-    if (!rows.length || place.of === "unreadable") return false;
+    if (place.of === "unreadable") return false;
+    if (!rows.length) return this.wants(event.key);
     if (event.key === "m") corrections.move(rows, this.from);
     else if (event.key === "n") corrections.moveToNew(rows);
     else if (event.key === "s" && place.of === "cluster") corrections.splitOff(place.cluster, rows);
     else if (event.key === "j") place.of === "junk" ? corrections.unjunk(rows) : corrections.junk(rows);
     else return false;
+    return true;
+  }
+
+  /** Says what is missing where nothing is selected; in a cluster, some keys are about the cluster then. */
+  wants(key) {
+    if (!(this.from === null ? "mnj" : "nj").includes(key)) return false;
+    this.app.tell(`Select ${this.app.talk.state.run.kind} first: click them, or press space.`);
     return true;
   }
 }
@@ -82,7 +90,7 @@ class ListView {
   async refresh() {
     const { talk } = this.app;
     if (this.of === "cluster" && !talk.byId.has(this.cluster)) return this.app.go("clusters"); // it was merged or split
-    const titles = { all: "All images", junk: "Junk", unreadable: "Unreadable files" };
+    const titles = { all: `All ${talk.state.run.kind}`, junk: "Junk", unreadable: "Unreadable files" };
     this.heading.replaceChildren(...(this.of === "cluster" ? [swatch(this.cluster)] : []), titles[this.of] ?? talk.nameOf(this.cluster));
     const turn = ++this.asked;
     const query = new URLSearchParams({ of: this.of, cluster: this.cluster, order: this.order, path: this.path });
