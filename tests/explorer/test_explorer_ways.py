@@ -78,11 +78,13 @@ def test_what_was_searched_for_stays_and_a_cluster_beyond_it_is_shown_all_the_sa
     search = page.get_by_label("Find a cluster by name or number")
     search.fill("cluster 3")
     page.locator("#cluster-33 h3 a").click()
+    expect(page.locator(".grid")).to_be_focused()
     page.keyboard.press("Escape")
     expect(page.locator("#cluster-33 h3 a")).to_be_focused()
     expect(search).to_have_value("cluster 3")
     expect(page.locator(".card")).to_have_count(11)
     page.evaluate("location.hash = 'cluster/9'")
+    expect(page.locator(".grid")).to_be_focused()
     page.keyboard.press("Escape")
     expect(page.locator("#cluster-9 h3 a")).to_be_focused()
     expect(search).to_have_value("")
@@ -213,6 +215,41 @@ def test_ones_own_edit_is_not_told_as_somebody_elses(page: Page, served: Served)
     assert page.evaluate("said") == ["1 image marked as junk. U takes it back."]
     Edits(served.run).rename(0, "elsewhere")
     expect(page.locator("#told")).to_have_text("Changed in another window: rename cluster 0 to elsewhere.")
+
+
+def test_edits_in_quick_succession_are_all_made(page: Page, served: Served) -> None:
+    for cluster in range(3):
+        served.edit("rename", cluster=cluster, name=f"name {cluster}")
+    expect(page.locator("#cluster-2 h3")).to_have_text("name 2")
+    page.evaluate("for (const time of [1, 2, 3, 4]) explorer.corrections.undo()")
+    expect(page.locator("#told")).to_have_text("There is nothing to undo.")
+    assert not any(name.startswith("name") for name in Edits(served.run).state.names.values())
+
+
+def test_a_list_that_was_empty_for_a_while_has_the_focus_again(page: Page) -> None:
+    page.evaluate("location.hash = 'cluster/0'")
+    expect(page.locator(".tile")).to_have_count(5)
+    page.keyboard.press("Control+a")
+    page.keyboard.press("j")
+    expect(page.get_by_text("Nothing is here.")).to_be_visible()
+    page.keyboard.press("u")
+    expect(page.locator(".grid")).to_be_focused()
+
+
+def test_enter_leads_from_a_search_to_what_it_has_found(page: Page) -> None:
+    page.keyboard.press("/")
+    page.keyboard.type("cluster 17")
+    page.keyboard.press("Enter")
+    expect(page.locator("#cluster-17 h3 a")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator(".grid")).to_be_focused()
+    page.keyboard.press("/")
+    page.keyboard.type("no such")
+    expect(page.get_by_text("No path here has this in it.")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator(".tile")).to_have_count(5)
+    expect(page.locator(".grid")).to_be_focused()
+    expect(page.get_by_label("Show only images whose path has this in it")).to_have_value("")
 
 
 def test_a_fault_of_the_server_is_told_in_words(browser: Browser, served: Served) -> None:

@@ -81,6 +81,10 @@ class ClustersView {
       button("Choose none", () => { app.chosen.clear(); this.refresh(); })]));
   }
 
+  get results() {
+    return this.body.querySelector(".card a");
+  }
+
   /** The cluster whose card has the focus. */
   get current() {
     const card = document.activeElement?.closest?.(".card");

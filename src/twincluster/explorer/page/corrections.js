@@ -126,12 +126,19 @@ class Corrections {
   }
 
   undo() {
-    const { undo } = this.talk.state;
-    return undo ? this.now("undo", {}, `Undone: ${undo}.`) : this.app.tell("There is nothing to undo.");
+    return this.step("undo", "Undone");
   }
 
   redo() {
-    const { redo } = this.talk.state;
-    return redo ? this.now("redo", {}, `Done again: ${redo}.`) : this.app.tell("There is nothing to redo.");
+    return this.step("redo", "Done again");
+  }
+
+  /** What is undone is known only when the edits before it are made. */
+  step(kind, said) {
+    return this.talk.inTurn(async () => {
+      const what = this.talk.state[kind];
+      if (what) await this.talk.send(kind, {});
+      this.app.tell(what ? `${said}: ${what}.` : `There is nothing to ${kind}.`);
+    }).catch((error) => this.app.tell(error.message));
   }
 }

@@ -117,9 +117,13 @@ class Explorer {
     const { target } = event;
     const typing = target.matches("textarea, select, input:not([type=checkbox])");
     if (event.defaultPrevented || document.querySelector("dialog[open]") || event.ctrlKey || event.metaKey || event.altKey) return;
-    if (typing && event.key !== "Escape") return;
-    if (typing) target.blur();
-    else if (event.key === "u") this.corrections.undo();
+    if (typing && event.key !== "Escape" && event.key !== "Enter") return;
+    if (typing) { // from a search to what it has found, or without it
+      if (event.key === "Escape") target.value = "";
+      target.dispatchEvent(new Event("input"));
+      target.blur();
+      this.view.results?.focus({ preventScroll: true });
+    } else if (event.key === "u") this.corrections.undo();
     else if (event.key === "U") this.corrections.redo();
     else if (event.key === "?") help();
     else if (!this.view?.key(event)) return;

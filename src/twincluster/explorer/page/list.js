@@ -101,6 +101,7 @@ class ListView {
       this.empty.hidden = Boolean(rows.length);
       this.grid.show(rows);
       this.bar.draw();
+      if (document.activeElement === document.body) this.enter(); // it was empty, and has something again
     } catch (error) {
       this.app.tell(error.message);
     }
@@ -120,8 +121,12 @@ class ListView {
     return true;
   }
 
+  get results() {
+    return this.grid.body;
+  }
+
   /** The keyboard starts in the grid. */
   enter() {
-    this.grid.body.focus({ preventScroll: true });
+    this.results.focus({ preventScroll: true });
   }
 }

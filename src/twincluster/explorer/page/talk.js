@@ -7,7 +7,7 @@ class Refusal extends Error {}
 
 class Talk {
   constructor(changed) {
-    Object.assign(this, { changed, state: null, edits: 0, underway: 0 });
+    Object.assign(this, { changed, state: null, edits: 0, underway: 0, before: Promise.resolve() });
   }
 
   async ask(path, options = {}) {
@@ -33,7 +33,18 @@ class Talk {
   }
 
   /** One edit; resolves when it is kept. */
-  async edit(kind, fields = {}) {
+  edit(kind, fields = {}) {
+    return this.inTurn(() => this.send(kind, fields));
+  }
+
+  /** What is asked for while an edit is under way is done after it, for it would come too late beside it. */
+  inTurn(deed) {
+    const done = this.before.then(deed);
+    this.before = done.catch(() => {});
+    return done;
+  }
+
+  async send(kind, fields) {
     const body = JSON.stringify({ kind, expected: this.state.number, ...fields });
     this.edits += 1;
     this.underway += 1;
