@@ -1,7 +1,10 @@
 """What the server shows of a run: clusters, rows, pictures, neighbours, a map, and where a dropped image belongs."""
 
 import asyncio
+import os
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -10,8 +13,10 @@ import pytest
 import torch
 from explorer_server import Served, opened, serving
 
+from command_line import command
 from twincluster import inference
-from twincluster.explorer import server
+from twincluster.explorer import library, server
+from twincluster.results import Run
 
 
 def test_state_tells_of_clusters_and_of_what_could_not_be_read(served: Served) -> None:
@@ -120,3 +125,25 @@ def test_no_answer_waits_for_the_one_who_asked_to_acknowledge_its_head() -> None
             return await found
 
     assert asyncio.run(at_once())
+
+
+def test_a_port_that_is_taken_is_told_before_the_run_is_read(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "Library", None)  # which cannot be called
+    port = served.url.rpartition(":")[2]
+    complaint = command("serve", served.run.folder, "--port", port).complaint
+    assert complaint == f"cannot listen on 127.0.0.1:{port} (Address already in use): --port 0 takes any free one"
+
+
+def test_the_page_opens_in_the_browser_when_that_is_asked_for(original: Run, tmp_path: Path) -> None:
+    browser, opened = tmp_path / "browser", tmp_path / "opened"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {opened}.part && mv {opened}.part {opened}\n')
+    browser.chmod(0o755)
+    words = [sys.executable, "-m", "twincluster", "serve", str(original.folder), "--port", "0", "--open"]
+    environment = os.environ | {"BROWSER": f"{browser} %s"}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().split()[1]
+        while not opened.exists() and process.poll() is None:
+            time.sleep(0.05)
+        process.kill()
+    assert opened.read_text().strip() == address

@@ -6,11 +6,13 @@ sentence; an edit that comes too late gets 409 and the state as it is now.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
 import socket
 import sys
+import webbrowser
 from contextlib import suppress
 from importlib.resources import files
 from typing import Annotated, Any, Literal
@@ -45,16 +47,18 @@ OWN = (
 Row = int
 
 
-def serve_library(library: Library, host: str, port: int) -> None:
+def serve_library(library: Library, listening: socket.socket, host: str, in_browser: bool = False) -> None:
     """Answers until it is interrupted."""
-    listening = listen(host, port)
     number = int(listening.getsockname()[1])
     access = Access(number, "" if is_local(host) else secrets.token_urlsafe(24))
     shown = socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
-    print(f"open http://{shown}:{number}/{f'?token={access.token}' if access.token else ''} in a browser", flush=True)
+    address = f"http://{shown}:{number}/{f'?token={access.token}' if access.token else ''}"
+    print(f"open {address} in a browser", flush=True)
     print("Ctrl+C ends it; corrections are kept as they are made", flush=True)
     torch.set_num_threads(max(1, torch.get_num_threads() - 1))  # the features are not to take the page's core
     library.start()
+    if in_browser:
+        webbrowser.open(address)  # which waits for the answer if it is quicker than we are
     newest = Newest(library, _app_of)
     settings = uvicorn.Config(
         Guard(newest, access), log_level="warning", access_log=False, server_header=False, proxy_headers=False,
@@ -248,5 +252,7 @@ def listen(host: str, port: int) -> socket.socket:
     except (OSError, UnicodeError) as error:
         listening.close()
         said = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"cannot listen on {host}:{port} ({said}): give another --port, or --host") from None
+        taken = getattr(error, "errno", None) == errno.EADDRINUSE
+        advice = "--port 0 takes any free one" if taken else "give another --port, or --host"
+        raise InputError(f"cannot listen on {host}:{port} ({said}): {advice}") from None
     return listening
