@@ -21,6 +21,7 @@ class Cards {
     this.status = make("p", { class: "note", role: "status" });
     this.grid = make("div", { class: "cards" });
     this.more = button("", () => this.showMore());
+    this.sizes = new ResizeObserver(([{ contentRect }]) => this.grid.style.setProperty("--card", `${contentRect.height}px`));
     this.field = make("input", {
       type: "search", placeholder: "Find a cluster", "aria-label": "Find a cluster by name or number",
       oninput: () => this.filter(this.field.value),
@@ -79,6 +80,8 @@ class Cards {
     const found = this.sorted();
     const cards = found.slice(0, this.shown);
     this.grid.replaceChildren(...cards.map((cluster) => this.card(cluster)));
+    this.sizes.disconnect();
+    if (cards.length) this.sizes.observe(this.grid.firstElementChild);
     const { text, said } = ORDERS[this.order];
     const rest = Math.min(2 * CARDS_AT_ONCE, found.length - cards.length);
     this.status.textContent = `${plural(found.length, "cluster")} by ${text.toLowerCase()}, ${said[this.direction < 0 ? 1 : 0]}`;
