@@ -21,7 +21,9 @@ class Cards {
     this.status = make("p", { class: "note", role: "status" });
     this.grid = make("div", { class: "cards" });
     this.more = button("", () => this.showMore());
-    this.sizes = new ResizeObserver(([{ contentRect }]) => this.grid.style.setProperty("--card", `${contentRect.height}px`));
+    this.sizes = new ResizeObserver(([{ contentRect: { height } }]) => { // 0 once the card is not on the page any more
+      if (height) this.grid.style.setProperty("--card", `${height}px`);
+    });
     this.field = make("input", {
       type: "search", placeholder: "Find a cluster", "aria-label": "Find a cluster by name or number",
       oninput: () => this.filter(this.field.value),
