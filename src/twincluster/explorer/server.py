@@ -33,9 +33,9 @@ from twincluster.explorer.library import Library
 from twincluster.explorer.newest import Newest
 from twincluster.explorer.view import Order, View
 
-NEIGHBOURS = 24
 MOST_DETAILS = 500  # rows of one request
 MOST_JSON = 32_000_000  # bytes of an edit: two million rows
+NO_IMAGE = "there is no such image"
 FOREVER = "private, max-age=31536000, immutable"  # the address of a picture has the version of the data in it
 TYPES = {"css": "text/css", "html": "text/html", "js": "text/javascript"}
 SHARED = ("dom.js", "clusters.js", "palette.js", "map.js", "map_tools.js", "page.css")  # with the report
@@ -43,8 +43,6 @@ OWN = (
     "talk.js", "pictures.js", "dialogs.js", "corrections.js", "cards.js", "grid.js", "list.js", "viewer.js",
     "scatter.js", "drop.js", "explorer.js", "explorer.css",
 )  # fmt: skip
-
-Row = int
 
 
 def serve_library(library: Library, listening: socket.socket, host: str, in_browser: bool = False) -> None:
@@ -123,20 +121,11 @@ def _add_views(app: FastAPI, library: Library, view: View) -> None:
         if len(parts) > MOST_DETAILS or not all(part.isascii() and part.isdigit() and len(part) < 12 for part in parts):
             return _said(400, f"rows are up to {MOST_DETAILS} whole numbers with commas between them")
         numbers = [int(part) for part in parts]
-        if max(numbers) >= len(library.assignments.paths):
-            return _said(404, "there is no such image")
-        return _json(view.details(numbers))
+        return _json(view.details(numbers)) if library.has(max(numbers)) else _said(404, NO_IMAGE)
 
     @app.get("/api/neighbours/{row}")
-    def neighbours(row: Row) -> Response:
-        if not 0 <= row < len(library.assignments.paths):
-            return _said(404, "there is no such image")
-        seen = library.seen
-        if seen is None or seen.places[row] < 0:
-            return _json({"absent": library.no_features if seen is None else "this image cannot be read again"})
-        near = seen.nearest(seen.features[seen.places[row]], NEIGHBOURS, without=row)
-        cosines = {found: round(cosine, 4) for found, cosine in near}
-        return _json({"neighbours": [one | {"cosine": cosines[one["row"]]} for one in view.details(list(cosines))]})
+    def neighbours(row: int) -> Response:
+        return _json(view.neighbours(row)) if library.has(row) else _said(404, NO_IMAGE)
 
     @app.get("/api/map")
     def map_() -> Response:
@@ -160,8 +149,8 @@ def _add_watch(app: FastAPI, library: Library, newest: Newest) -> None:
 
 def _add_pictures(app: FastAPI, library: Library) -> None:
     def answer(row: int, make: Any, request: Request) -> Response:
-        if not 0 <= row < len(library.assignments.paths):
-            return _said(404, "there is no such image")
+        if not library.has(row):
+            return _said(404, NO_IMAGE)
         tag = f'"{library.version}-{row}"'
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers={"etag": tag, "cache-control": FOREVER})
@@ -171,11 +160,11 @@ def _add_pictures(app: FastAPI, library: Library) -> None:
         return Response(found[0], media_type=found[1], headers={"cache-control": FOREVER, "etag": tag})
 
     @app.get("/api/thumbnail/{row}")
-    def thumbnail(row: Row, request: Request) -> Response:
+    def thumbnail(row: int, request: Request) -> Response:
         return answer(row, images.thumbnail, request)
 
     @app.get("/api/image/{row}")
-    def whole(row: Row, request: Request) -> Response:
+    def whole(row: int, request: Request) -> Response:
         return answer(row, images.whole, request)
 
 
