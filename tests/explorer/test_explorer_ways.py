@@ -119,7 +119,9 @@ def test_the_link_to_the_images_survives_a_reload(page: Page) -> None:
     expect(page.locator(".card").first).to_be_visible()
 
 
-def test_the_first_tick_moves_nothing(page: Page) -> None:
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_first_tick_moves_nothing(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
     before = place_of(page, 0)
     page.get_by_label("Choose Cluster 0", exact=True).check()
     expect(page.get_by_role("button", name="Merge into…")).to_be_visible()

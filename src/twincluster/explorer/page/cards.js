@@ -78,7 +78,7 @@ class ClustersView {
     this.bar.replaceChildren(...(!ids.length ? [note("Tick clusters to merge them.")] : [
       make("span", { text: `${plural(ids.length, "cluster")} chosen` }),
       button(ids.length > 1 ? "Merge" : "Merge into…", () => app.corrections.merge(ids), { class: "main" }),
-      button("Choose none", () => { app.chosen.clear(); this.refresh(); })]));
+      button("None", () => { app.chosen.clear(); this.refresh(); }, { "aria-label": "Choose none" })]));
   }
 
   get results() {
