@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from explorer_server import Served, cache_in, copied, serving
+from explorer_server import Served, cache_in, serving
 from explorer_window import Window, sideways
 
 from browsing import PHONE, Browser, Page, expect, faults
@@ -21,13 +21,6 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     folder = tmp_path_factory.mktemp("explored")
     with cache_in(folder / "cache"):
         yield made_run(folder / "run", hostile_folder(folder / HOSTILE), 3)
-
-
-@pytest.fixture
-def served(original: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    monkeypatch.setenv("TWINCLUSTER_CACHE", str(original.folder.parent / "cache"))
-    with serving(copied(original, tmp_path / "run")) as found:
-        yield found
 
 
 @pytest.fixture

@@ -2,12 +2,11 @@
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from explorer_server import Served, cache_in, copied, serving
+from explorer_server import Served, cache_in
 from explorer_window import Window
 
 from browsing import PHONE, Browser, Page, expect, faults
@@ -26,13 +25,6 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     np.save(folder / "noise.npy", pictures)
     with cache_in(folder / "cache"):
         yield made_run(folder / "run", folder / "noise.npy", MANY)
-
-
-@pytest.fixture
-def served(original: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    monkeypatch.setenv("TWINCLUSTER_CACHE", str(original.folder.parent / "cache"))
-    with serving(copied(original, tmp_path / "run")) as found:
-        yield found
 
 
 @pytest.fixture
