@@ -120,6 +120,7 @@ def test_the_first_tick_moves_nothing(page: Page, width: int) -> None:
     assert place_of(page, 0) == before
     page.get_by_role("button", name="Choose none").click()
     expect(page.get_by_text("Tick clusters to merge them.")).to_be_visible()
+    expect(page.locator("#main")).to_be_focused()
     assert place_of(page, 0) == before
 
 

@@ -78,7 +78,13 @@ class ClustersView {
     this.bar.replaceChildren(...(!ids.length ? [note("Tick clusters to merge them.")] : [
       make("span", { text: `${plural(ids.length, "cluster")} chosen` }),
       button(ids.length > 1 ? "Merge" : "Merge into…", () => app.corrections.merge(ids), { class: "main" }),
-      button("None", () => { app.chosen.clear(); this.refresh(); }, { "aria-label": "Choose none" })]));
+      button("None", () => this.chooseNone(), { "aria-label": "Choose none" })]));
+  }
+
+  chooseNone() {
+    this.app.chosen.clear();
+    this.refresh();
+    find("main").focus({ preventScroll: true }); // the button has gone
   }
 
   get results() {
