@@ -231,6 +231,14 @@ def test_a_list_that_was_empty_for_a_while_has_the_focus_again(page: Page) -> No
     expect(page.locator(".grid")).to_be_focused()
 
 
+def test_a_list_that_becomes_empty_asks_for_no_pictures_any_more(page: Page) -> None:
+    page.evaluate("location.hash = 'cluster/0'")
+    expect(page.locator(".tile")).to_have_count(5)
+    page.evaluate("const { grid } = explorer.view; grid.show([...grid.rows]); grid.show([])")
+    page.wait_for_timeout(500)  # longer than pictures wait for scrolling to calm down; the fixture sees what is refused
+    expect(page.locator(".tile")).to_have_count(0)
+
+
 def test_enter_leads_from_a_search_to_what_it_has_found(page: Page) -> None:
     page.keyboard.press("/")
     page.keyboard.type("cluster 17")
