@@ -16,6 +16,7 @@ from PIL import Image
 
 from command_line import COLOURS, TINY, colours, colours_file, command, worked
 from twincluster import inference
+from twincluster.edits import Edits
 from twincluster.evaluate import knn_accuracy, score, silhouette
 from twincluster.findings import Findings, findings_of
 from twincluster.images.sources import open_source
@@ -79,6 +80,22 @@ def test_a_run_on_one_part_is_scored_on_the_other(finished: Path) -> None:
     assert np.sum(found["confusion"]) == test.sum() == 18
     assert found["acc"] == score(labels[test], clusters[test]).acc
     assert "on the test part" in worked("evaluate", finished / "train").out
+
+
+def test_corrections_by_hand_are_told_and_not_counted(workplace: Path) -> None:
+    run = workplace / "all"
+    before = as_json(run)
+    edits = Edits(Run.open(run))
+    edits.rename(0, "red")
+    edits.merge([1, 2])
+    assert as_json(run) == before | {"corrections": 2}
+    told = worked("evaluate", run).out.splitlines()
+    assert "without 2 corrections by hand, which twincluster report counts: these clusters are the model's own" in told
+    edits.undo()
+    assert "\nwithout 1 correction by hand, " in worked("evaluate", run).out
+    edits.undo()
+    assert as_json(run) == before
+    assert "by hand" not in worked("evaluate", run).out
 
 
 def test_labels_from_files(finished: Path, tmp_path: Path) -> None:

@@ -93,6 +93,14 @@ def is_taken(folder: Path) -> bool:
     return folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
 
 
+def refuse_taken(out: Path) -> None:
+    """Refuse a place for a new run where something is already."""
+    if is_taken(out):
+        state = "exists and is not empty" if out.is_dir() else "is a file"
+        hint = ", or continue it with --resume" if (out / "config.json").is_file() else ""
+        raise InputError(f"{out} {state}: choose another --out{hint}")
+
+
 def check_writable(folder: Path, instead: str = "choose another place") -> None:
     """Refuse a folder in which nothing can be written, or which cannot be made, before any work is done."""
     # a link that leads nowhere counts as there, since no folder can be made in its place

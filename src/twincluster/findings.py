@@ -18,6 +18,7 @@ import numpy as np
 from twincluster import inference
 from twincluster.derive import resolve_device
 from twincluster.disk import strict_json
+from twincluster.edits import Edits
 from twincluster.encoders import MODULE
 from twincluster.errors import InputError
 from twincluster.evaluate import Scores, knn_accuracy, score, silhouette
@@ -51,12 +52,14 @@ class Findings:
     absent: str | None = None  # why the images cannot be looked at
     added: int = 0  # inputs that came after the training
     unlabelled: int = 0  # inputs that are left out of the scores
+    corrections: int = 0  # by hand, which these figures of the model's own clusters know nothing of
 
     def to_dict(self) -> dict[str, Any]:
         confidence = self.assignments.confidence
         return {
             "inputs": len(self.assignments.paths),
             "added": self.added,
+            "corrections": self.corrections,
             "unreadable": int((self.assignments.clusters < 0).sum()),
             "sizes": self.assignments.sizes(self.n_clusters),
             "confidence": float(confidence[np.isfinite(confidence)].mean()) if np.isfinite(confidence).any() else None,
@@ -76,6 +79,9 @@ class Findings:
         lines = [f"{found['inputs']:,} inputs, {found['unreadable']:,} unreadable, {self.n_clusters} clusters"]
         if self.added:
             lines.append(f"{self.added:,} of them were added after the training, by twincluster update")
+        if self.corrections:
+            many = "1 correction" if self.corrections == 1 else f"{self.corrections:,} corrections"
+            lines.append(f"without {many} by hand, which twincluster report counts: these clusters are the model's own")
         lines.append(sizes_line(found["sizes"]))
         if found["confidence"] is not None:
             lines.append(f"mean confidence {found['confidence']:.3f}")
@@ -101,7 +107,10 @@ def findings_of(
     images, absent = reopen(run, root, decoding)
     truth, names = truth_of(run, labels, assignments, images.listing if images else None)
     added = len(assignments.paths) - data["inputs"]
-    found = Findings(assignments, config.n_clusters, None, names, data["split"], None, None, absent, added)
+    corrections = len(Edits(run).history[0])
+    found = Findings(
+        assignments, config.n_clusters, None, names, data["split"], None, None, absent, added, corrections=corrections
+    )
     if truth is not None:
         if images is None and data["split"] != "all":
             raise InputError(

@@ -16,6 +16,7 @@ from twincluster import inference, provenance
 from twincluster.clusters.choose import Choice
 from twincluster.config import DERIVED, Config
 from twincluster.derive import check_method, data_shape, resolve, resolve_device
+from twincluster.disk import refuse_taken
 from twincluster.edits.corrected import corrected
 from twincluster.encoders import load_encoder
 from twincluster.engine import Reporter, Trainer
@@ -89,7 +90,7 @@ def fit(
     started = provenance.now()
     processes, config = join(config.train.device), check_method(config)
     if not resume and processes.first:
-        Run(out).refuse_if_taken()  # before an hour of decoding
+        refuse_taken(out)  # before an hour of decoding
     scored, scored_on = rows_to_score(listing, split, len(listing.paths))
     config = processes.in_turn(lambda: with_image_size(config, listing))  # which may download an encoder
     stamps, device = stamps_of(listing), config.train.device

@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save
 import twincluster
 from twincluster.clusters.choose import Candidate, Choice, plot
 from twincluster.config import Config, make_config
-from twincluster.disk import check_writable, is_taken, json_lines, strict_json, unfinished, write_atomically
+from twincluster.disk import check_writable, json_lines, refuse_taken, strict_json, unfinished, write_atomically
 from twincluster.errors import InputError
 from twincluster.images.store import Images
 from twincluster.methods import find_method
@@ -171,15 +171,9 @@ class Run:
     @classmethod
     def create(cls, folder: Path | str) -> Run:
         run = cls(folder)
-        run.refuse_if_taken()
+        refuse_taken(run.folder)
         run.folder.mkdir(parents=True, exist_ok=True)
         return run
-
-    def refuse_if_taken(self) -> None:
-        if is_taken(self.folder):
-            state = "exists and is not empty" if self.folder.is_dir() else "is a file"
-            hint = ", or continue it with --resume" if self._config.is_file() else ""
-            raise InputError(f"{self.folder} {state}: choose another --out{hint}")
 
     @classmethod
     def open(cls, folder: Path | str) -> Run:

@@ -184,6 +184,7 @@ def test_an_existing_run_is_left_alone() -> None:
     before = content("run")
     again = command("fit", "images.npy", *FIT)
     assert again.complaint == "run exists and is not empty: choose another --out, or continue it with --resume"
+    assert again.out == ""  # before the source is listed, fetched or decoded
     assert command("fit", "images.npy", "-k", 3, "--out", "texts", *TINY).complaint.endswith("choose another --out")
     assert command("fit", "images.npy", "-k", 3, "--out", "one.npy", *TINY).complaint.endswith("choose another --out")
     assert content("run") == before

@@ -2,7 +2,6 @@
 
 import io
 import shutil
-import socket
 import sys
 import threading
 import time
@@ -21,7 +20,7 @@ sys.path.append(str(Path(__file__).parents[1] / "report"))
 
 from twincluster.explorer.guard import Access
 from twincluster.explorer.library import Library
-from twincluster.explorer.server import make_app
+from twincluster.explorer.server import listen, make_app
 from twincluster.results import Run
 
 
@@ -57,8 +56,7 @@ class Served:
 def serving(run: Run, token: str = "") -> Iterator[Served]:
     library = Library(run)
     library.start()
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
+    with listen("127.0.0.1", 0) as listening:
         port = listening.getsockname()[1]
         settings = uvicorn.Config(make_app(library, Access(port, token)), log_level="error", access_log=False)
         server = uvicorn.Server(settings)

@@ -1,5 +1,10 @@
 """What the server shows of a run: clusters, rows, pictures, neighbours, a map, and where a dropped image belongs."""
 
+import asyncio
+import os
+import socket
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -9,8 +14,10 @@ import pytest
 import torch
 from explorer_server import Served, opened, serving
 
+from command_line import command
 from twincluster import inference
-from twincluster.explorer import server
+from twincluster.explorer import library, server
+from twincluster.results import Run
 
 
 def test_state_tells_of_clusters_and_of_what_could_not_be_read(served: Served) -> None:
@@ -135,3 +142,43 @@ def test_features_are_computed_once_and_kept(served: Served, monkeypatch: pytest
         assert again.library.seen is not None
         assert served.library.seen is not None
         np.testing.assert_array_equal(again.library.seen.features, served.library.seen.features)
+
+
+def test_no_answer_waits_for_the_one_who_asked_to_acknowledge_its_head() -> None:
+    async def at_once() -> int:
+        found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            accepted = writer.get_extra_info("socket")
+            found.set_result(accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        listening = server.listen("127.0.0.1", 0)
+        async with await asyncio.start_server(meet, sock=listening):
+            _, writer = await asyncio.open_connection(*listening.getsockname())
+            writer.close()
+            return await found
+
+    assert asyncio.run(at_once())
+
+
+def test_a_port_that_is_taken_is_told_before_the_run_is_read(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "Library", None)  # which cannot be called
+    port = served.url.rpartition(":")[2]
+    complaint = command("serve", served.run.folder, "--port", port).complaint
+    assert complaint == f"cannot listen on 127.0.0.1:{port} (Address already in use): --port 0 takes any free one"
+
+
+def test_the_page_opens_in_the_browser_when_that_is_asked_for(original: Run, tmp_path: Path) -> None:
+    browser, opened = tmp_path / "browser", tmp_path / "opened"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {opened}.part && mv {opened}.part {opened}\n')
+    browser.chmod(0o755)
+    words = [sys.executable, "-m", "twincluster", "serve", str(original.folder), "--port", "0", "--open"]
+    environment = os.environ | {"BROWSER": f"{browser} %s"}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().split()[1]
+        while not opened.exists() and process.poll() is None:
+            time.sleep(0.05)
+        process.kill()
+    assert opened.read_text().strip() == address

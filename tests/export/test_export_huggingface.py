@@ -55,8 +55,18 @@ def test_the_card_has_scores_names_and_the_fingerprint(colourful: Run, tmp_path:
     assert "<script>" not in card
     made = provenance.read(colourful.folder)
     assert f"training time: {made.told()['training time']}" in card
+    assert f"begun: {made.told()['begun']}" in card  # 2026-01-31 09:05 UTC
     assert provenance.read(tmp_path / "out") == made.without_commands() != made
     assert json.loads((tmp_path / "out" / "labels.json").read_text())["1"] == "<script>|\n# cats"
+
+
+def test_images_that_were_added_later_are_told_apart(colourful: Run, tmp_path: Path) -> None:
+    np.save(tmp_path / "new.npy", colours(20, seed=3)[0])
+    worked("update", colourful.folder, tmp_path / "new.npy")
+    worked("export", colourful.folder, tmp_path / "out", "--to", "huggingface")
+    known = len(colourful.read_assignments().paths) - 20
+    said = f"* images: {known}, of which {known} could be read; 20 more were added after the training"
+    assert said in (tmp_path / "out" / "README.md").read_text().splitlines()
 
 
 def test_nothing_of_the_machine_goes_along(run: Run, tmp_path: Path) -> None:

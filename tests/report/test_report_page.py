@@ -191,6 +191,21 @@ def test_a_card_leads_to_the_map_and_the_map_shows_its_cluster_alone(watched: Wa
     assert page.locator(f".legend button[data-id='{focus}']").get_attribute("aria-pressed") == "true"
 
 
+def test_a_link_ends_where_it_leads_past_cards_that_were_never_drawn(browser: Browser, large_report: Path) -> None:
+    page = watch(browser, large_report, reduced_motion="no-preference", **PHONE).page
+    settled = """async () => { for (let still = 0, last; still < 30; still = scrollY === last ? still + 1 : 0) {
+        last = scrollY; await new Promise(requestAnimationFrame); } }"""
+    for leader, goal in (
+        (page.get_by_role("link", name="Map"), "document.getElementById('map').getBoundingClientRect().top - 64"),
+        (page.locator(".strip button").last, "document.activeElement.getBoundingClientRect().top - innerHeight / 2"),
+    ):
+        page.evaluate("scrollTo({top: 0, behavior: 'instant'})")
+        leader.evaluate("one => one.click()")
+        page.evaluate(settled)
+        assert abs(page.evaluate(goal)) < 25
+    page.close()
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("which", ["report", "large_report"])
 def test_no_accessibility_fault_in_either_theme(

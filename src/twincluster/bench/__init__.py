@@ -191,7 +191,7 @@ def bench_report(*, images: MadeUp = 60_000, clusters: Clusters = 10, side: Side
 
 @commands.command(name="explorer")
 def bench_explorer(*, images: MadeUp = 100_000, clusters: Clusters = 10, side: Side = 32) -> None:
-    """Load event of the explorer, frames while scrolling, time to select, and the server's memory.
+    """Load event of the explorer, pictures after a jump, frames, time to select, and the server's memory.
 
     Example: twincluster bench explorer
     """

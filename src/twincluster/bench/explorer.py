@@ -1,4 +1,5 @@
-"""How the explorer feels with many images: load event, frames while scrolling, time to select all, server memory."""
+"""How the explorer feels with many images: load event, pictures after a jump, frames while scrolling, time to select
+all, server memory."""
 
 from __future__ import annotations
 
@@ -28,6 +29,15 @@ SCROLL = """async (frames) => {
   }
   return times.sort((one, other) => one - other)[Math.floor(0.95 * frames)];
 }"""
+JUMP = """async () => {
+  const { grid } = explorer.view, start = performance.now();
+  grid.body.scrollTop = grid.body.scrollHeight / 3;
+  const first = Math.ceil(grid.body.scrollTop / grid.cell) * grid.columns;
+  const seen = (tile) => tile.querySelector("img")?.naturalWidth;
+  const there = () => grid.tiles.has(first) && [...grid.tiles.values()].every(seen);
+  do await new Promise(requestAnimationFrame); while (!there());
+  return performance.now() - start;
+}"""
 SELECT = """async () => {
   const start = performance.now();
   explorer.view.grid.selectAll();
@@ -42,6 +52,7 @@ class ExplorerFigures:
     clusters: int
     load: float  # seconds to the end of the load event
     shown: float  # seconds until the first picture of all images is there
+    jump: float  # ms until all pictures in sight are there, after a jump to where nobody has been
     frame: float  # 95th percentile, ms
     select: float  # ms
     memory: float  # peak of the server, MB
@@ -52,6 +63,7 @@ class ExplorerFigures:
             f"explorer of {self.images:,} images of noise in {self.clusters:,} clusters",
             f"{'load event':24}{self.load:8.2f} s",
             f"{'first picture':24}{self.shown:8.2f} s",
+            f"{'pictures after a jump':24}{self.jump:8.1f} ms",
             f"{'frame while scrolling':24}{self.frame:8.1f} ms   95th percentile of {SCROLLS}",
             f"{'selecting all':24}{self.select:8.1f} ms",
             f"{'memory of the server':24}{self.memory:8.0f} MB   peak, torch included",
@@ -80,10 +92,10 @@ def measure(n_images: int, n_clusters: int, side: int) -> ExplorerFigures:
             while not page.evaluate("explorer.talk.state.features.ready"):  # whose computing takes the cores
                 page.wait_for_timeout(1000)
             page.wait_for_timeout(1000)
-            frame, select = page.evaluate(SCROLL, SCROLLS), page.evaluate(SELECT)
+            jump, frame, select = page.evaluate(JUMP), page.evaluate(SCROLL, SCROLLS), page.evaluate(SELECT)
             memory = _peak(process.pid)
             running.close()
-    return ExplorerFigures(n_images, n_clusters, load / 1000, shown / 1000, frame, select, memory, busy)
+    return ExplorerFigures(n_images, n_clusters, load / 1000, shown / 1000, jump, frame, select, memory, busy)
 
 
 @contextmanager

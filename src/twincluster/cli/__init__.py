@@ -20,7 +20,7 @@ from twincluster.cli.look_up import methods, recipes
 from twincluster.cli.runs import evaluate, predict, update
 from twincluster.collector import torch_for_good
 from twincluster.config import Config, parse_overrides
-from twincluster.disk import check_writable
+from twincluster.disk import check_writable, refuse_taken
 from twincluster.errors import InputError
 from twincluster.explorer.command import serve
 from twincluster.export.command import export
@@ -165,7 +165,7 @@ def fit(
         from twincluster.methods import import_method
 
         import_method(named)  # who names code here wants it to run; a recipe or a run that does is not enough
-    out = _writable(out or _next_free(Path("runs") / _run_name(source), config))
+    out = _free(out or _next_free(Path("runs") / _run_name(source), config), resume)
     recipes = configured if recipe is None else None
     _cluster(source, config, recipes, out, labels, split, data_root, resume, tensorboard)
 
@@ -186,7 +186,7 @@ def demo(*, out: Out = None, seed: Seed = 0, epochs: Count | None = None) -> Non
         Passes over the data instead of the recipe's; 1 shows all there is to see in seconds, with poor clusters.
     """
     config = configure("digits", {}, {"seed": seed, "train": {"epochs": epochs}})
-    out = _writable(out or _next_free(Path("runs") / "demo", config))
+    out = _free(out or _next_free(Path("runs") / "demo", config))
 
     from twincluster.cli.digits import run_demo
 
@@ -261,8 +261,10 @@ def _next_free(folder: Path, config: Config) -> Path:
     return Path(decided(config.train.device, choose))
 
 
-def _writable(out: Path) -> Path:
-    """`out`, if the one process that writes can write there: known before anything is listed, fetched or decoded."""
+def _free(out: Path, resume: bool = False) -> Path:
+    """`out`, if the one process that writes may write there: known before anything is listed, fetched or decoded."""
     if first():
+        if not resume:
+            refuse_taken(out)
         check_writable(out, "choose another --out")
     return out

@@ -15,7 +15,6 @@ from twincluster.evaluate import Scores, score
 from twincluster.images.sources import open_source
 from twincluster.progress import Progress
 from twincluster.report.command import report_after_fit
-from twincluster.results import Run
 from twincluster.training.schedule import duration
 
 
@@ -24,7 +23,6 @@ def run_demo(out: Path, config: Config) -> None:
     listing = open_source("digits")
     assert listing.array is not None, "the digits are embedded"
     assert listing.labels is not None, "and have labels"
-    Run(out).refuse_if_taken()
     print(
         f"clustering {len(listing.paths):,} images of handwritten digits into {config.n_clusters} clusters, "
         "without their labels",

@@ -101,6 +101,9 @@ class Library:
                 stats.append((self.run.folder / name).stat())
         return tuple((stat.st_mtime_ns, stat.st_size) for stat in stats)
 
+    def has(self, row: int) -> bool:
+        return 0 <= row < len(self.assignments.paths)
+
     def start(self) -> None:
         """Computes the features in the background."""
         Thread(target=self._see, daemon=True, name="features").start()

@@ -6,11 +6,13 @@ sentence; an edit that comes too late gets 409 and the state as it is now.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
 import socket
 import sys
+import webbrowser
 from contextlib import suppress
 from importlib.resources import files
 from typing import Annotated, Any, Literal
@@ -31,31 +33,31 @@ from twincluster.explorer.library import Library
 from twincluster.explorer.newest import Newest
 from twincluster.explorer.view import Order, View
 
-NEIGHBOURS = 24
 MOST_ROWS = 500  # that one address names
 ROW_NUMBERS = f"up to {MOST_ROWS} whole numbers with commas between them are expected"
 MOST_JSON = 32_000_000  # bytes of an edit: two million rows
+NO_IMAGE = "there is no such image"
 FOREVER = "private, max-age=31536000, immutable"  # the address of a picture has the version of the data in it
 TYPES = {"css": "text/css", "html": "text/html", "js": "text/javascript"}
-SHARED = ("dom.js", "clusters.js", "palette.js", "map.js", "page.css")  # with the report
+SHARED = ("dom.js", "clusters.js", "palette.js", "map.js", "map_tools.js", "page.css")  # with the report
 OWN = (
     "talk.js", "pictures.js", "dialogs.js", "corrections.js", "cards.js", "grid.js", "list.js", "viewer.js",
     "scatter.js", "drop.js", "explorer.js", "explorer.css",
 )  # fmt: skip
 
-Row = int
 
-
-def serve_library(library: Library, host: str, port: int) -> None:
+def serve_library(library: Library, listening: socket.socket, host: str, in_browser: bool = False) -> None:
     """Answers until it is interrupted."""
-    listening = _listen(host, port)
     number = int(listening.getsockname()[1])
     access = Access(number, "" if is_local(host) else secrets.token_urlsafe(24))
     shown = socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
-    print(f"open http://{shown}:{number}/{f'?token={access.token}' if access.token else ''} in a browser", flush=True)
+    address = f"http://{shown}:{number}/{f'?token={access.token}' if access.token else ''}"
+    print(f"open {address} in a browser", flush=True)
     print("Ctrl+C ends it; corrections are kept as they are made", flush=True)
     torch.set_num_threads(max(1, torch.get_num_threads() - 1))  # the features are not to take the page's core
     library.start()
+    if in_browser:
+        webbrowser.open(address)  # which waits for the answer if it is quicker than we are
     newest = Newest(library, _app_of)
     settings = uvicorn.Config(
         Guard(newest, access), log_level="warning", access_log=False, server_header=False, proxy_headers=False,
@@ -113,7 +115,7 @@ def _add_views(app: FastAPI, library: Library, view: View) -> None:
         like: Annotated[str, Query(max_length=10_000)] = "",
     ) -> Response:
         chosen = _numbers(like) if order == "alike" else []
-        if chosen is None or max(chosen, default=0) >= len(library.assignments.paths):
+        if chosen is None or not library.has(max(chosen, default=0)):
             return _said(400, f"like: {ROW_NUMBERS}")
         found = view.rows(of, cluster, order, path, chosen)
         return _json(found) if found else _said(404, f"there is no cluster {cluster}: it was merged or split")
@@ -123,20 +125,11 @@ def _add_views(app: FastAPI, library: Library, view: View) -> None:
         numbers = _numbers(rows)
         if numbers is None:
             return _said(400, f"rows: {ROW_NUMBERS}")
-        if max(numbers) >= len(library.assignments.paths):
-            return _said(404, "there is no such image")
-        return _json(view.details(numbers))
+        return _json(view.details(numbers)) if library.has(max(numbers)) else _said(404, NO_IMAGE)
 
     @app.get("/api/neighbours/{row}")
-    def neighbours(row: Row) -> Response:
-        if not 0 <= row < len(library.assignments.paths):
-            return _said(404, "there is no such image")
-        seen = library.seen
-        if seen is None or seen.places[row] < 0:
-            return _json({"absent": library.no_features if seen is None else "this image cannot be read again"})
-        near = seen.nearest(seen.features[seen.places[row]], NEIGHBOURS, without=row)
-        cosines = {found: round(cosine, 4) for found, cosine in near}
-        return _json({"neighbours": [one | {"cosine": cosines[one["row"]]} for one in view.details(list(cosines))]})
+    def neighbours(row: int) -> Response:
+        return _json(view.neighbours(row)) if library.has(row) else _said(404, NO_IMAGE)
 
     @app.get("/api/map")
     def map_() -> Response:
@@ -167,8 +160,8 @@ def _add_watch(app: FastAPI, library: Library, newest: Newest) -> None:
 
 def _add_pictures(app: FastAPI, library: Library) -> None:
     def answer(row: int, make: Any, request: Request) -> Response:
-        if not 0 <= row < len(library.assignments.paths):
-            return _said(404, "there is no such image")
+        if not library.has(row):
+            return _said(404, NO_IMAGE)
         tag = f'"{library.version}-{row}"'
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers={"etag": tag, "cache-control": FOREVER})
@@ -178,11 +171,11 @@ def _add_pictures(app: FastAPI, library: Library) -> None:
         return Response(found[0], media_type=found[1], headers={"cache-control": FOREVER, "etag": tag})
 
     @app.get("/api/thumbnail/{row}")
-    def thumbnail(row: Row, request: Request) -> Response:
+    def thumbnail(row: int, request: Request) -> Response:
         return answer(row, images.thumbnail, request)
 
     @app.get("/api/image/{row}")
-    def whole(row: Row, request: Request) -> Response:
+    def whole(row: int, request: Request) -> Response:
         return answer(row, images.whole, request)
 
 
@@ -247,9 +240,11 @@ def _said(status: int, why: str) -> Response:
     return _json({"error": why}, status)
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that says it is TCP: of one that does not, asyncio leaves Nagle's algorithm on, and every answer, which
+    goes out as head and body, waits 40 ms for the browser to acknowledge the head."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
@@ -257,5 +252,7 @@ def _listen(host: str, port: int) -> socket.socket:
     except (OSError, UnicodeError) as error:
         listening.close()
         said = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"cannot listen on {host}:{port} ({said}): give another --port, or --host") from None
+        taken = getattr(error, "errno", None) == errno.EADDRINUSE
+        advice = "--port 0 takes any free one" if taken else "give another --port, or --host"
+        raise InputError(f"cannot listen on {host}:{port} ({said}): {advice}") from None
     return listening

@@ -19,6 +19,7 @@ from twincluster.report.layout import how_many
 
 ON_CARDS = 4_000  # images on all cards together, as far as each card has its share
 MOST, FEWEST, DOUBTFUL = 8, 4, 3
+NEIGHBOURS = 24
 PIXELATED = 48  # pixels a side up to which pixels are shown as squares
 Order = Literal["typical", "doubtful", "source", "alike"]
 
@@ -61,6 +62,15 @@ class View:
             | {"confidence": _rounded(known.confidence[row])}
             for row in rows
         ]
+
+    def neighbours(self, row: int) -> dict[str, Any]:
+        """The rows that are most like one, or why there are none."""
+        seen = self.library.seen
+        if seen is None or seen.places[row] < 0:
+            return {"absent": self.library.no_features if seen is None else "this image cannot be read again"}
+        near = seen.nearest(seen.features[seen.places[row]], NEIGHBOURS, without=row)
+        cosines = {found: round(cosine, 4) for found, cosine in near}
+        return {"neighbours": [one | {"cosine": cosines[one["row"]]} for one in self.details(list(cosines))]}
 
     def map(self) -> dict[str, Any]:
         """InputError where there is none, or none yet."""

@@ -43,7 +43,7 @@ model.predict(images)  # uint8 (n,h,w,3), paths, a folder; the model's own clust
 
 Nothing in this folder is ever unpickled. The command line applies the corrections in `edits.jsonl`, where there is one;
 `labels.json` has the names of the clusters by their ids."""
-_MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|~-])")
+_MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|~])")  # and a hyphen where a line begins, which no text of others does
 
 
 def write_model(inputs: Inputs, out: Path, labels: str | None = None) -> str:
@@ -77,7 +77,8 @@ def model_card(
     settings: dict[str, Any], made: provenance.Provenance, assignments: Assignments, state: State, scores: Scores | None
 ) -> str:
     data, config, train = settings["data"], settings["config"], settings["config"]["train"]
-    source = _plain(data["source"])
+    source, added = _plain(data["source"]), len(assignments.paths) - data["inputs"]
+    later = f"; {added:,} more were added after the training" if added else ""
     backbone = train.get("encoder") or train.get("backbone")
     seen = "that of the encoder" if train.get("encoder") else "none, for the inputs are rows"
     sections = [
@@ -86,8 +87,8 @@ def model_card(
         USE + _needs(train),
         _clusters(assignments, state),
         _score_section(scores),
-        f"## Data\n\n* source: {source}\n* images: {data['inputs']:,}, of which {data['readable']:,} could be read\n"
-        f"* part trained on: {data['split']}\n* fingerprint (SHA-256 of the pixels): `{data['fingerprint']}`",
+        f"## Data\n\n* source: {source}\n* images: {data['inputs']:,}, of which {data['readable']:,} could be read"
+        f"{later}\n* part trained on: {data['split']}\n* fingerprint (SHA-256 of the pixels): `{data['fingerprint']}`",
         f"## Training\n\n* method: {config['method']}\n* network: {_plain(str(backbone))}\n* image side: "
         f"{settings['shape']['side'] or seen}\n* epochs: {train['epochs']}\n* seed: {config['seed']}\n"
         f"* device and precision: {train['device']}, {train['precision']}\n* versions: "

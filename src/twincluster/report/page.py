@@ -29,8 +29,8 @@ from twincluster.results import Run
 LARGE_BYTES, SMALL_BYTES = 4_500_000, 3_500_000  # of pictures; as text they take a third more
 LARGEST, SMALLER = 160, 64  # pixels a side of a tile on a card and on the map
 SCRIPTS = (  # each uses only those before it
-    "dom.js", "thumbnails.js", "viewer.js", "clusters.js", "palette.js", "map.js", "selection.js", "charts.js",
-    "tables.js", "page.js",
+    "dom.js", "thumbnails.js", "viewer.js", "clusters.js", "palette.js", "map.js", "map_tools.js", "selection.js",
+    "charts.js", "tables.js", "page.js",
 )  # fmt: skip
 
 

@@ -8,13 +8,12 @@ class ClusterCards extends Cards {
 
   card(cluster) {
     const { app } = this.viewer;
-    const kind = this.data.run.kind.slice(0, -1);
     const chosen = make("input", { type: "checkbox", "aria-label": `Choose ${cluster.name}`, onchange: () => app.choose(cluster.id, chosen.checked) });
     chosen.checked = app.chosen.has(cluster.id);
     const name = make("a", { href: `#cluster/${cluster.id}`, text: cluster.name });
     const card = make("article", { class: "card", id: `cluster-${cluster.id}`, "data-id": cluster.id },
       make("div", { class: "card-top" }, make("h3", { tabindex: "-1" }, swatch(cluster.id), name), chosen),
-      note(`${plural(cluster.size, kind)} · ${percent(cluster.share)}`));
+      note(`${plural(cluster.size, app.talk.one)} · ${percent(cluster.share)}`));
     if (!cluster.size) {
       card.append(note("Nothing is here."));
       return card;
@@ -29,8 +28,7 @@ class ClusterCards extends Cards {
 
   gallery(rows, kind, said) {
     const { app } = this.viewer;
-    const one = this.data.run.kind.slice(0, -1);
-    const items = rows.map((row, at) => make("li", {}, thumb(app, row, `Open ${said} ${one}, number ${row}`, () => app.viewer.open(rows, at))));
+    const items = rows.map((row, at) => make("li", {}, thumb(app, row, `Open ${said} ${app.talk.one}, number ${row}`, () => app.viewer.open(rows, at))));
     return make("ul", { class: `gallery ${kind}${app.pictures.absent ? " names" : ""}` }, items);
   }
 }
@@ -38,35 +36,59 @@ class ClusterCards extends Cards {
 /** The view of all clusters. */
 class ClustersView {
   constructor(app) {
-    this.app = app;
-    this.bar = make("div", { class: "row chosen", role: "group", "aria-label": "Chosen clusters", hidden: true });
+    Object.assign(this, { app, tops: new Map() });
+    this.bar = make("div", { class: "row chosen", role: "group", "aria-label": "Chosen clusters" });
     this.body = make("section", { "aria-labelledby": "title" }, make("h2", { id: "title", class: "title", text: "Clusters" }), this.bar);
+    this.cards = new ClusterCards(app.talk.state, { app }, null);
+    this.body.append(this.cards.body);
+  }
+
+  /** As it was left; the keyboard goes on from `cluster`, which one comes from. */
+  enter(cluster) {
     this.refresh();
+    const own = `cluster-${cluster}`;
+    const seen = this.tops.has(own) && find(own) ? own : [...this.tops.keys()].find(find);
+    if (seen) window.scrollBy({ top: find(seen).getBoundingClientRect().top - this.tops.get(seen), behavior: "instant" });
+    if (!this.app.talk.byId.has(cluster)) return;
+    if (!find(own)) this.cards.reveal(cluster);
+    const link = find(own).querySelector("a");
+    link.focus({ preventScroll: true });
+    link.scrollIntoView({ block: "nearest", behavior: "instant" });
+  }
+
+  /** Remembers where the cards in sight stand: how far one has scrolled says little, for those out of sight have no size. */
+  leave() {
+    const tops = [...this.body.querySelectorAll(".card")].map((card) => [card.id, card.getBoundingClientRect().top]);
+    this.tops = new Map(tops.filter(([, top]) => top > 0 && top < window.innerHeight));
   }
 
   refresh() {
-    const { state } = this.app.talk;
     for (const id of this.app.chosen) if (!this.app.talk.byId.has(id)) this.app.chosen.delete(id);
-    if (this.cards) {
-      this.cards.data = state;
-      const held = document.activeElement?.closest?.(".card")?.id;
-      this.cards.draw();
-      if (held) find(held)?.querySelector("a").focus({ preventScroll: true });
-    } else {
-      this.cards = new ClusterCards(state, { app: this.app }, null);
-      this.body.append(this.cards.body);
-    }
+    this.cards.data = this.app.talk.state;
+    const held = document.activeElement.closest(".card")?.id;
+    this.cards.draw();
+    if (held) find(held)?.querySelector("a").focus({ preventScroll: true });
     this.drawBar();
   }
 
   drawBar() {
     const { app } = this;
     const ids = [...app.chosen];
-    this.bar.hidden = !ids.length;
-    this.bar.replaceChildren(
+    this.bar.classList.toggle("none", !ids.length); // which keeps its room, so that nothing moves at the first tick
+    this.bar.replaceChildren(...(!ids.length ? [note("Tick clusters to merge them.")] : [
       make("span", { text: `${plural(ids.length, "cluster")} chosen` }),
       button(ids.length > 1 ? "Merge" : "Merge into…", () => app.corrections.merge(ids), { class: "main" }),
-      button("Choose none", () => { app.chosen.clear(); this.refresh(); }));
+      button("None", () => this.chooseNone(), { "aria-label": "Choose none" })]));
+  }
+
+  chooseNone() {
+    this.app.chosen.clear();
+    this.refresh();
+    find("main").focus({ preventScroll: true }); // the button has gone
+  }
+
+  get results() {
+    return this.body.querySelector(".card a");
   }
 
   /** The cluster whose card has the focus. */

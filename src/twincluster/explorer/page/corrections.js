@@ -10,21 +10,18 @@ class Corrections {
     return this.app.talk;
   }
 
-  /** An edit without a question; what goes wrong is told. */
-  async now(kind, fields, done) {
-    try {
-      await this.talk.edit(kind, fields);
-      this.app.tell(done);
-      return true;
-    } catch (error) {
-      this.app.tell(error.message);
-      return false;
-    }
-  }
-
-  async then(kind, fields, done) {
+  async edit(kind, fields, done) {
     await this.talk.edit(kind, fields);
     this.app.tell(done);
+  }
+
+  /** An edit without a question; what goes wrong is told. */
+  now(kind, fields, done) {
+    return this.edit(kind, fields, done).catch((error) => this.app.tell(error.message));
+  }
+
+  images(rows) {
+    return plural(rows.length, this.talk.one);
   }
 
   rename(id) {
@@ -33,7 +30,7 @@ class Corrections {
     const name = textInput(cluster.named ? cluster.name : "");
     return ask({
       title: `Rename ${cluster.name}`, fields: [field("Name", name)], action: "Rename",
-      act: () => this.then("rename", { cluster: id, name: name.value.trim() }, `Renamed to ${name.value.trim()}.`),
+      act: () => this.edit("rename", { cluster: id, name: name.value.trim() }, `Renamed to ${name.value.trim()}.`),
     });
   }
 
@@ -41,18 +38,17 @@ class Corrections {
   merge(ids) {
     const known = ids.map((id) => this.talk.byId.get(id)).filter(Boolean);
     if (known.length === 1) return this.mergeInto(known[0]);
-    if (!known.length) return this.app.tell("Select clusters to merge first.");
+    if (!known.length) return this.app.tell("Tick the clusters to merge first.");
     const largest = [...known].sort((one, other) => other.named - one.named || other.size - one.size);
     const name = textInput(largest[0].named ? largest[0].name : "", { placeholder: largest[0].name });
     return ask({
       title: `Merge ${known.length} clusters`, text: largest.map((one) => one.name).join(", "), action: "Merge",
       fields: [field("Name", name)],
       act: async () => {
-        const called = name.value.trim();
-        await this.then("merge", { clusters: largest.map((one) => one.id), ...(called ? { name: called } : {}) },
-          `Merged ${known.length} clusters.`);
+        const clusters = largest.map((one) => one.id);
+        await this.edit("merge", { clusters, name: name.value.trim() || undefined }, `Merged ${known.length} clusters.`);
         this.app.chosen.clear();
-        this.app.refresh();
+        return () => this.app.go("clusters", clusters[0]);
       },
     });
   }
@@ -65,8 +61,8 @@ class Corrections {
       title: `Merge ${cluster.name} into another`, fields: picker.body, action: "Merge",
       act: async () => {
         const into = picker.value();
-        await this.then("merge", { clusters: [into, cluster.id] }, `Merged into ${this.talk.nameOf(into)}.`);
-        this.app.go(`cluster/${into}`);
+        await this.edit("merge", { clusters: [into, cluster.id] }, `Merged into ${this.talk.nameOf(into)}.`);
+        return () => this.app.go(`cluster/${into}`);
       },
     });
   }
@@ -74,13 +70,17 @@ class Corrections {
   split(id) {
     const cluster = this.talk.byId.get(id);
     if (!cluster) return null;
-    const parts = make("input", { type: "number", min: 2, max: Math.max(2, Math.min(100, cluster.size)), value: 2, required: true, "data-first": true });
+    const many = make("input", { type: "number", min: 2, max: Math.max(2, Math.min(100, cluster.size)), value: 2, required: true, "data-first": true });
     return ask({
       title: `Split ${cluster.name}`, text: "By what the network sees in the images (k-means). The parts are new clusters.",
-      fields: [field("Parts", parts)], action: "Split",
+      fields: [field("Parts", many)], action: "Split",
       act: async () => {
-        await this.then("split", { cluster: id, parts: Number(parts.value) }, `Split ${cluster.name}.`);
-        this.app.go("clusters");
+        const before = this.talk.byId;
+        await this.talk.edit("split", { cluster: id, parts: Number(many.value) });
+        const fresh = this.talk.state.clusters.filter((one) => !before.has(one.id));
+        const parts = fresh.slice(0, 6).map((one) => `${one.name} (${count(one.size)})`);
+        this.app.tell(`Split ${cluster.name}: ${parts.join("; ")}${fresh.length > 6 ? " …" : "."}`);
+        return () => this.app.go("clusters", fresh[0].id);
       },
     });
   }
@@ -89,12 +89,9 @@ class Corrections {
     const { name: now, named } = this.talk.byId.get(id);
     const name = textInput("", { placeholder: named ? `${now} 2` : `${id}, part 2` });
     return ask({
-      title: `Split off ${plural(rows.length, "image")}`, text: "New images will go to whichever part is nearer.", action: "Split off",
+      title: `Split off ${this.images(rows)}`, text: "New images will go to whichever part is nearer.", action: "Split off",
       fields: [field("Name of the new cluster", name)],
-      act: () => {
-        const called = name.value.trim();
-        return this.then("split_off", { cluster: id, rows, ...(called ? { name: called } : {}) }, `Split off ${plural(rows.length, "image")}.`);
-      },
+      act: () => this.edit("split_off", { cluster: id, rows, name: name.value.trim() || undefined }, `Split off ${this.images(rows)}.`),
     });
   }
 
@@ -104,10 +101,10 @@ class Corrections {
     if (!others.length) return this.moveToNew(rows);
     const picker = clusterPicker(others, "Cluster to move to");
     return ask({
-      title: `Move ${plural(rows.length, "image")}`, fields: picker.body, action: "Move",
+      title: `Move ${this.images(rows)}`, fields: picker.body, action: "Move",
       act: () => {
         const to = picker.value();
-        return this.then("move", { rows, to }, `Moved ${plural(rows.length, "image")} to ${this.talk.nameOf(to)}.`);
+        return this.edit("move", { rows, to }, `Moved ${this.images(rows)} to ${this.talk.nameOf(to)}.`);
       },
     });
   }
@@ -115,29 +112,33 @@ class Corrections {
   moveToNew(rows) {
     const name = textInput("", { placeholder: "a number, if left empty" });
     return ask({
-      title: `New cluster of ${plural(rows.length, "image")}`, fields: [field("Name", name)], action: "Make it",
-      act: () => {
-        const called = name.value.trim();
-        return this.then("move", { rows, ...(called ? { name: called } : {}) }, `A new cluster has ${plural(rows.length, "image")}.`);
-      },
+      title: `New cluster of ${this.images(rows)}`, fields: [field("Name", name)], action: "Make it",
+      act: () => this.edit("move", { rows, name: name.value.trim() || undefined }, `A new cluster has ${this.images(rows)}.`),
     });
   }
 
   junk(rows) {
-    return this.now("junk", { rows }, `${plural(rows.length, "image")} marked as junk. U takes it back.`);
+    return this.now("junk", { rows }, `${this.images(rows)} marked as junk. U takes it back.`);
   }
 
   unjunk(rows) {
-    return this.now("unjunk", { rows }, `${plural(rows.length, "image")} back in place.`);
+    return this.now("unjunk", { rows }, `${this.images(rows)} back in place.`);
   }
 
   undo() {
-    const { undo } = this.talk.state;
-    return undo ? this.now("undo", {}, `Undone: ${undo}.`) : this.app.tell("There is nothing to undo.");
+    return this.step("undo", "Undone");
   }
 
   redo() {
-    const { redo } = this.talk.state;
-    return redo ? this.now("redo", {}, `Done again: ${redo}.`) : this.app.tell("There is nothing to redo.");
+    return this.step("redo", "Done again");
+  }
+
+  /** What is undone is known only when the edits before it are made. */
+  step(kind, said) {
+    return this.talk.inTurn(async () => {
+      const what = this.talk.state[kind];
+      if (what) await this.talk.send(kind, {});
+      this.app.tell(what ? `${said}: ${what}.` : `There is nothing to ${kind}.`);
+    }).catch((error) => this.app.tell(error.message));
   }
 }

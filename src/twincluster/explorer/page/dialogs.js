@@ -1,8 +1,12 @@
 // Questions: a title, some fields, one button that acts. What goes wrong is said in the dialog, which stays open.
 "use strict";
 
-/** ask({title, text, fields, action, act}): `act` may refuse by throwing. Resolves when the dialog closes. */
+/**
+ * ask({title, text, fields, action, act}): `act` may refuse by throwing, and give what is to be done once the dialog is
+ * closed. Resolves then.
+ */
 function ask({ title, text, fields = [], action, act }) {
+  let after = null;
   const said = make("p", { class: "warning", role: "alert", hidden: true });
   const go = make("button", { type: "submit", class: "main", text: action });
   const form = make("form", {}, make("h2", { id: "asked", text: title }), text ? note(text) : null, fields, said,
@@ -14,7 +18,7 @@ function ask({ title, text, fields = [], action, act }) {
     go.disabled = true;
     said.hidden = true;
     try {
-      await act();
+      after = await act();
       dialog.close();
     } catch (error) {
       said.textContent = error.message;
@@ -22,20 +26,24 @@ function ask({ title, text, fields = [], action, act }) {
     }
     go.disabled = false;
   });
-  return show(dialog);
+  return show(dialog).then(() => after?.());
 }
 
-/** A dialog that goes away when it is closed, and gives the focus back. */
+/** A dialog that goes away when it is closed, and gives the focus back; the card it came from may be another by then. */
 function show(dialog) {
   const before = document.activeElement;
+  const card = before.closest(".card")?.id;
   document.body.append(dialog);
   dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
   dialog.showModal();
-  dialog.querySelector("[data-first]")?.focus();
+  const first = dialog.querySelector("[data-first]");
+  first?.focus();
+  first?.select?.();
   dialog.scrollTop = 0; // the first button may be below a long list
   return new Promise((done) => dialog.addEventListener("close", () => {
     dialog.remove();
-    if (before?.isConnected) before.focus({ preventScroll: true });
+    const again = before.isConnected ? before : card && find(card)?.querySelector("a");
+    if (again || document.activeElement === document.body) (again || find("main")).focus({ preventScroll: true });
     done();
   }));
 }
@@ -47,7 +55,6 @@ function field(label, input) {
 function textInput(value, properties = {}) {
   const input = make("input", { type: "text", maxlength: 200, autocomplete: "off", "data-first": true, ...properties });
   input.value = value;
-  setTimeout(() => input.select());
   return input;
 }
 

@@ -1,6 +1,8 @@
 // Puts the page together: the views, which the address names, the tools above them, and the keys.
 "use strict";
 
+const VIEWS = ["clusters", "map", "all", "junk", "unreadable"];
+
 class Explorer {
   constructor() {
     this.chosen = new Set(); // clusters
@@ -18,41 +20,49 @@ class Explorer {
       find("main").replaceChildren(make("p", { class: "warning", text: error.message }));
       return;
     }
+    this.links = VIEWS.map((name) => make("a", { href: `#${name}` }));
+    find("views").append(...this.links.map((link) => make("li", {}, link)));
     this.undo = button("Undo", () => this.corrections.undo(), { "aria-keyshortcuts": "u" });
     this.redo = button("Redo", () => this.corrections.redo(), { "aria-keyshortcuts": "Shift+U" });
-    const rows = this.talk.state.run.kind === "rows";
-    find("tools").append(this.undo, this.redo, ...(rows ? [] : [this.drops.button, this.drops.input]), button("Keys", () => help(), { "aria-keyshortcuts": "?" }));
+    const lookUp = this.talk.one === "row" ? [] : [this.drops.button, this.drops.input];
+    find("tools").append(this.undo, this.redo, ...lookUp, button("Keys", () => help(), { "aria-keyshortcuts": "?" }));
     const top = document.querySelector(".top"); // what sticks below it has to know how high it is
     new ResizeObserver(() => document.documentElement.style.setProperty("--top", `${top.offsetHeight}px`)).observe(top);
-    window.addEventListener("hashchange", () => this.route());
+    window.addEventListener("hashchange", () => {
+      for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close(); // it is about what was here before
+      this.route();
+    });
     document.addEventListener("keydown", (event) => this.key(event));
     this.talk.watch((text) => this.tell(text), (text) => this.warn(text));
     this.route();
   }
 
-  go(where) {
-    if (location.hash === `#${where}`) this.route();
-    else location.hash = where;
+  /** Another view; of the clusters, `cluster` is the one whose card gets the focus. */
+  go(where, cluster) {
+    if (location.hash !== `#${where}`) history.pushState(null, "", `#${where}`);
+    this.route(cluster);
   }
 
-  route() {
-    const [where, id] = (location.hash.slice(1) || "clusters").split("/");
-    if (where === "main") return;
-    const views = {
-      clusters: () => new ClustersView(this), all: () => new ListView(this, "all"), junk: () => new ListView(this, "junk"),
-      unreadable: () => new ListView(this, "unreadable"), map: () => new MapView(this), cluster: () => new ListView(this, "cluster", Number(id)),
-    };
-    this.where = views[where] ? where : "clusters";
-    if (this.where === "cluster" && !this.talk.byId.has(Number(id))) {
+  route(cluster) {
+    const [where, id] = location.hash.slice(1).split("/");
+    const before = this.view;
+    if (where === "main" && before) return; // what the link at the top of the page leads to
+    if (where === "cluster" && !this.talk.byId.has(Number(id))) {
       this.tell("That cluster is not there any more.");
-      this.where = "clusters";
+      history.replaceState(null, "", "#clusters");
+      this.route();
+      return;
     }
-    this.view = views[this.where]();
+    before?.leave?.();
+    this.where = where === "cluster" || VIEWS.includes(where) ? where : "clusters";
+    this.view = this.where === "clusters" ? (this.overview ??= new ClustersView(this))
+      : this.where === "map" ? new MapView(this) : new ListView(this, this.where, Number(id ?? -1));
     document.body.classList.toggle("is-list", this.view instanceof ListView);
     find("main").replaceChildren(this.view.body);
-    window.scrollTo(0, 0);
+    window.scrollTo({ top: 0, behavior: "instant" });
+    if (before) find("main").focus({ preventScroll: true });
     this.drawTop();
-    this.view.enter?.();
+    this.view.enter?.(cluster ?? before?.cluster);
   }
 
   /** After every change of the state, whoever made it. */
@@ -65,15 +75,18 @@ class Explorer {
   drawTop() {
     const { state } = this.talk;
     document.title = `${state.run.source} · twincluster`;
-    find("source").textContent = `${state.run.source} · ${plural(state.run.inputs, state.run.kind.slice(0, -1))}`
+    find("source").textContent = `${state.run.source} · ${plural(state.run.inputs, this.talk.one)}`
       + (state.pictures.absent ? ` · without pictures: ${state.pictures.absent}` : "");
-    const kind = state.run.kind;
-    const views = [["clusters", `Clusters (${count(state.clusters.length)})`], ["map", "Map"], ["all", `All ${kind}`], ["junk", `Junk (${count(state.junk)})`]];
-    if (state.unreadable) views.push(["unreadable", `Unreadable (${count(state.unreadable)})`]);
-    find("views").replaceChildren(...views.map(([name, text]) => make("li", {},
-      make("a", { href: `#${name}`, text, "aria-current": this.where === name || (name === "clusters" && this.where === "cluster") ? "page" : null }))));
+    const names = [`Clusters (${count(state.clusters.length)})`, "Map", `All ${state.run.kind}`, `Junk (${count(state.junk)})`, `Unreadable (${count(state.unreadable)})`];
+    const here = this.where === "cluster" ? "clusters" : this.where;
+    this.links.forEach((link, at) => { // the same ones for good, so that the focus stays
+      link.textContent = names[at];
+      if (VIEWS[at] === here) link.setAttribute("aria-current", "page");
+      else link.removeAttribute("aria-current");
+    });
+    this.links.at(-1).parentElement.hidden = !state.unreadable;
     for (const [one, what] of [[this.undo, state.undo], [this.redo, state.redo]]) {
-      one.disabled = !what;
+      one.setAttribute("aria-disabled", String(!what)); // one that is disabled would lose the focus
       one.title = what ?? "";
     }
   }
@@ -104,9 +117,13 @@ class Explorer {
     const { target } = event;
     const typing = target.matches("textarea, select, input:not([type=checkbox])");
     if (event.defaultPrevented || document.querySelector("dialog[open]") || event.ctrlKey || event.metaKey || event.altKey) return;
-    if (typing && event.key !== "Escape") return;
-    if (typing) target.blur();
-    else if (event.key === "u") this.corrections.undo();
+    if (typing && event.key !== "Escape" && event.key !== "Enter") return;
+    if (typing) { // from a search to what it has found, or without it
+      if (event.key === "Escape") target.value = "";
+      target.dispatchEvent(new Event("input"));
+      target.blur();
+      this.view.results?.focus({ preventScroll: true });
+    } else if (event.key === "u") this.corrections.undo();
     else if (event.key === "U") this.corrections.redo();
     else if (event.key === "?") help();
     else if (!this.view?.key(event)) return;

@@ -43,7 +43,10 @@ class ImageGrid {
 
   measure() {
     const width = this.body.clientWidth;
-    if (!width) return;
+    if (!width) { // nothing is shown: what would be asked for may be gone
+      this.clear();
+      return;
+    }
     this.columns = Math.max(3, Math.floor(width / TILE));
     const first = Math.floor(this.body.scrollTop / this.cell);
     this.cell = width / this.columns;

@@ -2,7 +2,6 @@
 "use strict";
 
 const ORDER_NAMES = [["typical", "Typical first"], ["doubtful", "Doubtful first"], ["source", "As in the source"]];
-
 const MOST_LIKE = 500; // images that others are compared with
 
 class SelectionBar {
@@ -17,7 +16,8 @@ class SelectionBar {
     this.body = make("div", { class: "row chosen", role: "group", "aria-label": "Selected images" }, this.said,
       ...(place.of === "unreadable" ? [] : [
         button("Select all", () => grid.selectAll()), button("None", () => grid.selectNone(), { class: "needs" }), this.open,
-        place.like ? act("More like these", "l", (rows) => place.like(rows)) : null, act("Move…", "m", (rows) => corrections.move(rows, this.from)), act("New cluster…", "n", (rows) => corrections.moveToNew(rows)),
+        place.like ? act("More like these", "l", (rows) => place.like(rows)) : null,
+        act("Move…", "m", (rows) => corrections.move(rows, this.from)), act("New cluster…", "n", (rows) => corrections.moveToNew(rows)),
         place.of === "cluster" ? act("Split off…", "s", (rows) => corrections.splitOff(place.cluster, rows)) : null, junk]));
     this.draw();
   }
@@ -33,7 +33,7 @@ class SelectionBar {
 
   draw() {
     const many = this.grid.selected.size;
-    this.said.textContent = many ? `${count(many)} of ${count(this.grid.rows.length)} selected` : plural(this.grid.rows.length, this.place.of === "unreadable" ? "file" : "image");
+    this.said.textContent = many ? `${count(many)} of ${count(this.grid.rows.length)} selected` : plural(this.grid.rows.length, this.place.of === "unreadable" ? "file" : this.app.talk.one);
     for (const one of this.body.querySelectorAll(".needs")) one.disabled = !many;
     this.open.disabled = this.grid.active < 0;
   }
@@ -42,13 +42,22 @@ class SelectionBar {
   key(event) {
     const { corrections } = this.app;
     const { rows, place } = this;
-    if (!rows.length || place.of === "unreadable") return false;
+    if (place.of === "unreadable") return false;
+    if (!rows.length) return this.wants(event.key);
     if (event.key === "m") corrections.move(rows, this.from);
     else if (event.key === "l" && place.like) place.like(rows);
     else if (event.key === "n") corrections.moveToNew(rows);
     else if (event.key === "s" && place.of === "cluster") corrections.splitOff(place.cluster, rows);
     else if (event.key === "j") place.of === "junk" ? corrections.unjunk(rows) : corrections.junk(rows);
     else return false;
+    return true;
+  }
+
+  /** Says what is missing where nothing is selected; in a cluster, some keys are about the cluster then. */
+  wants(key) {
+    const keys = `nj${this.from === null ? "m" : ""}${this.place.like ? "l" : ""}`;
+    if (!keys.includes(key)) return false;
+    this.app.tell(`Select ${this.app.talk.state.run.kind} first: click them, or press space.`);
     return true;
   }
 }
@@ -97,10 +106,10 @@ class ListView {
   async refresh() {
     const { talk } = this.app;
     if (this.of === "cluster" && !talk.byId.has(this.cluster)) return this.app.go("clusters"); // it was merged or split
-    const titles = { all: "All images", junk: "Junk", unreadable: "Unreadable files" };
+    const titles = { all: `All ${talk.state.run.kind}`, junk: "Junk", unreadable: "Unreadable files" };
     this.heading.replaceChildren(...(this.of === "cluster" ? [swatch(this.cluster)] : []), titles[this.of] ?? talk.nameOf(this.cluster));
     const turn = ++this.asked;
-    const query = new URLSearchParams({ of: this.of, cluster: this.cluster, order: this.order, path: this.path, like: this.like });
+    const query = new URLSearchParams({ of: this.of, cluster: this.cluster, order: this.order, path: this.path, ...(this.order === "alike" ? { like: this.like } : {}) });
     try {
       const { rows } = await talk.ask(`/api/rows?${query}`);
       if (turn !== this.asked) return true;
@@ -108,6 +117,7 @@ class ListView {
       this.empty.hidden = Boolean(rows.length);
       this.grid.show(rows);
       this.bar.draw();
+      if (document.activeElement === document.body) this.enter(); // it was empty, and has something again
     } catch (error) {
       this.app.tell(error.message);
       return false;
@@ -128,8 +138,12 @@ class ListView {
     return true;
   }
 
+  get results() {
+    return this.grid.body;
+  }
+
   /** The keyboard starts in the grid. */
   enter() {
-    this.grid.body.focus({ preventScroll: true });
+    this.results.focus({ preventScroll: true });
   }
 }

@@ -38,7 +38,7 @@ class MapView {
       this.grid.show(this.grid.rows.filter((row) => row in cluster));
       this.found.hidden = !this.grid.rows.length;
     } else this.build(data, cluster);
-    this.drawLegend();
+    this.legend.draw(this.app.talk.state.clusters, ({ name }) => name, "find them among the clusters");
   }
 
   build(data, cluster) {
@@ -50,33 +50,19 @@ class MapView {
     });
     const { map } = this;
     this.tip = make("div", { class: "tip", hidden: true });
-    this.legend = make("div", { class: "legend", role: "group", "aria-label": "Show one cluster on the map" });
+    this.legend = new Legend(map);
     const tools = mapTools(map, !app.pictures.absent, "Select what is in view", (points) => this.list(points));
-    this.stage.replaceChildren(tools, make("div", { class: "map-frame" }, map.canvas, this.tip), this.legend);
-  }
-
-  drawLegend() {
-    const largest = [...this.app.talk.state.clusters].sort((one, other) => other.size - one.size).slice(0, 36);
-    this.legend.replaceChildren(...largest.map(({ id, name }) => {
-      const key = button(null, () => {
-        this.map.focus = this.map.focus === id ? null : id;
-        this.map.draw();
-        this.drawLegend();
-      }, { "aria-pressed": String(this.map.focus === id), "data-id": id });
-      key.append(swatch(id), make("span", { text: name }));
-      return key;
-    }));
+    this.stage.replaceChildren(tools, make("div", { class: "map-frame" }, map.canvas, this.tip), this.legend.body);
   }
 
   hover(point) {
-    this.tip.hidden = point < 0;
-    if (point < 0) return;
-    const row = this.map.points.image[point];
-    const picture = this.app.pictures.element(row);
-    this.tip.replaceChildren(...(picture ? [picture] : []), make("span", { class: "tip-name", text: this.app.talk.nameOf(this.map.points.cluster[point]) }));
-    const [x, y] = this.map.at(point);
-    this.tip.style.left = `${Math.max(4, Math.min(this.map.width - 144, x + 14))}px`;
-    this.tip.style.top = `${y + 190 < this.map.height ? y + 14 : Math.max(4, y - 180)}px`;
+    const { app, map } = this;
+    const row = map.points.image[point];
+    drawTip(this.tip, map, point, point < 0 ? [] : [
+      app.pictures.element(row),
+      make("span", { class: "tip-name", text: app.talk.nameOf(map.points.cluster[point]) }),
+      button("Open", () => app.viewer.open([row], 0), { class: "quiet touch" }),
+    ]);
   }
 
   list(points) {

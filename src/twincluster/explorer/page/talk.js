@@ -7,24 +7,25 @@ class Refusal extends Error {}
 
 class Talk {
   constructor(changed) {
-    Object.assign(this, { changed, state: null });
+    Object.assign(this, { changed, state: null, edits: 0, underway: 0, before: Promise.resolve() });
   }
 
   async ask(path, options = {}) {
-    let answer;
+    let [answer, found] = [null, null];
     try {
       answer = await fetch(path, options);
+      found = await answer.json();
     } catch {
-      throw new Refusal("The server does not answer: is twincluster serve still running?");
+      throw new Refusal(answer && !answer.ok ? `The server has failed (${answer.status}): its terminal says why.`
+        : "The server does not answer: is twincluster serve still running?");
     }
-    const found = await answer.json();
     if (answer.ok) return found;
     if (answer.status === 409) {
       this.take(found.state);
       const what = found.state.undo ? ` (now newest: ${found.state.undo})` : "";
       throw new Refusal(`Somebody else made a change meanwhile${what}. Yours was not made: look again, and repeat it.`);
     }
-    throw new Refusal(found.error || `The server says ${answer.status}.`);
+    throw new Refusal(found.error);
   }
 
   async load() {
@@ -32,15 +33,37 @@ class Talk {
   }
 
   /** One edit; resolves when it is kept. */
-  async edit(kind, fields = {}) {
+  edit(kind, fields = {}) {
+    return this.inTurn(() => this.send(kind, fields));
+  }
+
+  /** What is asked for while an edit is under way is done after it, for it would come too late beside it. */
+  inTurn(deed) {
+    const done = this.before.then(deed);
+    this.before = done.catch(() => {});
+    return done;
+  }
+
+  async send(kind, fields) {
     const body = JSON.stringify({ kind, expected: this.state.number, ...fields });
-    this.take(await this.ask("/api/edit", { method: "POST", headers: { "content-type": "application/json" }, body }));
+    this.edits += 1;
+    this.underway += 1;
+    try {
+      this.take(await this.ask("/api/edit", { method: "POST", headers: { "content-type": "application/json" }, body }));
+    } finally {
+      this.underway -= 1;
+    }
   }
 
   take(state) {
     this.state = state;
     this.byId = new Map(state.clusters.map((cluster) => [cluster.id, cluster]));
     this.changed(state);
+  }
+
+  /** What the run is about, in the singular. */
+  get one() {
+    return this.state.run.kind.slice(0, -1);
   }
 
   /** What a cluster is called. */
@@ -52,18 +75,21 @@ class Talk {
   /** Looks every other moment, while the page can be seen, whether there is something new; `warn` is told what stays. */
   watch(tell, warn) {
     setInterval(async () => {
-      if (document.hidden || !this.state) return;
+      if (document.hidden || this.underway) return;
+      const { edits } = this;
       try {
         const { number, ready, version, trouble } = await this.ask("/api/number");
         warn(trouble && `${trouble[0].toUpperCase()}${trouble.slice(1)}. What you see is how it was before.`);
-        if (number === null) return;
+        if (number === null || edits !== this.edits) return; // what has changed may be what this window did meanwhile
         const edited = number !== this.state.number;
         const updated = version !== this.state.pictures.version;
         const waits = ready && !this.state.features.ready && !this.told;
         if (!edited && !updated && !waits) return;
         this.told = ready;
         const before = this.state.run.inputs;
-        await this.load();
+        const state = await this.ask("/api/state");
+        if (edits !== this.edits) return;
+        this.take(state);
         const more = this.state.run.inputs - before;
         if (updated) tell(more > 0 ? `${plural(more, "new image")}, by twincluster update.` : "Some images have changed, by twincluster update.");
         else if (edited) tell(`Changed in another window${this.state.undo ? `: ${this.state.undo}` : ""}.`);

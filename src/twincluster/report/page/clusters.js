@@ -21,12 +21,15 @@ class Cards {
     this.status = make("p", { class: "note", role: "status" });
     this.grid = make("div", { class: "cards" });
     this.more = button("", () => this.showMore());
-    const field = make("input", {
+    this.sizes = new ResizeObserver(([{ contentRect: { height } }]) => { // 0 once the card is not on the page any more
+      if (height) this.grid.style.setProperty("--card", `${height}px`);
+    });
+    this.field = make("input", {
       type: "search", placeholder: "Find a cluster", "aria-label": "Find a cluster by name or number",
-      oninput: () => this.filter(field.value),
+      oninput: () => this.filter(this.field.value),
     });
     const many = data.clusters.length >= this.filterFrom;
-    const tools = make("div", { class: "row tools" }, make("span", { class: "note", text: "Sort by" }), this.sorting, many ? field : null);
+    const tools = make("div", { class: "row tools" }, make("span", { class: "note", text: "Sort by" }), this.sorting, many ? this.field : null);
     this.body = make("div", {}, tools, this.status, this.grid, make("p", { class: "more" }, this.more));
     this.draw();
   }
@@ -56,7 +59,7 @@ class Cards {
 
   /** The card of a cluster, in sight. */
   reveal(id) {
-    this.wanted = "";
+    this.wanted = this.field.value = "";
     this.shown = Math.max(this.shown, this.sorted().findIndex((cluster) => cluster.id === id) + 1);
     this.draw();
     const title = find(`cluster-${id}`).querySelector("h3");
@@ -72,13 +75,15 @@ class Cards {
     const compare = of ? (one, other) => of(one, this.direction) - of(other, this.direction) : byName;
     const matches = (cluster) => `${cluster.name} ${title(cluster)}`.toLowerCase().includes(this.wanted);
     const found = this.data.clusters.filter(matches);
-    return found.sort((one, other) => this.direction * (compare(one, other) || one.id - other.id));
+    return found.sort((one, other) => this.direction * compare(one, other) || one.id - other.id);
   }
 
   draw() {
     const found = this.sorted();
     const cards = found.slice(0, this.shown);
     this.grid.replaceChildren(...cards.map((cluster) => this.card(cluster)));
+    this.sizes.disconnect();
+    if (cards.length) this.sizes.observe(this.grid.firstElementChild);
     const { text, said } = ORDERS[this.order];
     const rest = Math.min(2 * CARDS_AT_ONCE, found.length - cards.length);
     this.status.textContent = `${plural(found.length, "cluster")} by ${text.toLowerCase()}, ${said[this.direction < 0 ? 1 : 0]}`;

@@ -230,22 +230,3 @@ class ScatterMap {
     event.preventDefault();
   }
 }
-
-/** The buttons of a map: what dragging does, zoom, pictures where there are any, and `take`, called with what is in view. */
-function mapTools(map, hasPictures, takeText, take) {
-  const mode = choices("What dragging does", [["move", "Move"], ["select", "Select"]], "move", (name) => {
-    map.mode = map.canvas.dataset.mode = name;
-    press(mode, name);
-  });
-  const zoom = make("div", { class: "choices", role: "group", "aria-label": "Zoom" },
-    button("+", () => map.zoom(1.5), { "aria-label": "Zoom in" }),
-    button("−", () => map.zoom(1 / 1.5), { "aria-label": "Zoom out" }),
-    button("Reset", () => map.reset(), { "aria-label": "Reset: show the whole map" }));
-  const pictures = button("Pictures", () => {
-    map.pictures = !map.pictures;
-    pictures.setAttribute("aria-pressed", String(map.pictures));
-    map.draw();
-  }, { "aria-pressed": "false" });
-  const inView = button(takeText, () => take(map.visible()));
-  return make("div", { class: "row tools" }, mode, zoom, hasPictures ? pictures : null, inView);
-}

@@ -10,7 +10,7 @@ function start() {
   const viewer = new Viewer(find("viewer"), data, thumbnails);
   const panel = data.map.absent ? null : new MapPanel(data, viewer);
   const cards = new Cards(data, viewer, panel && ((id) => {
-    panel.focus(id);
+    panel.legend.focus(id);
     find("map").scrollIntoView();
     find("map").focus({ preventScroll: true });
   }));
