@@ -235,19 +235,3 @@ def test_a_weights_file_is_remembered_by_where_it_is(tmp_path: Path, monkeypatch
     assert network_settings("torchvision:resnet18") == {"encoder": "torchvision:resnet18"}
     for name in BACKBONES:
         assert network_settings(name) == {"backbone": name}
-
-
-@pytest.mark.parametrize(("ink", "told"), [(0, True), (140, False)])
-def test_small_drawings_in_black_and_white_are_told_of_training_from_scratch(
-    tmp_path: Path, ink: int, told: bool
-) -> None:
-    images = np.full((40, 24, 24), 255, np.uint8)
-    for number, image in enumerate(images):
-        image[4 + number % 12 :][:3] = ink
-    np.save(tmp_path / "lines.npy", np.where(images == 255, 255 if told else 200, images).astype(np.uint8))
-    said = worked("fit", tmp_path / "lines.npy", "-k", "3", "--out", tmp_path / "run", "--backbone",
-                  f"small:{own_weights(tmp_path)}", *QUICK).out  # fmt: skip
-    assert ("--recipe cpu --set train.image_size=16" in said) is told
-    scratch = worked("fit", tmp_path / "lines.npy", "-k", "3", "--out", tmp_path / "scratch", "--recipe", "cpu",
-                     "--set", "train.image_size=16", "--epochs", "1", "--device", "cpu").out  # fmt: skip
-    assert "black and white" not in scratch  # it has been done

