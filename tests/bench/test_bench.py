@@ -166,8 +166,12 @@ def test_watch_takes_its_child_along_when_terminated() -> None:
         f"sys.exit(status_of(lambda: watch([sys.executable, '-c', {child!r}])))"
     )
     with subprocess.Popen([sys.executable, "-c", code]) as parent:
-        while len(family := memory._family(parent.pid)) < 2 and parent.poll() is None:
+        family = [parent.pid]
+        # until the child is a program of its own, and so one that its parent knows of
+        while not any(memory._read(memory.PROC / str(pid) / "cmdline").endswith(f"\0{child}\0") for pid in family[1:]):
+            assert parent.poll() is None
             time.sleep(0.05)
+            family = memory._family(parent.pid)
         parent.terminate()
         assert parent.wait() == 128 + signal.SIGTERM
     assert not any(Path(f"/proc/{pid}").exists() for pid in family)
