@@ -67,9 +67,14 @@ def test_what_is_most_like_some_images_comes_right_after_them(served: Served) ->
     assert len(everywhere) == int((library.assignments.clusters >= 0).sum())
 
 
-@pytest.mark.parametrize("like", ["", "-1", "1,x", "999999", ",".join(["1"] * 501)])
-def test_images_that_are_not_there_have_no_like(served: Served, like: str) -> None:
+@pytest.mark.parametrize("like", ["", "-1", "1,x", ",".join(["1"] * 501)])
+def test_what_names_no_images_has_no_like(served: Served, like: str) -> None:
     assert served.get("/api/rows", params={"of": "all", "order": "alike", "like": like}).status_code == 400
+
+
+def test_images_that_are_not_there_have_no_like(served: Served) -> None:
+    answer = served.get("/api/rows", params={"of": "all", "order": "alike", "like": "1,999999"})
+    assert (answer.status_code, answer.json()) == (404, {"error": "there is no such image"})
 
 
 def test_likeness_waits_for_the_features(served: Served) -> None:

@@ -117,8 +117,10 @@ def _add_views(app: FastAPI, library: Library, view: View) -> None:
         like: Annotated[str, Query(max_length=10_000)] = "",
     ) -> Response:
         chosen = _numbers(like) if order == "alike" else []
-        if chosen is None or not library.has(max(chosen, default=0)):
+        if chosen is None:
             return _said(400, f"like: {ROW_NUMBERS}")
+        if chosen and not library.has(max(chosen)):
+            return _said(404, NO_IMAGE)
         found = view.rows(of, cluster, order, path, chosen)
         return _json(found) if found else _said(404, f"there is no cluster {cluster}: it was merged or split")
 
