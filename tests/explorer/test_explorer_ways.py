@@ -267,6 +267,15 @@ def test_enter_leads_from_a_search_to_what_it_has_found(page: Page) -> None:
     expect(page.get_by_label("Show only images whose path has this in it")).to_have_value("")
 
 
+def test_enter_that_ends_a_word_of_an_input_method_stays_in_the_search(page: Page) -> None:
+    page.keyboard.press("/")
+    page.evaluate(
+        """document.activeElement.dispatchEvent(
+        new KeyboardEvent('keydown', {key: 'Enter', isComposing: true, bubbles: true, cancelable: true}))"""
+    )
+    expect(page.get_by_label("Find a cluster by name or number")).to_be_focused()
+
+
 def test_a_fault_of_the_server_is_told_in_words(browser: Browser, served: Served) -> None:
     page = Window(browser, served, "#cluster/0").page
     page.route("**/api/edit", lambda route: route.fulfill(status=500, body="Internal Server Error"))
