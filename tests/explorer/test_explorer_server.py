@@ -67,9 +67,14 @@ def test_what_is_most_like_some_images_comes_right_after_them(served: Served) ->
     assert len(everywhere) == int((library.assignments.clusters >= 0).sum())
 
 
-@pytest.mark.parametrize("like", ["", "-1", "1,x", "999999", ",".join(["1"] * 501)])
-def test_images_that_are_not_there_have_no_like(served: Served, like: str) -> None:
+@pytest.mark.parametrize("like", ["", "-1", "1,x", ",".join(["1"] * 501)])
+def test_what_names_no_images_has_no_like(served: Served, like: str) -> None:
     assert served.get("/api/rows", params={"of": "all", "order": "alike", "like": like}).status_code == 400
+
+
+def test_images_that_are_not_there_have_no_like(served: Served) -> None:
+    answer = served.get("/api/rows", params={"of": "all", "order": "alike", "like": "1,999999"})
+    assert (answer.status_code, answer.json()) == (404, {"error": "there is no such image"})
 
 
 def test_likeness_waits_for_the_features(served: Served) -> None:
@@ -182,3 +187,21 @@ def test_the_page_opens_in_the_browser_when_that_is_asked_for(original: Run, tmp
             time.sleep(0.05)
         process.kill()
     assert opened.read_text().strip() == address
+
+
+def test_a_browser_that_does_not_come_back_is_answered(original: Run, tmp_path: Path) -> None:
+    """As those in a terminal do not, of which webbrowser awaits the end."""
+    browser, seen = tmp_path / "browser", tmp_path / "seen"
+    browser.write_text(
+        f"#!{sys.executable}\nimport pathlib, sys, urllib.request\n"
+        f"page = urllib.request.urlopen(sys.argv[1], timeout=30).read()\n"
+        f"pathlib.Path({str(seen)!r}).write_bytes(page)\n"
+    )
+    browser.chmod(0o755)
+    words = [sys.executable, "-m", "twincluster", "serve", str(original.folder), "--port", "0", "--open"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, env=os.environ | {"BROWSER": f"{browser} %s"}) as process:
+        until = time.monotonic() + 30
+        while not seen.exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        process.kill()
+    assert seen.exists()

@@ -2,6 +2,7 @@
 
 import base64
 import csv
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,9 +37,9 @@ def drop(window: Window, files: dict[str, bytes]) -> None:
         sent,
     )
     window.page.dispatch_event("main", "dragover", {"dataTransfer": held})
-    expect(window.page.locator("body")).to_have_class("dropping")
+    expect(window.page.locator("body")).to_have_class(re.compile("dropping"))
     window.page.dispatch_event("main", "drop", {"dataTransfer": held})
-    expect(window.page.locator("body")).not_to_have_class("dropping")
+    expect(window.page.locator("body")).not_to_have_class(re.compile("dropping"))
 
 
 def test_dropped_files_are_told_their_cluster_and_their_like(browser: Browser, served: Served) -> None:
@@ -61,6 +62,17 @@ def test_dropped_files_are_told_their_cluster_and_their_like(browser: Browser, s
     assert [said for said in window.complaints if "400" not in said] == []
     assert not (served.run.folder / "edits.jsonl").exists()
     page.close()
+
+
+def test_the_cluster_of_a_dropped_file_is_gone_to_even_from_itself(browser: Browser, served: Served) -> None:
+    assert served.library.files is not None
+    content = Path(str(served.library.files[2])).read_bytes()
+    cluster = served.client.post("/api/drop", content=content).json()["cluster"]
+    window = Window(browser, served, f"#cluster/{cluster}")
+    drop(window, {"one.png": content})
+    window.page.locator(".dropped h3 a").click()
+    expect(window.page.locator("dialog")).to_have_count(0)
+    window.page.close()
 
 
 def test_long_names_of_dropped_files_fit_on_a_phone(browser: Browser, served: Served) -> None:

@@ -221,6 +221,18 @@ def test_edits_in_quick_succession_are_all_made(page: Page, served: Served) -> N
     assert not any(name.startswith("name") for name in Edits(served.run).state.names.values())
 
 
+def test_an_undo_of_what_came_too_late_leaves_the_edits_of_others(browser: Browser, served: Served) -> None:
+    page = Window(browser, served).page
+    Edits(served.run).rename(0, "elsewhere")  # which the page has not noticed yet
+    page.evaluate(
+        """() => { explorer.talk.state.number = 0;
+        explorer.corrections.now('rename', {cluster: 1, name: 'mine'}, ''); explorer.corrections.undo(); }"""
+    )
+    expect(page.locator("#told")).to_contain_text("Yours were not made")
+    assert Edits(served.run).state.names[0] == "elsewhere"
+    page.close()
+
+
 def test_a_list_that_was_empty_for_a_while_has_the_focus_again(page: Page) -> None:
     page.evaluate("location.hash = 'cluster/0'")
     expect(page.locator(".tile")).to_have_count(5)
@@ -253,6 +265,15 @@ def test_enter_leads_from_a_search_to_what_it_has_found(page: Page) -> None:
     expect(page.locator(".tile")).to_have_count(5)
     expect(page.locator(".grid")).to_be_focused()
     expect(page.get_by_label("Show only images whose path has this in it")).to_have_value("")
+
+
+def test_enter_that_ends_a_word_of_an_input_method_stays_in_the_search(page: Page) -> None:
+    page.keyboard.press("/")
+    page.evaluate(
+        """document.activeElement.dispatchEvent(
+        new KeyboardEvent('keydown', {key: 'Enter', isComposing: true, bubbles: true, cancelable: true}))"""
+    )
+    expect(page.get_by_label("Find a cluster by name or number")).to_be_focused()
 
 
 def test_a_fault_of_the_server_is_told_in_words(browser: Browser, served: Served) -> None:

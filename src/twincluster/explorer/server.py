@@ -15,6 +15,7 @@ import sys
 import webbrowser
 from contextlib import suppress
 from importlib.resources import files
+from threading import Thread
 from typing import Annotated, Any, Literal
 
 import torch
@@ -57,7 +58,8 @@ def serve_library(library: Library, listening: socket.socket, host: str, in_brow
     torch.set_num_threads(max(1, torch.get_num_threads() - 1))  # the features are not to take the page's core
     library.start()
     if in_browser:
-        webbrowser.open(address)  # which waits for the answer if it is quicker than we are
+        # beside the server: a browser in the terminal comes back only when it is left, and has to be answered till then
+        Thread(target=webbrowser.open, args=(address,), daemon=True, name="browser").start()
     newest = Newest(library, _app_of)
     settings = uvicorn.Config(
         Guard(newest, access), log_level="warning", access_log=False, server_header=False, proxy_headers=False,
@@ -115,8 +117,10 @@ def _add_views(app: FastAPI, library: Library, view: View) -> None:
         like: Annotated[str, Query(max_length=10_000)] = "",
     ) -> Response:
         chosen = _numbers(like) if order == "alike" else []
-        if chosen is None or not library.has(max(chosen, default=0)):
+        if chosen is None:
             return _said(400, f"like: {ROW_NUMBERS}")
+        if chosen and not library.has(max(chosen)):
+            return _said(404, NO_IMAGE)
         found = view.rows(of, cluster, order, path, chosen)
         return _json(found) if found else _said(404, f"there is no cluster {cluster}: it was merged or split")
 

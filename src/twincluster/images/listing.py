@@ -19,9 +19,7 @@ from twincluster.images.labels import as_labels
 FEW = 64  # inputs, which are decoded again in less time than anybody notices
 EXPECTED = "expected uint8 images (n,h,w[,c]) or float rows (n,d)"
 CELLS_AT_ONCE = 2**22  # numbers of rows that are looked at together
-SHARP = (
-    1000  # times the error of float32 by which numbers of a column should differ, lest their differences be lost ...
-)
+SHARP = 1000  # times the error of float32 by which numbers of a column should differ, else these are lost ...
 ROUNDING = 1e-12  # ... unless they differ by no more than such a share of themselves, which is an error of float64
 
 Entry = tuple[str, int, int]  # path as written, size, time of change in ns; -1 where there is no file

@@ -38,11 +38,11 @@ class Drops {
     for (const file of files.slice(0, MOST_FILES)) {
       const place = make("article", { class: "dropped" }, note(`${file.name} …`));
       list.append(place);
-      place.replaceChildren(...(await this.one(file)));
+      place.replaceChildren(...(await this.one(file, dialog)));
     }
   }
 
-  async one(file) {
+  async one(file, dialog) {
     const { app } = this;
     if (file.size > MOST_MEGABYTES * 1e6) return [note(`${file.name}: larger than ${MOST_MEGABYTES} MB.`)];
     let body;
@@ -53,7 +53,7 @@ class Drops {
     }
     try {
       const { cluster, confidence, neighbours, picture } = await app.talk.ask("/api/drop", { method: "POST", headers: { "content-type": "application/octet-stream" }, body });
-      const name = make("a", { href: `#cluster/${cluster}`, text: app.talk.nameOf(cluster) });
+      const name = make("a", { href: `#cluster/${cluster}`, text: app.talk.nameOf(cluster), onclick: () => dialog.close() }); // one may be there already
       return [make("img", { class: "picture", src: picture, alt: file.name }),
         make("div", {}, make("h3", {}, swatch(cluster), name), note(`${file.name} · confidence ${decimal(confidence)}`),
           neighbourList(app, neighbours, (at) => app.viewer.open(neighbours.map((each) => each.row), at)))];

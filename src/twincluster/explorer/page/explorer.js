@@ -116,6 +116,7 @@ class Explorer {
   key(event) {
     const { target } = event;
     const typing = target.matches("textarea, select, input:not([type=checkbox])");
+    if (event.isComposing) return; // enter and escape are for the letters that are being put together
     if (event.defaultPrevented || document.querySelector("dialog[open]") || event.ctrlKey || event.metaKey || event.altKey) return;
     if (typing && event.key !== "Escape" && event.key !== "Enter") return;
     if (typing) { // from a search to what it has found, or without it

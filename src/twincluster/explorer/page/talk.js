@@ -7,7 +7,7 @@ class Refusal extends Error {}
 
 class Talk {
   constructor(changed) {
-    Object.assign(this, { changed, state: null, edits: 0, underway: 0, before: Promise.resolve() });
+    Object.assign(this, { changed, state: null, edits: 0, underway: 0, late: 0, before: Promise.resolve() });
   }
 
   async ask(path, options = {}) {
@@ -21,6 +21,7 @@ class Talk {
     }
     if (answer.ok) return found;
     if (answer.status === 409) {
+      this.late += 1;
       this.take(found.state);
       const what = found.state.undo ? ` (now newest: ${found.state.undo})` : "";
       throw new Refusal(`Somebody else made a change meanwhile${what}. Yours was not made: look again, and repeat it.`);
@@ -37,9 +38,16 @@ class Talk {
     return this.inTurn(() => this.send(kind, fields));
   }
 
-  /** What is asked for while an edit is under way is done after it, for it would come too late beside it. */
+  /**
+   * What is asked for while an edit is under way is done after it, for it would come too late beside it; where that one
+   * came too late itself, it is not done either: an undo that was meant for it would take back somebody else's edit.
+   */
   inTurn(deed) {
-    const done = this.before.then(deed);
+    const { late } = this;
+    const done = this.before.then(() => {
+      if (late !== this.late) throw new Refusal("Somebody else made a change meanwhile. Yours were not made: look again, and repeat them.");
+      return deed();
+    });
     this.before = done.catch(() => {});
     return done;
   }
