@@ -167,6 +167,7 @@ def test_what_is_like_the_selected_images_follows_them_and_goes_on_when_they_are
     expect(page.locator(".tile").first).to_have_attribute("aria-selected", "true")
     expect(page.locator(".grid")).to_have_attribute("aria-activedescendant", "tile-0")
     expect(page.get_by_role("button", name="Typical first")).to_have_attribute("aria-pressed", "false")
+    expect(page.get_by_role("button", name="Most alike first")).to_have_attribute("aria-pressed", "true")
     page.locator(".tile").nth(2).click(modifiers=["Shift"])
     page.keyboard.press("m")
     page.locator("dialog input").fill("cluster 2")
@@ -190,6 +191,7 @@ def test_without_features_the_order_stays(window: Window, served: Served) -> Non
     assert len([said for said in window.complaints if "400" in said]) == 1
     window.complaints.clear()
     expect(page.get_by_role("button", name="Typical first")).to_have_attribute("aria-pressed", "true")
+    expect(page.get_by_role("button", name="Most alike first")).to_be_hidden()
     expect(page.locator(".tile").first).to_be_visible()
 
 

@@ -77,6 +77,13 @@ def test_images_that_are_not_there_have_no_like(served: Served) -> None:
     assert (answer.status_code, answer.json()) == (404, {"error": "there is no such image"})
 
 
+def test_images_that_cannot_be_read_again_have_no_like(served: Served) -> None:
+    (unreadable,) = served.rows(of="unreadable")
+    answer = served.get("/api/rows", params={"of": "all", "order": "alike", "like": unreadable})
+    assert answer.status_code == 400
+    assert answer.json()["error"].endswith("can be read again: select others")
+
+
 def test_likeness_waits_for_the_features(served: Served) -> None:
     served.library.seen = None
     answer = served.get("/api/rows", params={"of": "all", "order": "alike", "like": "1"})

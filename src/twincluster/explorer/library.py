@@ -134,6 +134,8 @@ class Library:
         be elsewhere. Rows without features come last."""
         if self.seen is None:
             raise InputError(self.no_features)
+        if not (self.seen.places[chosen] >= 0).any():
+            raise InputError("none of the selected images can be read again: select others")
         likeness = np.full(len(rows), -np.inf)
         known = self.seen.places[rows] >= 0
         # what all of the rows share tells nothing: each is compared with the way from their middle to the chosen ones'

@@ -28,7 +28,7 @@ from twincluster.methods.base import Batch, DataShape, Method, Network, Outcome
 from twincluster.methods.heads import FINAL_STARTS, FINAL_STARTS_MANY, mlp
 
 STARTS, STARTS_MANY = 3, 1  # of k-means after an epoch; the second above assign.FEW_CLUSTERS, where each takes long
-ROWS_PER_DIRECTION = 32  # of rows that are asked how many clusters there are: half of them, in each of two halves
+ROWS_PER_DIRECTION = 32  # for the choice of a number of clusters, where each of two halves has half of them
 
 
 class AnchoredNetwork(Network):

@@ -1,7 +1,7 @@
 // The images of one cluster, of all clusters, of the junk: a grid, what is selected in it, and what can be done with that.
 "use strict";
 
-const ORDER_NAMES = [["typical", "Typical first"], ["doubtful", "Doubtful first"], ["source", "As in the source"]];
+const ORDER_NAMES = [["typical", "Typical first"], ["doubtful", "Doubtful first"], ["source", "As in the source"], ["alike", "Most alike first"]];
 const MOST_LIKE = 500; // images that others are compared with
 
 class SelectionBar {
@@ -64,7 +64,7 @@ class SelectionBar {
 
 class ListView {
   constructor(app, of, cluster = -1) {
-    Object.assign(this, { app, of, cluster, order: of === "all" ? "source" : "typical", path: "", like: [], asked: 0 });
+    Object.assign(this, { app, of, cluster, usual: of === "all" ? "source" : "typical", path: "", like: [], asked: 0 });
     this.grid = new ImageGrid(app, { open: (at) => app.viewer.open(this.grid.rows, at), changed: () => this.bar?.draw(), plain: of === "unreadable" });
     this.bar = new SelectionBar(app, this.grid, { of, cluster, like: of === "unreadable" ? null : (rows) => this.showLike(rows) });
     this.heading = make("h2", { id: "title", class: "title" });
@@ -74,10 +74,10 @@ class ListView {
       clearTimeout(this.typing);
       this.typing = setTimeout(() => { this.path = this.search.value.trim(); this.refresh(); }, 200);
     });
-    this.orders = choices("Order", ORDER_NAMES, this.order, (name) => this.arrange(name));
+    this.orders = choices("Order", ORDER_NAMES, this.usual, (name) => this.arrange(name));
     this.body = make("section", { class: "list", "aria-labelledby": "title" }, make("div", { class: "row list-top" }, this.heading, this.deeds()),
       make("div", { class: "row tools" }, this.search, of === "unreadable" ? null : this.orders), this.bar.body, this.empty, this.grid.body);
-    this.refresh();
+    this.arrange(this.usual);
   }
 
   deeds() {
@@ -91,15 +91,14 @@ class ListView {
   arrange(order) {
     this.order = order;
     press(this.orders, order);
+    this.orders.lastChild.hidden = order !== "alike"; // which begins with a selection
     return this.refresh();
   }
 
   /** What is selected comes first, then what is most like it: a click with shift selects up to where that ends. */
   async showLike(rows) {
-    const before = this.order;
     this.like = rows.slice(0, MOST_LIKE);
     if (await this.arrange("alike")) this.grid.go(0, false);
-    else this.arrange(before);
   }
 
   /** Whether the images could be had. */
@@ -120,6 +119,7 @@ class ListView {
       if (document.activeElement === document.body) this.enter(); // it was empty, and has something again
     } catch (error) {
       this.app.tell(error.message);
+      if (this.order === "alike") this.arrange(this.usual);
       return false;
     }
     return true;
