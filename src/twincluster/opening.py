@@ -28,7 +28,7 @@ from twincluster.methods.base import Network
 from twincluster.results import Run
 
 SMALLEST_SIDE = 8  # pixels that a network can make something of
-ENOUGH = 3000  # drawings to learn from: 500 are too few, 2,000 hardly better than a pretrained network, 4,940 are
+ENOUGH = 3000  # drawings to learn from: with 500 a pretrained network is better, with 2,000 as good, with 4,940 not
 TINY_SIDE = 16  # pixels up to which a CPU learns more from the images than a pretrained network knows of them
 
 
