@@ -27,7 +27,16 @@ import numpy as np
 from PIL import Image
 
 WORK = Path("/tmp/twincluster-same-results")  # a fixed place: run folders name their sources
-SMALL = ("--set", "train.backbone=small", "--set", "train.image_size=16", "--set", "train.batch_size=32", "--epochs", "2")
+SMALL = (
+    "--set",
+    "train.backbone=small",
+    "--set",
+    "train.image_size=16",
+    "--set",
+    "train.batch_size=32",
+    "--epochs",
+    "2",
+)
 NARROW = ("--set", "anchored.hidden=32", "--set", "anchored.n_features=16", "--set", "anchored.instance_queue=64")
 TIMES = re.compile(r'"(seconds|time|started|ended|rate)": ?("[^"]*"|[0-9.e+-]+)')
 
@@ -132,7 +141,10 @@ def make_shards() -> None:
     for number, part in enumerate((files[::2], files[1::2])):
         with tarfile.open(WORK / "shards" / f"s-{number:03d}.tar", "w") as archive:
             for place, path in enumerate(part):
-                for name, content in ((f"{place}{path.suffix}", path.read_bytes()), (f"{place}.cls", path.parent.name.encode())):
+                for name, content in (
+                    (f"{place}{path.suffix}", path.read_bytes()),
+                    (f"{place}.cls", path.parent.name.encode()),
+                ):
                     entry = tarfile.TarInfo(name)
                     entry.size = len(content)
                     archive.addfile(entry, io.BytesIO(content))
@@ -185,7 +197,7 @@ def edited(name: str) -> dict[str, str]:
 
 
 def by_estimator() -> dict[str, str]:
-    from twincluster import TwinContrastClustering
+    from twincluster.estimator import TwinContrastClustering
 
     found = {}
     rows, images = np.load(WORK / "rows.npy"), np.load(WORK / "images.npz")["images"]

@@ -13,7 +13,7 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from twincluster.bench.report import find_browser
+from benchmarks.report import find_browser
 
 FOLDER = Path(__file__).parent
 LARGEST = 150_000  # bytes of a picture

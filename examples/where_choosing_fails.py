@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from twincluster.clusters.choose import Choice, choose_clusters
+from twincluster.clustering import Choice, choose_clusters
 
 SIZES = (600, 300, 200, 150, 120)
 

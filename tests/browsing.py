@@ -19,7 +19,7 @@ if os.environ.get("TWINCLUSTER_BROWSER") != "required":
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Error, Page, expect, sync_playwright
 
-from twincluster.bench.report import find_browser
+from benchmarks.report import find_browser
 
 __all__ = ["PHONE", "Browser", "Page", "Watched", "chromium", "expect", "faults", "watch"]
 

@@ -7,10 +7,10 @@ import torch
 from numpy.typing import NDArray
 
 from small_runs import images_of, pictures, small_config
-from twincluster.derive import data_shape
+from twincluster.fit import describe
 from twincluster.methods import METHODS
-from twincluster.pipeline import describe
-from twincluster.results import Assignments, Run
+from twincluster.resolve import data_shape
+from twincluster.runs import Assignments, Run
 
 D = 6  # of `features`
 

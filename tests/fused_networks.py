@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from small_runs import make
-from twincluster.backbones import BasicBlock, Bottleneck, ResNet, _stem, build_backbone
-from twincluster.parallel.batch_norm import BatchNorm2d
+from twincluster.nn import BatchNorm2d, ResNet, build_backbone
+from twincluster.nn.backbones import BasicBlock, Bottleneck, _stem
 
 NAMES = ("small", "bottleneck", "odd stem")
 WITH_POOL = 96  # px from which the stem has a max-pooling
@@ -70,7 +70,8 @@ def difference_for_images(name: str, device: str) -> float:
 
 def use_small_tiles() -> None:
     """So that each kernel has to go round its loop, as it does for images in earnest."""
-    from twincluster.kernels import norm, stem  # which import Triton
+    from twincluster.nn.kernels import fused as stem  # which import Triton
+    from twincluster.nn.kernels import norm
 
     stem.PROGRAMS, stem.TILE["M"], stem.BACK_TILE["M"] = 3, 16, 16
     norm.PROGRAMS, norm.SUM_TILE["M"], norm.PARTS_TILE["P"] = 3, 16, 2
@@ -78,7 +79,7 @@ def use_small_tiles() -> None:
 
 def deviation(mean: float) -> float:
     """Relative difference of the deviation by channel where it is small beside the mean."""
-    from twincluster.kernels.norm import settle
+    from twincluster.nn import settle
 
     x = (mean + torch.randn(16, 8, 4, 4)).contiguous(memory_format=torch.channels_last)
     return apart([1 / settle(x, nn.BatchNorm2d(8, eps=0)).channels[1]], [x.double().std((0, 2, 3), correction=0)])

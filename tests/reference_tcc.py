@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import reference_losses as slow
-from twincluster import config, draws
-from twincluster.methods import METHODS
-from twincluster.methods.base import Batch, DataShape, Outcome
-from twincluster.methods.tcc import KEY_GUMBEL, ONLINE_GUMBEL, Reading, Tcc, TccNetwork
+from twincluster.config import DataShape
+from twincluster.config import schema as config
+from twincluster.methods import METHODS, Batch, Outcome, Tcc
+from twincluster.methods.tcc import KEY_GUMBEL, ONLINE_GUMBEL, Reading, TccNetwork
+from twincluster.nn import draws
 
 N, K, D, J, L = 12, 4, 6, 30, 12
 SHAPE = DataShape(n_samples=64, side=8, n_inputs=3, mean=(0.5,) * 3, std=(0.25,) * 3)

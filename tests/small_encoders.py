@@ -7,10 +7,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from command_line import colours
-from twincluster.backbones import build_backbone
-from twincluster.encoders import Encoder
-from twincluster.images.sources import open_source
-from twincluster.images.store import Images, open_images
+from twincluster.data import Images, open_images, open_source
+from twincluster.nn import Encoder, build_backbone
 
 
 class Colour(nn.Module):

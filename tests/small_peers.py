@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from small_runs import make
-from twincluster import draws
-from twincluster.methods import METHODS
-from twincluster.methods.base import Method, Outcome
+from twincluster.methods import METHODS, Method, Outcome
+from twincluster.nn import draws
 
 OWN_FILES = [name for name in METHODS if name != "anchored" and not name.startswith("tcc")]
 SMALL_OWN = {  # what matters to a test; the width of heads and queues is what costs

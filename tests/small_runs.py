@@ -11,13 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from twincluster.config import Config, make_config, parse_overrides
-from twincluster.derive import resolve
-from twincluster.engine import Reporter, Trainer
-from twincluster.images.sources import open_source
-from twincluster.images.store import Images, open_images
-from twincluster.methods.anchored import Anchored
-from twincluster.methods.base import Method
-from twincluster.results import Run
+from twincluster.data import Images, open_images, open_source
+from twincluster.methods import Anchored, Method
+from twincluster.resolve import resolve
+from twincluster.runs import Run
+from twincluster.training import Reporter, Trainer
 
 FILLED = 5  # rows of the queue of `midway`
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from twincluster.backbones import BACKBONES, Backbone, build_backbone, flops
-from twincluster.errors import InputError
+from twincluster.core import InputError
+from twincluster.nn import BACKBONES, Backbone, build_backbone, flops
 
 IMAGE_BACKBONES = ["resnet18", "resnet34", "resnet50", "small"]
 N_FEATURES = {"resnet18": 512, "resnet34": 512, "resnet50": 2048, "small": 96, "mlp": 128, "mlp_signed": 128}

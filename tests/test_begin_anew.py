@@ -9,13 +9,14 @@ import pytest
 
 from command_line import TINY, Done, colours, command, worked
 from small_runs import AtCall, Diary, rows
-from twincluster import TwinContrastClustering, pipeline, provenance
+from twincluster import fit as pipeline
 from twincluster.cli.exits import resumable
 from twincluster.config import make_config
-from twincluster.engine import Trainer
-from twincluster.errors import InputError
-from twincluster.images.sources import open_source
-from twincluster.results import Run
+from twincluster.core import InputError
+from twincluster.data import open_source
+from twincluster.estimator import TwinContrastClustering
+from twincluster.runs import Run, provenance
+from twincluster.training import Trainer
 
 QUICK = make_config({"n_clusters": 3, "train": {"epochs": 2, "batch_size": 8, "device": "cpu"}})
 

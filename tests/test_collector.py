@@ -10,7 +10,7 @@ import pytest
 import torch  # noqa: F401  so that it is there already
 
 import twincluster
-from twincluster.collector import torch_for_good, uncollected
+from twincluster.core import torch_for_good, uncollected
 
 FIRST = """
 import gc

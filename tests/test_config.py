@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twincluster.config import Config, differences, make_config, parse_overrides
-from twincluster.errors import InputError
+from twincluster.core import InputError
 
 
 def refusal(nested: dict) -> str:
@@ -216,6 +216,6 @@ def test_wrong_overrides(pairs: list[str], message: str) -> None:
 def test_config_is_light() -> None:
     """The command line's help must not wait for torch."""
     heavy = "{'torch', 'torchvision', 'numpy', 'scipy', 'sklearn', 'PIL', 'pandas'}"
-    code = f"import sys, twincluster.config; print(sorted({heavy} & set(sys.modules)))"
+    code = f"import sys, twincluster.config.schema; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -10,10 +10,10 @@ import torch
 
 import fused_networks
 from small_runs import images_of, make, pictures, train
-from twincluster.backbones import ResNet
-from twincluster.engine import Trainer
 from twincluster.methods import METHODS
-from twincluster.training import rehearsal
+from twincluster.nn import ResNet
+from twincluster.training import Trainer
+from twincluster.training import cuda_graph as rehearsal
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

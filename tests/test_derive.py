@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from small_runs import images_of, rows
-from twincluster import derive
+from twincluster import resolve as derive
 from twincluster.config import Config, make_config
-from twincluster.derive import resolve, resolve_device
-from twincluster.errors import InputError
-from twincluster.images.store import Images
+from twincluster.core import InputError
+from twincluster.data import Images
+from twincluster.resolve import resolve, resolve_device
 
 
 def blank(n: int, side: int = 8) -> Images:

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 import twincluster
-from twincluster.disk import check_writable, write_atomically
-from twincluster.errors import InputError
+from twincluster.core import InputError, check_writable, write_atomically
 
 SOURCE = Path(twincluster.__file__).parents[1]
 

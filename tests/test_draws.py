@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
 
-from twincluster import draws
+from twincluster.nn import draws
 
 Draw = Callable[[Tensor, int, int], Tensor]
 N = 50_000

@@ -13,13 +13,12 @@ from torch import Tensor, nn
 
 from command_line import colours, command, worked
 from small_encoders import Colour, own_weights
-from twincluster import TwinContrastClustering, encoders
-from twincluster.backbones import BACKBONES, build_backbone
-from twincluster.encoders import load_encoder
-from twincluster.errors import InputError
-from twincluster.inputs import Inputs
-from twincluster.options import network_settings
-from twincluster.results import Run
+from twincluster.config import network_settings
+from twincluster.core import InputError
+from twincluster.estimator import TwinContrastClustering
+from twincluster.nn import BACKBONES, build_backbone, encoders, load_encoder
+from twincluster.run_images import Inputs
+from twincluster.runs import Run
 
 QUICK = ("--epochs", "2", "--device", "cpu", "--set", "train.batch_size=16", "--set", "augment.neighbours=3")
 

@@ -16,14 +16,12 @@ from torch import nn
 
 from command_line import colours, worked
 from small_encoders import colour_encoder, own_weights, some_images
-from twincluster import encoders, features
-from twincluster.backbones import build_backbone
-from twincluster.encoders import load_encoder
-from twincluster.errors import InputError
-from twincluster.features import encode
-from twincluster.images.sources import open_source
-from twincluster.images.store import open_images
-from twincluster.results import Run
+from twincluster.core import InputError
+from twincluster.data import open_images, open_source
+from twincluster.model import load_network
+from twincluster.nn import build_backbone, encode, encoders, load_encoder
+from twincluster.nn import feature_cache as features
+from twincluster.runs import Run
 
 
 def test_features_are_what_the_network_says_of_each_image() -> None:
@@ -109,10 +107,10 @@ def test_a_killed_process_leaves_nothing_that_passes_for_whole(tmp_path: Path, o
     weights = own_weights(tmp_path)
     script = (
         "import sys\n"
-        "from twincluster.encoders import load_encoder\n"
-        "from twincluster.features import encode\n"
-        "from twincluster.images.sources import open_source\n"
-        "from twincluster.images.store import open_images\n"
+        "from twincluster.nn.encoders import load_encoder\n"
+        "from twincluster.nn.feature_cache import encode\n"
+        "from twincluster.data.sources import open_source\n"
+        "from twincluster.data.images import open_images\n"
         "told = lambda done, total: print(done, flush=True)\n"
         "encode(open_images(open_source(sys.argv[1])), load_encoder(sys.argv[2]), progress=told)\n"
     )
@@ -150,7 +148,7 @@ def test_the_model_of_a_run_is_an_encoder(tmp_path: Path) -> None:
     worked("fit", tmp_path / "images.npy", "-k", "3", "--out", tmp_path / "run", "--epochs", "1", "--device", "cpu",
            "--backbone", "small", "--set", "train.image_size=16", "--set", "train.batch_size=16")  # fmt: skip
     encoder = load_encoder(f"small:{tmp_path / 'run' / 'model.safetensors'}@16")
-    network = Run.open(tmp_path / "run").load_network()
+    network = load_network(Run.open(tmp_path / "run"))
     np.testing.assert_allclose(encoder.mean, network.mean.numpy(), rtol=1e-6)
     raw = torch.from_numpy(colours()[0][:5])
     rows = encode(open_images(open_source(raw.numpy())), encoder).pixels

@@ -9,14 +9,12 @@ import torch
 from PIL import Image
 
 from small_runs import Diary, images_of
-from twincluster.config import Config, make_config
-from twincluster.derive import resolve
-from twincluster.engine import Trainer
-from twincluster.evaluate import score
-from twincluster.images.listing import from_array
-from twincluster.images.sources import open_source
-from twincluster.pipeline import Fitted, fit
-from twincluster.recipe import load_recipe
+from twincluster.clustering import score
+from twincluster.config import Config, load_recipe, make_config
+from twincluster.data import from_array, open_source
+from twincluster.fit import Fitted, fit
+from twincluster.resolve import resolve
+from twincluster.training import Trainer
 
 N = 500
 COLOURS = np.array([[200, 40, 40], [40, 200, 40], [40, 40, 200], [200, 200, 40]])

@@ -10,12 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from small_runs import KINDS, Diary, assert_equal_state, images_of, make, pictures, rows, train, without_seconds
-from twincluster import draws
-from twincluster.engine import Trainer
-from twincluster.images import feed as feed_module
-from twincluster.methods import METHODS
-from twincluster.methods.base import Batch, Method
-from twincluster.training.optimiser import make_optimiser
+from twincluster.data import loader as feed_module
+from twincluster.methods import METHODS, Batch, Method
+from twincluster.nn import draws
+from twincluster.training import Trainer
+from twincluster.training.schedule import make_optimiser
 
 
 def take_steps(trainer: Trainer, count: int, rate: float = 0.05) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from small_runs import KINDS, Diary, assert_equal_state, images_of, make, pictures, train
-from twincluster import engine
-from twincluster.errors import InputError
-from twincluster.results import Run
+from twincluster.core import InputError
+from twincluster.runs import Run
 from twincluster.training import checkpoint
+from twincluster.training import trainer as engine
 from twincluster.training.schedule import learning_rate
 
 

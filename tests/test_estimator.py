@@ -26,9 +26,9 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from small_runs import rows
-from twincluster import TwinContrastClustering
-from twincluster.errors import InputError
-from twincluster.images.objects import as_arrays, is_rows
+from twincluster.core import InputError
+from twincluster.data import as_arrays, is_rows
+from twincluster.estimator import TwinContrastClustering
 
 ROOT = Path(__file__).parents[1]
 
@@ -264,7 +264,7 @@ def test_notebooks_get_a_bar(monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capt
 
 def test_bar_is_not_drawn_without_widgets(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
-    monkeypatch.setattr("twincluster.progress.find_spec", lambda name: None)
+    monkeypatch.setattr("twincluster.training.progress.find_spec", lambda name: None)
     on_rows(verbose=1).fit(rows(24))
     assert "; epoch 3: loss " in capfd.readouterr().err
 

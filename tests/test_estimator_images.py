@@ -17,10 +17,12 @@ from sklearn.metrics import adjusted_rand_score
 
 from small_encoders import own_weights
 from small_runs import pictures, rows
-from twincluster import TwinContrastClustering, cli, opening
-from twincluster.encoders import load_encoder
-from twincluster.errors import InputError
-from twincluster.results import Run
+from twincluster import model as opening
+from twincluster.cli import app as cli
+from twincluster.core import InputError
+from twincluster.estimator import TwinContrastClustering
+from twincluster.nn import load_encoder
+from twincluster.runs import Run
 
 QUICK = {"train": {"batch_size": 16}, "anchored": {"n_features": 8, "hidden": 16, "instance_queue": 64}}
 

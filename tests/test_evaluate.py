@@ -13,9 +13,9 @@ from sklearn.datasets import load_digits, make_blobs
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score, silhouette_score
 from sklearn.neighbors import KNeighborsClassifier
 
-from twincluster import evaluate
-from twincluster.errors import InputError
-from twincluster.evaluate import knn_accuracy, score, silhouette
+from twincluster.clustering import knn_accuracy, score, silhouette
+from twincluster.clustering import metrics as evaluate
+from twincluster.core import InputError
 
 
 def brute_force_accuracy(labels: list[int], clusters: list[int]) -> float:

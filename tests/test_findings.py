@@ -15,13 +15,12 @@ import pytest
 from PIL import Image
 
 from command_line import COLOURS, TINY, colours, colours_file, command, worked
-from twincluster import inference
-from twincluster.edits import Edits
-from twincluster.evaluate import knn_accuracy, score, silhouette
+from twincluster.clustering import knn_accuracy, score, silhouette
+from twincluster.data import open_images, open_source
 from twincluster.findings import Findings, findings_of
-from twincluster.images.sources import open_source
-from twincluster.images.store import open_images
-from twincluster.results import Assignments, Run
+from twincluster.methods import inference
+from twincluster.model import load_network
+from twincluster.runs import Assignments, Edits, Run
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +140,7 @@ def test_labels_that_lie_in_the_shards(tmp_path: Path) -> None:
 
 def test_figures_are_those_of_the_features(finished: Path) -> None:
     run, images = Run(finished / "train"), open_images(open_source(finished / "colours.npz"))
-    features = inference.embed(run.load_network(), images.pixels, images.usable)
+    features = inference.embed(load_network(run), images.pixels, images.usable)
     found, clusters = as_json(run.folder), run.read_assignments().clusters
     assert found["silhouette"] == pytest.approx(silhouette(features.numpy(), clusters), abs=1e-5)
     labels, split = images.listing.labels, images.listing.split

@@ -11,10 +11,10 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from small_runs import pictures, rows
-from twincluster import TwinContrastClustering
-from twincluster.backbones import build_backbone
-from twincluster.errors import InputError
-from twincluster.methods.base import Network
+from twincluster.core import InputError
+from twincluster.estimator import TwinContrastClustering
+from twincluster.methods import Network
+from twincluster.nn import build_backbone
 
 PIXELS = pictures(40, side=16)[0]
 QUICK = {"train.batch_size": 16, "anchored.hidden": 16, "anchored.n_features": 8}

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from twincluster.clustering import Health, health
 from twincluster.config import Config, make_config, parse_overrides
-from twincluster.evaluate import Health, health
 
 
 def peaked(labels: Tensor, n_clusters: int, top: float) -> Tensor:

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from small_runs import KINDS, assert_equal_state, make, pictures
-from twincluster import inference
-from twincluster.inference import embed, predict
+from twincluster.methods import embed, inference
 from twincluster.methods.anchored import AnchoredNetwork
+from twincluster.methods.inference import predict
 
 ROWS = np.array([20, 3, 3, 7, 0, 27, 11])
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from small_runs import AtCall, images_of, rows, train, without_seconds
-from twincluster.interrupts import noted, terminable
-from twincluster.results import Run
+from twincluster.core import noted, terminable
+from twincluster.runs import Run
 from twincluster.training import checkpoint
 
 RARELY = "train.checkpoint_minutes=100"

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from twincluster.errors import InputError
-from twincluster.images.sources import location_of, open_source
-from twincluster.known import FILE, read_stamps, row_names, stamps_of, within_source, write_stamps
+from twincluster.core import InputError
+from twincluster.data import location_of, open_source
+from twincluster.runs import read_stamps, row_names, stamps_of, within_source, write_stamps
+from twincluster.runs.identity import STAMPS_FILE as FILE
 
 
 def touch(folder: Path, *names: str) -> Path:

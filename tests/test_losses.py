@@ -12,8 +12,8 @@ import torch
 
 import reference_losses as slow
 from reference_losses import TOLERANCES, arrays, close, tensor, units
-from twincluster import losses
-from twincluster.memory import Queue
+from twincluster.methods import losses
+from twincluster.nn import Queue
 
 both_dtypes = pytest.mark.parametrize("dtype", TOLERANCES, ids=["float64", "float32"])
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 from reference_losses import arrays, tensor, units
-from twincluster import losses
+from twincluster.methods import losses
 
 
 def leaves(*shapes: tuple[int, ...]) -> tuple[Tensor, ...]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from twincluster.memory import Queue, ema_update, momentum_copy
+from twincluster.nn import Queue, ema_update, momentum_copy
 
 QUICK = settings(max_examples=60, deadline=None, derandomize=True)
 

@@ -16,15 +16,16 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from command_line import TINY, colours, worked
-from twincluster import inference, on_ray, pipeline
-from twincluster.backbones import build_backbone
-from twincluster.edits import FILE as EDITS
-from twincluster.edits import Edits
-from twincluster.errors import InputError
-from twincluster.findings import reopen
-from twincluster.images.decode import decode
-from twincluster.images.sources import open_source
-from twincluster.results import Assignments, Run
+from twincluster import fit as pipeline
+from twincluster import on_ray
+from twincluster.core import InputError
+from twincluster.data import decode, open_source
+from twincluster.methods import inference
+from twincluster.model import load_network
+from twincluster.nn import build_backbone
+from twincluster.run_images import reopen
+from twincluster.runs import EDITS_FILE as EDITS
+from twincluster.runs import Assignments, Edits, Run
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore:.* deprecated")  # what Ray does inside
@@ -140,7 +141,7 @@ def test_edits_hold_for_every_image(cluster: Any, small_run: Run, photo_folder: 
     run = Run(tmp_path / "run")
     own, _ = reopen(run, None, None)
     assert own is not None
-    pixels, network, edits = own.pixels, run.load_network(), Edits(run)
+    pixels, network, edits = own.pixels, load_network(run), Edits(run)
     assert EDITS not in on_ray.files_of(run)
     largest = max(edits.state.sizes().items(), key=lambda item: item[1])[0]
     others = [other for other in range(3) if other != largest]
@@ -225,5 +226,5 @@ def test_runs_that_cannot_predict_images(small_run: Run, tmp_path: Path, monkeyp
 
 
 def test_ray_is_imported_only_when_it_is_used() -> None:
-    code = "import sys, twincluster.cli, twincluster.pipeline, twincluster.on_ray; sys.exit('ray' in sys.modules)"
+    code = "import sys, twincluster.cli.app, twincluster.fit, twincluster.on_ray; sys.exit('ray' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0

@@ -8,13 +8,11 @@ import pytest
 from PIL import Image
 
 from small_encoders import colour_encoder
-from twincluster import opening
-from twincluster.config import differences
-from twincluster.derive import MANY
-from twincluster.images.listing import FEW
-from twincluster.images.sources import open_source
-from twincluster.opening import ENOUGH, by_device, open_for
-from twincluster.options import configure
+from twincluster import model as opening
+from twincluster.config import configure, differences
+from twincluster.data import FEW, open_source
+from twincluster.model import ENOUGH, by_device, open_for
+from twincluster.resolve import MANY
 
 IMAGES = np.zeros((MANY, 2, 2, 3), np.uint8)
 ROWS = np.zeros((4, 8), np.float32)

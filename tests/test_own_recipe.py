@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from command_line import colours, command, worked
-from twincluster.recipe import RECIPES
-from twincluster.results import Run
+from twincluster.config.recipe import RECIPES
+from twincluster.runs import Run
 
 PAGE = Path(__file__).parents[1] / "docs" / "method.md"
 SMALL = ("--epochs", 1, "--device", "cpu", "--set", "train.backbone=small", "--set", "train.batch_size=24",

@@ -9,15 +9,15 @@ import pytest
 from PIL import Image
 
 from command_line import TINY, colours
-from twincluster import inference, opening, pipeline
+from twincluster import fit as pipeline
+from twincluster import model as opening
+from twincluster.clustering import score
 from twincluster.config import Config, make_config, parse_overrides
-from twincluster.engine import Trainer
-from twincluster.errors import InputError
-from twincluster.evaluate import score
-from twincluster.images import decode, listing
-from twincluster.images.sources import Listing, open_source
-from twincluster.images.store import open_images
-from twincluster.results import Assignments, Run
+from twincluster.core import InputError
+from twincluster.data import Listing, decoding, listing, open_images, open_source
+from twincluster.methods import inference
+from twincluster.runs import Assignments, Run
+from twincluster.training import Trainer
 
 PAIRS = [argument for argument in TINY if "=" in argument]
 
@@ -164,7 +164,7 @@ def test_prediction_reads_the_store_that_training_wrote(
     tmp_path: Path, photo_folder: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a side of its own choice, too: settled or not, it asks for the same pixels."""
-    monkeypatch.setattr("twincluster.images.listing.FEW", 0)  # of so few files nothing would be kept
+    monkeypatch.setattr("twincluster.data.listing.FEW", 0)  # of so few files nothing would be kept
     listing = open_source(sorted(photo_folder.glob("*/0[0-2].*")))
     fitted = pipeline.fit(listing, tiny("train.image_size=0", "train.batch_size=4"), tmp_path / "run")
     sides = [min(Image.open(file).size) for file in listing.files or ()]
@@ -277,7 +277,7 @@ def test_a_number_of_clusters_that_was_not_given_is_chosen_from_the_data(
 
 def test_headers_are_read_once(tmp_path: Path, photo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
-    real = decode.header_sizes
+    real = decoding.header_sizes
     monkeypatch.setattr(listing, "header_sizes", lambda files: read.append(len(files)) or real(files))
     source = open_source(photo_folder)
     opening.beyond_a_cpu(tiny("train.image_size=0"), source)

@@ -17,13 +17,12 @@ from pretend_cuda import Graph, OnDevice, Refused, pretend_cuda
 from small_encoders import own_weights
 from small_peers import small
 from small_runs import AtCall, assert_equal_state, images_of, pictures, rows, train
-from twincluster import engine, inference
-from twincluster.clusters import assign
-from twincluster.encoders import load_encoder
-from twincluster.features import encode
-from twincluster.methods import METHODS
-from twincluster.methods.cc import Cc
-from twincluster.training import rehearsal
+from twincluster.clustering import kmeans as assign
+from twincluster.methods import METHODS, inference
+from twincluster.methods.peers.contrastive import Cc
+from twincluster.nn import encode, load_encoder
+from twincluster.training import cuda_graph as rehearsal
+from twincluster.training import trainer as engine
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device: test_cuda.py has it")
 

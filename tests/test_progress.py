@@ -15,11 +15,10 @@ import numpy as np
 import pytest
 
 from command_line import TINY, colours, command, worked
-from twincluster import progress
-from twincluster.errors import InputError
-from twincluster.progress import LINE_SECONDS, Progress
-from twincluster.results import Run
-from twincluster.training.schedule import duration
+from twincluster.core import InputError, duration
+from twincluster.runs import Run
+from twincluster.training import Progress, progress
+from twincluster.training.progress import LINE_SECONDS
 
 LINE = r"training: \d+%, (\d+ min )?\d+ s left; epoch \d+: loss [\d.]+, confidence [\d.]+, views agree [\d.]+"
 

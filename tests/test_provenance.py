@@ -12,11 +12,12 @@ import torch
 
 from command_line import TINY, colours, colours_file, worked
 from small_runs import AtCall, rows
-from twincluster import TwinContrastClustering, pipeline, provenance
+from twincluster import fit as pipeline
 from twincluster.config import make_config
-from twincluster.images.sources import open_source
-from twincluster.provenance import Provenance, Sitting
-from twincluster.results import Run
+from twincluster.data import open_source
+from twincluster.estimator import TwinContrastClustering
+from twincluster.runs import Run, provenance
+from twincluster.runs.provenance import Provenance, Sitting
 
 QUICK = make_config({"n_clusters": 3, "train": {"epochs": 2, "batch_size": 8, "device": "cpu"}})
 NEW = Provenance((Sitting("2026-01-31T09:05:00+00:00", None, "cpu", "Fast One", 8, 8, 1),))

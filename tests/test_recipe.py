@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from twincluster import recipe as recipe_module
-from twincluster.config import Config, differences, make_config
-from twincluster.errors import InputError
-from twincluster.recipe import as_toml, load_recipe, other_settings, recipe_names
+from twincluster.config import Config, as_toml, differences, load_recipe, make_config, other_settings, recipe_names
+from twincluster.config import recipe as recipe_module
+from twincluster.core import InputError
 
 RECIPE = """
 method = "tcc"

@@ -15,15 +15,13 @@ from hypothesis import strategies as st
 
 import twincluster
 from command_line import colours, command
-from twincluster.config import Config, make_config
-from twincluster.derive import data_shape, resolve
-from twincluster.disk import strict_json
-from twincluster.errors import InputError
-from twincluster.images.sources import open_source
-from twincluster.images.store import open_images
-from twincluster.methods import METHODS
-from twincluster.methods.base import DataShape, Network
-from twincluster.results import Assignments, Run, check_table
+from twincluster.config import Config, DataShape, make_config
+from twincluster.core import InputError, strict_json
+from twincluster.data import open_images, open_source
+from twincluster.methods import METHODS, Network
+from twincluster.model import load_network
+from twincluster.resolve import data_shape, resolve
+from twincluster.runs import Assignments, Run, check_table
 
 NAMES = ("a.png", "b, with a comma.png", 'c "quoted".png', "d\\n.png", "sub/é 猫.jpg", " spaces .gif", "=1+1.png")
 FACTS = {
@@ -143,7 +141,7 @@ def test_settings_come_back_as_they_were(tmp_path: Path) -> None:
     assert content["versions"]["twincluster"] == twincluster.__version__
     assert 0 not in (content["config"]["train"]["image_size"], content["config"]["train"]["epochs"])
     assert "auto" not in content["config"]["train"].values()
-    loaded = run.load_network()
+    loaded = load_network(run)
     assert not loaded.training
     assert all(torch.equal(loaded.state_dict()[name], value) for name, value in network.state_dict().items())
     assert not list(run.folder.glob("*.partial"))
@@ -200,7 +198,7 @@ def test_settings_that_do_not_fit_the_model(tmp_path: Path, place: tuple[str, ..
     section[place[-1]] = value
     (run.folder / "config.json").write_text(json.dumps(content))
     with pytest.raises(InputError) as refusal:
-        run.load_network()
+        load_network(run)
     assert "damaged or from different runs" in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
@@ -225,7 +223,7 @@ def test_a_run_without_its_files_says_how_to_go_on(tmp_path: Path) -> None:
         run.read_assignments()
     (run.folder / "model.safetensors").unlink()
     with pytest.raises(InputError, match="has no model yet: continue the run with"):
-        run.load_network()
+        load_network(run)
 
 
 def test_damaged_assignments_are_told(tmp_path: Path, assignments: Assignments) -> None:

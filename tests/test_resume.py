@@ -31,13 +31,13 @@ from small_runs import (
     train,
     without_seconds,
 )
-from twincluster import cli, pipeline
+from twincluster import fit as pipeline
+from twincluster.cli import app as cli
 from twincluster.config import Config, make_config, parse_overrides
-from twincluster.engine import Trainer
-from twincluster.errors import InputError
-from twincluster.images.sources import Listing, open_source
-from twincluster.results import Run
-from twincluster.training import checkpoint
+from twincluster.core import InputError
+from twincluster.data import Listing, open_source
+from twincluster.runs import Run
+from twincluster.training import Trainer, checkpoint
 
 METHODS = ("anchored", "tcc")
 OFTEN = "train.checkpoint_minutes=0"  # a checkpoint after every step

@@ -19,14 +19,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from small_runs import images_of, pictures, small_config
-from twincluster import draws
-from twincluster.backbones import BACKBONES, Backbone, conv
 from twincluster.config import Config
-from twincluster.engine import Reporter, Trainer
-from twincluster.images.augment import N_DRAWS, augment_images
-from twincluster.methods import heads
-from twincluster.methods.anchored import Anchored
-from twincluster.parallel.batch_norm import BatchNorm2d
+from twincluster.data import N_DRAWS, augment_images
+from twincluster.methods import Anchored, heads
+from twincluster.nn import BACKBONES, Backbone, BatchNorm2d, conv, draws
+from twincluster.training import Reporter, Trainer
 
 EPOCHS, PER_EPOCH, BATCH = 4, 5, 8
 STEPS = EPOCHS * PER_EPOCH

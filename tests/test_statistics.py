@@ -8,11 +8,11 @@ import pytest
 from numpy.typing import NDArray
 
 from small_runs import images_of, pictures, rows
-from twincluster import derive
+from twincluster import resolve as derive
 from twincluster.config import make_config
-from twincluster.derive import data_shape, resolve
-from twincluster.errors import InputError
-from twincluster.images import listing
+from twincluster.core import InputError
+from twincluster.data import listing
+from twincluster.resolve import data_shape, resolve
 
 
 def shape_of(array: NDArray[Any], usable: NDArray[np.int64] | None = None) -> derive.DataShape:

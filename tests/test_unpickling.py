@@ -8,7 +8,7 @@ import numpy as np
 
 import twincluster
 from command_line import TINY, colours, command, worked
-from twincluster.results import Run
+from twincluster.runs import Run
 
 
 class Dangerous:

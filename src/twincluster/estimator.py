@@ -19,20 +19,9 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from twincluster import inference, provenance
-from twincluster.config import Config
-from twincluster.derive import data_shape, resolve, resolve_device
-from twincluster.disk import is_taken
-from twincluster.encoders import wrap_module
-from twincluster.engine import Trainer
-from twincluster.errors import InputError
-from twincluster.images.objects import are_open, as_arrays, is_rows, outline, refuse_too_few
-from twincluster.images.sources import Listing, location_of, open_source
-from twincluster.images.store import Images
-from twincluster.known import read_stamps, stamps_of, write_stamps
-from twincluster.methods.base import DataShape, Network
-from twincluster.opening import by_device, encoder_of, later_side, open_for, squares_for, with_image_size
-from twincluster.options import (
+from twincluster.config import (
+    Config,
+    DataShape,
     clusters_of,
     configure,
     how_long,
@@ -42,11 +31,26 @@ from twincluster.options import (
     python_words,
     unread_groups,
 )
-from twincluster.parallel.launch import decided
-from twincluster.pipeline import describe, unwell
-from twincluster.progress import Watcher
-from twincluster.results import Assignments, Run
-from twincluster.updates.drift import Reference
+from twincluster.core import InputError, is_taken
+from twincluster.data import (
+    Images,
+    Listing,
+    are_open,
+    as_arrays,
+    is_rows,
+    location_of,
+    open_source,
+    outline,
+    refuse_too_few,
+)
+from twincluster.fit import describe, unwell
+from twincluster.methods import Network, inference
+from twincluster.model import by_device, encoder_of, later_side, load_network, open_for, squares_for, with_image_size
+from twincluster.nn import wrap_module
+from twincluster.parallel import decided
+from twincluster.resolve import data_shape, resolve, resolve_device
+from twincluster.runs import Assignments, Reference, Run, provenance, read_stamps, stamps_of, write_stamps
+from twincluster.training import Trainer, Watcher
 
 
 class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -228,7 +232,7 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         for group in unread_groups(config.method):
             del settings[group]
         model = cls(config.n_clusters, settings=settings, backbone=backbone, device=device, random_state=config.seed)
-        model._keep(run.load_network(), config, shape, config.n_clusters)
+        model._keep(load_network(run), config, shape, config.n_clusters)
         model.choice_, model._reference = run.read_choice(), Reference.read(run.folder, config.n_clusters)
         model._stamps, model._data, model._history = read_stamps(run.folder), data, run.read_metrics()
         model._made = provenance.read(run.folder)

@@ -15,27 +15,20 @@ from typing import Any
 
 import numpy as np
 
-from twincluster import inference
-from twincluster.derive import resolve_device
-from twincluster.disk import strict_json
-from twincluster.edits import Edits
-from twincluster.encoders import MODULE
-from twincluster.errors import InputError
-from twincluster.evaluate import Scores, knn_accuracy, score, silhouette
-from twincluster.images.labels import Labels, read_labels
-from twincluster.images.shards import labels_of_shards
-from twincluster.images.sources import Listing, open_source
-from twincluster.images.store import Images
-from twincluster.known import within_source
-from twincluster.opening import encoder_of, open_for
-from twincluster.options import Split
-from twincluster.pipeline import rows_to_score, scores_line, sizes_line
-from twincluster.results import Assignments, Run
+from twincluster.clustering import Scores, knn_accuracy, score, silhouette
+from twincluster.config import Split
+from twincluster.core import InputError, strict_json
+from twincluster.data import Images, Labels, Listing, labels_of_shards, read_labels
+from twincluster.fit import rows_to_score, scores_line, sizes_line
+from twincluster.methods import inference
+from twincluster.model import load_network
+from twincluster.resolve import resolve_device
+from twincluster.run_images import reopen
+from twincluster.runs import Assignments, Edits, Run, within_source
 
 FEATURE_SAMPLE = 20_000  # inputs that silhouette and kNN look at
 WIDEST_TABLE = 40  # classes or clusters of a confusion matrix that is printed
 LONGEST_NAME = 14  # letters of a class name in its header
-MOVED = "the images have moved or changed since"
 
 
 @dataclass(frozen=True)
@@ -127,50 +120,6 @@ def findings_of(
     return found
 
 
-def own_source(run: Run, root: Path | None) -> Listing | None:
-    """The source that the run was trained on, as it is now; None where it cannot be opened any more."""
-    data = run.read_config()[2]
-    if not data["location"]:
-        return None
-    root = root or (Path(data["root"]) if data.get("root") else None)
-    try:
-        return open_source(data["location"], root=root, at_least=1)
-    except InputError:
-        return None
-
-
-def reopen(
-    run: Run, root: Path | None, decoding: Callable[[int, int], None] | None, source: Listing | None = None
-) -> tuple[Images | None, str | None]:
-    """What the run saw of its source, if it is still there and still the same; else why not. `source` is what
-    `own_source` gave, where it was asked already."""
-    config, _, data = run.read_config()
-    if config.train.frozen.startswith(MODULE):
-        return None, f"{config.train.frozen.removeprefix(MODULE)} is a module of your own, which no run folder holds"
-    if not data["location"]:
-        return None, "the images were handed over in Python, and where they are is not known"
-    if (listing := trained_on(run, source or own_source(run, root))) is None:
-        return None, MOVED
-    try:
-        images = open_for(config, listing, decoding, encoder=encoder_of(run.folder, config, data))
-    except InputError as error:
-        return None, str(error)
-    return (images, None) if images.fingerprint == data["fingerprint"] else (None, MOVED)
-
-
-def trained_on(run: Run, listing: Listing | None) -> Listing | None:
-    """The inputs of the training in the run's own source, which may have more of them since `twincluster update`; None
-    where some are gone."""
-    if listing is None:
-        return None
-    count = run.read_config()[2]["inputs"]
-    if len(listing.paths) == count or not run.is_updated:
-        return listing if len(listing.paths) == count else None
-    places = {path: row for row, path in enumerate(listing.paths)}
-    rows = [places.get(path, -1) for path in run.read_assignments().paths[:count]]
-    return listing.part(rows) if min(rows) >= 0 else None
-
-
 def truth_of(run: Run, labels: str | None, assignments: Assignments, own: Listing | None) -> Labels | tuple[None, None]:
     """A label for each row, -1 where there is none, and what they are called; None, None without any."""
     data, paths = run.read_config()[2], assignments.paths
@@ -204,7 +153,7 @@ def _feature_figures(
 ) -> tuple[float | None, float | None]:
     """Silhouette, and kNN accuracy where there are labels, of an even sample of the features."""
     rows = images.usable[:: math.ceil(len(images.usable) / FEATURE_SAMPLE) or 1]
-    features = inference.embed(run.load_network(resolve_device("auto")), images.pixels, rows)
+    features = inference.embed(load_network(run, resolve_device("auto")), images.pixels, rows)
     quality = silhouette(features.numpy(), assignments.clusters[rows])
     split, knn = images.listing.split, math.nan
     if truth is not None:

@@ -15,16 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from twincluster import inference
-from twincluster.disk import strict_json
-from twincluster.edits import FILE as EDITS
-from twincluster.edits import Edits
-from twincluster.errors import InputError
-from twincluster.images.decode import Decoded, decode
-from twincluster.images.inputs import Content
-from twincluster.images.listing import from_array
-from twincluster.opening import encoder_of, full_side, later_side, open_for
-from twincluster.results import Run
+from twincluster.core import InputError, strict_json
+from twincluster.data import Content, Decoded, decode, from_array
+from twincluster.methods import inference
+from twincluster.model import encoder_of, full_side, later_side, load_network, open_for
+from twincluster.runs import EDITS_FILE as EDITS
+from twincluster.runs import Edits, Run
 
 if TYPE_CHECKING:
     from ray.data import Dataset
@@ -60,7 +56,7 @@ def predict(
     config, shape, _ = run.read_config()
     if not shape.side and not config.train.frozen:
         raise InputError(f"{run.folder} was trained on rows of numbers: Ray's workers read images")
-    run.load_network()  # a run that is damaged or not finished is told here, not by a worker
+    load_network(run)  # a run that is damaged or not finished is told here, not by a worker
     constructor = {
         "name": str(run.folder),
         "files": files_of(run),
@@ -93,7 +89,7 @@ class Worker:
                 Path(folder, file).write_bytes(content)
             run = Run.open(folder)
             self.config, _, data = run.read_config()
-            self.network = run.load_network(device)
+            self.network = load_network(run, device)
             self.edited = Edits(run).state if EDITS in files else None
         encoder = encoder_of(name, self.config, data)
         self.encoder = dataclasses.replace(encoder, version="") if encoder else None  # features are not kept here

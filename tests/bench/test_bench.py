@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks import augment, cpu_time, encoded, memory, startup, synthetic
 from command_line import colours
 from small_encoders import own_weights
-from twincluster.bench import augment, cpu_time, encoded, memory, startup, synthetic
 from twincluster.cli import main
-from twincluster.errors import InputError
-from twincluster.report.page import write_report
+from twincluster.core import InputError
+from twincluster.pages import write_report
 
 MEGABYTE = 10**6
 
@@ -162,7 +162,7 @@ def test_watch_reports_a_command_that_fails() -> None:
 def test_watch_takes_its_child_along_when_terminated() -> None:
     child = "import time; time.sleep(60)"
     code = (
-        "import sys; from twincluster.bench.memory import watch; from twincluster.cli.exits import status_of; "
+        "import sys; from benchmarks.memory import watch; from twincluster.cli.exits import status_of; "
         f"sys.exit(status_of(lambda: watch([sys.executable, '-c', {child!r}])))"
     )
     with subprocess.Popen([sys.executable, "-c", code]) as parent:

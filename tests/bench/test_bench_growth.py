@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from twincluster.bench import growth
-from twincluster.bench.train import configure
+from benchmarks import growth
+from benchmarks.train import configure
 from twincluster.cli import main
 
 TINY = ["train.image_size=8", "train.backbone=small", "train.batch_size=16"]

@@ -15,22 +15,19 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 
+from benchmarks import methods, one_method
+from benchmarks.methods import Asked, configured, measure, recipe_of
+from benchmarks.methods_folder import read
+from benchmarks.methods_notes import joined
+from benchmarks.methods_table import Failure, Row, Table
+from benchmarks.one_method import Job, Result
 from command_line import colours_file, command, worked
-from twincluster.bench import methods, one_method
-from twincluster.bench.methods import Asked, configured, measure, recipe_of
-from twincluster.bench.methods_folder import read
-from twincluster.bench.methods_notes import joined
-from twincluster.bench.methods_table import Failure, Row, Table
-from twincluster.bench.one_method import Job, Result
-from twincluster.clusters import classic
-from twincluster.clusters.classic import CLASSICS, cluster_by
-from twincluster.errors import InputError
-from twincluster.evaluate import score
-from twincluster.images.listing import from_array
-from twincluster.images.sources import open_source
-from twincluster.methods.base import Outcome
-from twincluster.methods.moco import Moco
-from twincluster.results import Run
+from twincluster.clustering import CLASSICS, classic, cluster_by, score
+from twincluster.core import InputError
+from twincluster.data import from_array, open_source
+from twincluster.methods import Outcome
+from twincluster.methods.peers.contrastive import Moco
+from twincluster.runs import Run
 
 MOMENT = 0.001  # minutes; a run gets a second at least
 
@@ -390,7 +387,7 @@ def test_the_process_is_given_its_job_and_its_death_is_no_result(
     assert methods.apart(job, file, tmp_path / "run") == failure
     assert read(file) == (job, failure)
     arguments, given = (tmp_path / "results" / "k.log").read_text().splitlines()
-    assert arguments == f"-m twincluster.bench.one_method {file} {tmp_path / 'run'}"
+    assert arguments == f"-m benchmarks.one_method {file} {tmp_path / 'run'}"
     monkeypatch.setattr(sys, "argv", ["one_method.py", *arguments.split()[2:]])
     monkeypatch.setattr(sys, "stdin", io.StringIO(given))
     one_method.main()

@@ -9,12 +9,11 @@ import pytest
 import torch
 from PIL import Image
 
-from twincluster.bench import cpu_time, feed, predict, same, store, synthetic, train
+from benchmarks import cpu_time, feed, predict, same, store, synthetic, train
 from twincluster.cli import main
 from twincluster.config import make_config
-from twincluster.engine import Trainer
-from twincluster.images.decode import decode
-from twincluster.images.sources import open_source
+from twincluster.data import decode, open_source
+from twincluster.training import Trainer
 
 TINY = ["train.image_size=8", "train.backbone=small", "train.batch_size=16", "anchored.hidden=16"]
 OPTIONS = ["--device", "cpu", *(part for setting in TINY for part in ("--set", setting))]

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from twincluster.backbones import build_backbone
-from twincluster.bench import floor, kernels, peers, synthetic, train
+from benchmarks import floor, kernels, peers, synthetic, train
 from twincluster.cli import main
-from twincluster.derive import data_shape
-from twincluster.engine import Trainer
-from twincluster.errors import InputError
+from twincluster.core import InputError
+from twincluster.nn import build_backbone
+from twincluster.resolve import data_shape
+from twincluster.training import Trainer
 
 MEGABYTE = 10**6
 TINY = ["train.image_size=8", "train.backbone=small", "train.batch_size=16", "anchored.hidden=16"]

@@ -5,13 +5,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from twincluster.bench import longtail
-from twincluster.bench.longtail import long_tail, measure
+from benchmarks import longtail
+from benchmarks.longtail import long_tail, measure
 from twincluster.cli import main
-from twincluster.encoders import Encoder
-from twincluster.errors import InputError
-from twincluster.images.listing import from_array
-from twincluster.images.sources import open_source
+from twincluster.core import InputError
+from twincluster.data import from_array, open_source
+from twincluster.nn import Encoder
 
 
 class Pixels(nn.Module):

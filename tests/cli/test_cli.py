@@ -16,10 +16,11 @@ from PIL import Image
 
 import twincluster
 from command_line import TINY, Done, colours, colours_file, command, worked
-from twincluster import cli, pipeline
+from twincluster import fit as pipeline
+from twincluster.cli import app as cli
+from twincluster.config import load_recipe, recipe_names
 from twincluster.methods import METHODS
-from twincluster.recipe import load_recipe, recipe_names
-from twincluster.results import Assignments, Run
+from twincluster.runs import Assignments, Run
 
 SOURCE = Path(twincluster.__file__).parents[1]
 COMMANDS = ("fit", "predict", "update", "evaluate", "export", "demo", "recipes", "methods")
@@ -190,7 +191,9 @@ def test_a_method_without_a_recipe_says_whose_settings_it_gets() -> None:
 
 
 def test_a_named_set_is_not_mistaken_for_a_folder_of_that_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("twincluster.report.layout.FEWEST", 10**9)  # a map by PCA: t-SNE takes far longer than the fit
+    monkeypatch.setattr(
+        "twincluster.clustering.layout.FEWEST", 10**9
+    )  # a map by PCA: t-SNE takes far longer than the fit
     Path("digits").mkdir()
     arguments = ["--set", "train.batch_size=512", "--set", "anchored.hidden=8", "--set", "anchored.n_features=8"]
     worked("fit", "digits", "--recipe", "digits", "--epochs", 1, "--out", "run", *arguments)

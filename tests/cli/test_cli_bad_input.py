@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from command_line import TINY, colours, command, worked
-from twincluster.results import Assignments
+from twincluster.runs import Assignments
 
 FIT = ("--clusters", 3, "--out", "run", *TINY)
 

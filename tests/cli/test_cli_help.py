@@ -10,7 +10,8 @@ import pytest
 from cyclopts import App, CycloptsError
 from rich.console import Console
 
-from twincluster import TwinContrastClustering, cli
+from twincluster.cli import app as cli
+from twincluster.estimator import TwinContrastClustering
 
 FLAGS = ("--help", "-h", "--version")
 

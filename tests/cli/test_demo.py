@@ -8,15 +8,17 @@ import pytest
 from numpy.typing import NDArray
 
 from command_line import Done, command, worked
-from twincluster.cli.digits import classic_scores
-from twincluster.results import Run
+from twincluster.cli.demo import classic_scores
+from twincluster.runs import Run
 
 
 @pytest.fixture(scope="module")
 def demonstrated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
     out = tmp_path_factory.mktemp("demo") / "a run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("twincluster.report.layout.FEWEST", 10**9)  # a map by PCA: t-SNE takes longer than all the rest
+        patch.setattr(
+            "twincluster.clustering.layout.FEWEST", 10**9
+        )  # a map by PCA: t-SNE takes longer than all the rest
         return out, worked("demo", "--out", out, "--epochs", 1, "--seed", 3)
 
 
@@ -81,7 +83,7 @@ def test_an_interrupt_names_the_length_that_was_asked_for(tmp_path: Path, monkey
         (out / "config.json").write_text("{}")  # a run that has begun
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("twincluster.cli.digits.run_demo", interrupted)
+    monkeypatch.setattr("twincluster.cli.demo.run_demo", interrupted)
     done = command("demo", "--epochs", 3, "--seed", 1, "--out", tmp_path / "demo")
     assert done.status == 130
     assert "twincluster fit digits --recipe digits --seed 1 --epochs 3 --out" in done.err

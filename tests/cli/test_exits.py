@@ -17,7 +17,7 @@ import pytest
 
 import twincluster
 from command_line import TINY, colours, command, worked
-from twincluster import pipeline
+from twincluster import fit as pipeline
 
 SOURCE = Path(twincluster.__file__).parents[1]
 

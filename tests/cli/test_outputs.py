@@ -16,8 +16,8 @@ import pytest
 import twincluster
 from command_line import command
 from edited_runs import untrained_run
-from twincluster.cli import _free
-from twincluster.errors import InputError
+from twincluster.cli.app import _free
+from twincluster.core import InputError
 
 # The first commands load all that the others, with fewer rights, need.
 AS_ANOTHER = """
@@ -164,7 +164,7 @@ def test_bench_methods_checks_the_folder_it_chooses_before_it_decodes(
     monkeypatch.chdir(tmp_path)
     Path("runs").mkdir()
     Path("runs/methods-digits").touch()
-    monkeypatch.setattr("twincluster.bench.methods.open_for", pytest.fail)
+    monkeypatch.setattr("benchmarks.methods.open_for", pytest.fail)
     complaint = command("bench", "methods", "--data", "digits", "--methods", "k-means").complaint
     assert complaint == "runs/methods-digits is not a folder: choose another --out"
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from reference_losses import Array, units
-from twincluster.clusters import agglomerate
-from twincluster.clusters.agglomerate import Agglomeration
+from twincluster.clustering import neighbours as agglomerate
+from twincluster.clustering.neighbours import Agglomeration
 
 
 def unit_rows(n: int, d: int, seed: int = 0) -> Tensor:

@@ -13,9 +13,10 @@ from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from twincluster.clusters import assign
-from twincluster.clusters.assign import Clusters, match_labels, spherical_kmeans, whiten
-from twincluster.errors import InputError
+from twincluster.clustering import kmeans as assign
+from twincluster.clustering import spherical_kmeans
+from twincluster.clustering.kmeans import Clusters, match_labels, whiten
+from twincluster.core import InputError
 
 
 def blobs(n: int, n_clusters: int, d: int, spread: float, seed: int) -> tuple[Tensor, Tensor]:

@@ -11,9 +11,8 @@ import torch.nn.functional as F
 from sklearn.metrics import adjusted_rand_score, silhouette_score
 from torch import Tensor
 
-from twincluster.clusters import choose
-from twincluster.clusters.choose import Candidate, Choice, choose_clusters, plot
-from twincluster.errors import InputError
+from twincluster.clustering import Candidate, Choice, choose, choose_clusters, plot
+from twincluster.core import InputError
 
 
 def blobs(n_clusters: int, *, n: int = 900, d: int = 32, spread: float = 1.0, seed: int = 0) -> Tensor:

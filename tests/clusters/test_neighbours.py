@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from twincluster.clusters.neighbours import nearest_rows
+from twincluster.clustering.neighbours import nearest_rows
 
 
 @pytest.mark.parametrize(("n", "count"), [(2, 5), (30, 4), (2100, 3)])

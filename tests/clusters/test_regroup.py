@@ -7,11 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from twincluster.clusters import regroup as regrouping
-from twincluster.clusters import sizes
-from twincluster.clusters.assign import Clusters, spherical_kmeans
-from twincluster.clusters.regroup import regroup
-from twincluster.clusters.sizes import Sized, directions, weigh_sizes
+from twincluster.clustering import groups as regrouping
+from twincluster.clustering import regroup, sizes, spherical_kmeans
+from twincluster.clustering.kmeans import Clusters
+from twincluster.clustering.sizes import Sized, directions, weigh_sizes
 
 
 def rows_around(means: list[list[float]], counts: list[int]) -> tuple[Tensor, Tensor]:

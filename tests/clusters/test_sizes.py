@@ -10,12 +10,13 @@ from scipy.cluster.hierarchy import linkage
 from torch import Tensor
 
 from small_runs import Diary, images_of, train
-from twincluster.clusters import assign, sizes
-from twincluster.clusters.assign import Clusters, match_labels, spherical_kmeans
-from twincluster.clusters.sizes import check_parts, joined_parts, weigh_sizes
+from twincluster.clustering import check_parts, sizes, spherical_kmeans
+from twincluster.clustering import kmeans as assign
+from twincluster.clustering.kmeans import Clusters, match_labels
+from twincluster.clustering.metrics import STRAIN
+from twincluster.clustering.sizes import joined_parts, weigh_sizes
 from twincluster.config import make_config
-from twincluster.errors import InputError
-from twincluster.evaluate import STRAIN
+from twincluster.core import InputError
 
 
 def blobs(counts: list[int], spread: float = 1.0, d: int = 32, seed: int = 0) -> tuple[Tensor, Tensor]:

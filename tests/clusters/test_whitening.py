@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from twincluster.clusters import assign
-from twincluster.clusters.assign import whiten
-from twincluster.errors import InputError
+from twincluster.clustering import kmeans as assign
+from twincluster.clustering.kmeans import whiten
+from twincluster.core import InputError
 
 
 def stretched(n: int = 400, d: int = 6) -> Tensor:

@@ -8,12 +8,11 @@ import pandas
 import pytest
 
 from command_line import TINY, colours, command, worked
-from twincluster import inference
-from twincluster.edits import Edits
-from twincluster.findings import reopen
-from twincluster.images.sources import open_source
-from twincluster.opening import open_with
-from twincluster.results import Assignments, Run
+from twincluster.data import open_source
+from twincluster.methods import inference
+from twincluster.model import load_network, open_with
+from twincluster.run_images import reopen
+from twincluster.runs import Assignments, Edits, Run
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +39,7 @@ def predicted(run: Run, source: Path) -> pandas.DataFrame:
 def embed(run: Run, rows: np.ndarray) -> np.ndarray:
     images, _ = reopen(run, None, None)
     assert images is not None
-    return inference.embed(run.load_network(), images.pixels, rows).numpy()
+    return inference.embed(load_network(run), images.pixels, rows).numpy()
 
 
 def test_without_edits_nothing_changes(run: Run, original: Path) -> None:

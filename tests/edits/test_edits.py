@@ -10,11 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edited_runs import features, table, untrained_run
-from twincluster.edits import Edits
-from twincluster.edits.corrected import with_edits
-from twincluster.edits.replay import JUNK, State
-from twincluster.errors import InputError
-from twincluster.results import Assignments, Run
+from twincluster.core import InputError
+from twincluster.runs import JUNK, Assignments, Edits, Run, State, with_edits
 
 CLUSTERS = [0, 0, 0, 0, 1, 1, 1, 2, 2, -1]
 

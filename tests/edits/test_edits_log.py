@@ -12,10 +12,8 @@ import pytest
 
 import twincluster
 from edited_runs import untrained_run
-from twincluster.edits import Edits
-from twincluster.edits.log import EditLog, Line
-from twincluster.errors import InputError
-from twincluster.results import Run
+from twincluster.core import InputError
+from twincluster.runs import EditLog, Edits, Line, Run
 
 SOURCE = str(Path(twincluster.__file__).parents[1])
 

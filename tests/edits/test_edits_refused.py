@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from edited_runs import features, table, untrained_run
-from twincluster.edits import ConflictError, Edits
-from twincluster.errors import InputError
-from twincluster.results import Run
+from twincluster.core import InputError
+from twincluster.runs import ConflictError, Edits, Run
 
 CLUSTERS = [0, 0, 0, 0, 1, 1, 1, 2, 2, -1]
 

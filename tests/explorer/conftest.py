@@ -8,9 +8,8 @@ from explorer_server import Served, cache_in, copied, serving
 from PIL import Image
 
 from report_runs import hostile_folder, made_run  # isort: skip
-from twincluster.images.sources import open_source
-from twincluster.known import stamps_of, write_stamps
-from twincluster.results import Run
+from twincluster.data import open_source
+from twincluster.runs import Run, stamps_of, write_stamps
 
 
 @pytest.fixture(scope="module")

@@ -18,10 +18,10 @@ from PIL import Image
 
 sys.path.append(str(Path(__file__).parents[1] / "report"))
 
-from twincluster.explorer.guard import Access
-from twincluster.explorer.library import Library
-from twincluster.explorer.server import listen, make_app
-from twincluster.results import Run
+from twincluster.pages import Library, listen
+from twincluster.pages.explorer.guard import Access
+from twincluster.pages.explorer.server import make_app
+from twincluster.runs import Run
 
 
 @dataclass

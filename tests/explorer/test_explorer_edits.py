@@ -12,8 +12,7 @@ import httpx
 from explorer_server import Served, copied
 
 from report_runs import HOSTILE  # isort: skip
-from twincluster.edits import Edits
-from twincluster.results import Run
+from twincluster.runs import Edits, Run
 
 
 def test_every_correction_is_kept_in_the_run(served: Served) -> None:

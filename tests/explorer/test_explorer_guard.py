@@ -8,7 +8,7 @@ import pytest
 from explorer_server import Served, copied, opened, serving
 from PIL import Image
 
-from twincluster.results import Run
+from twincluster.runs import Run
 
 
 @pytest.mark.parametrize(

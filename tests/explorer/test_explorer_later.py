@@ -11,10 +11,9 @@ from explorer_server import Served, serving
 from PIL import Image
 
 from command_line import worked
-from twincluster.explorer import newest
-from twincluster.images.sources import open_source
-from twincluster.known import stamps_of, write_stamps
-from twincluster.results import Run
+from twincluster.data import open_source
+from twincluster.pages.explorer import library as newest
+from twincluster.runs import Run, stamps_of, write_stamps
 
 from report_runs import made_run  # isort: skip
 

@@ -11,9 +11,8 @@ from explorer_window import Window, sideways
 from browsing import PHONE, Browser, Page, expect, faults
 
 from report_runs import HOSTILE, hostile_folder, made_run  # isort: skip
-from twincluster.bench.explorer import JUMP, SCROLL, SELECT
-from twincluster.edits import Edits
-from twincluster.results import Run
+from benchmarks.explorer import JUMP, SCROLL, SELECT
+from twincluster.runs import Edits, Run
 
 
 @pytest.fixture(scope="module")

@@ -10,13 +10,12 @@ from PIL import Image
 from edited_runs import untrained_run
 
 from report_runs import made_run  # isort: skip
-from twincluster import inference
-from twincluster.edits import Edits
-from twincluster.edits.lines import unit
-from twincluster.explorer.library import Library
-from twincluster.images.sources import open_source
-from twincluster.results import Run
-from twincluster.updates.update import update
+from twincluster.data import open_source
+from twincluster.methods import inference
+from twincluster.model import load_network
+from twincluster.pages import Library
+from twincluster.runs import Edits, Run, unit
+from twincluster.update import update
 
 
 def test_a_run_from_python_is_shown_without_pictures(tmp_path: Path) -> None:
@@ -57,7 +56,7 @@ def test_images_that_came_after_a_split_are_in_the_part_they_are_most_like(origi
     for row in small:
         shutil.copyfile(str(files[row]), tmp_path / "new" / f"{row}.png")
     update(run, open_source(tmp_path / "new", at_least=1), location=str(tmp_path / "new"), device="cpu")
-    model, network = run.read_assignments(), run.load_network()
+    model, network = run.read_assignments(), load_network(run)
     features = inference.embed(network, Library(run).inputs.parts[-1].images.pixels, np.arange(len(small))).numpy()
     expected = Edits(run).state.route(model.clusters[len(paths) :], unit(features))
     with serving(run) as served:

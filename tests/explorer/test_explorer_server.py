@@ -15,9 +15,10 @@ import torch
 from explorer_server import Served, opened, serving
 
 from command_line import command
-from twincluster import inference
-from twincluster.explorer import library, server
-from twincluster.results import Run
+from twincluster.methods import inference
+from twincluster.model import load_network
+from twincluster.pages.explorer import library, server
+from twincluster.runs import Run
 
 
 def test_state_tells_of_clusters_and_of_what_could_not_be_read(served: Served) -> None:
@@ -106,7 +107,7 @@ def test_pictures_are_small_are_whole_and_are_kept_by_the_browser(served: Served
 def test_neighbours_are_those_of_highest_cosine(served: Served) -> None:
     images = served.library.images
     assert images is not None
-    features = inference.embed(served.run.load_network(), images.pixels, images.usable)
+    features = inference.embed(load_network(served.run), images.pixels, images.usable)
     cosine = torch.nn.functional.cosine_similarity(features[3:4], features)
     order = [int(at) for at in cosine.argsort(descending=True) if at != 3]
     found = served.get(f"/api/neighbours/{images.usable[3]}").json()["neighbours"]
@@ -136,7 +137,7 @@ def test_a_dropped_image_finds_its_like_and_leaves_no_trace(served: Served, monk
     assert found["neighbours"][0]["cosine"] == pytest.approx(1, abs=1e-3)
     images = library.images
     assert images is not None
-    expected = inference.predict(served.run.load_network(), images.pixels, np.array([4]))[0]
+    expected = inference.predict(load_network(served.run), images.pixels, np.array([4]))[0]
     assert found["cluster"] == int(expected.argmax())
     assert not (served.run.folder / "edits.jsonl").exists()
     for nonsense in (b"", b"<svg onload=1>", content[: len(content) // 2]):

@@ -12,8 +12,7 @@ from explorer_window import Window
 from browsing import PHONE, Browser, Page, expect, faults
 
 from report_runs import made_run  # isort: skip
-from twincluster.edits import Edits
-from twincluster.results import Run
+from twincluster.runs import Edits, Run
 
 MANY = 40  # clusters, of which the page shows 24 at first
 

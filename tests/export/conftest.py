@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from photo_runs import edit, make_photos, make_run
 
-from twincluster.results import Run
+from twincluster.runs import Run
 
 
 @pytest.fixture(scope="module")

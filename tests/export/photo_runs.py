@@ -7,8 +7,7 @@ import numpy as np
 from PIL import Image
 
 from command_line import TINY, colours, worked
-from twincluster.edits import Edits
-from twincluster.results import Run
+from twincluster.runs import Edits, Run
 
 ODD = b"line\nbreak \xff.png"  # a name that holds a line break and is no UTF-8
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from twincluster import inference
-from twincluster.edits import Edits
-from twincluster.errors import InputError
-from twincluster.findings import reopen
-from twincluster.results import Run
+from twincluster.core import InputError
+from twincluster.methods import inference
+from twincluster.model import load_network
+from twincluster.run_images import reopen
+from twincluster.runs import Edits, Run
 
 
 def largest(edits: Edits) -> int:
@@ -21,7 +21,7 @@ def test_features_are_the_networks_in_the_order_of_the_rows(run: Run) -> None:
     images, _ = reopen(run, None, None)
     assert images is not None
     rows = images.usable[[4, 0, 2]]
-    expected = inference.embed(run.load_network(), images.pixels, rows).numpy()
+    expected = inference.embed(load_network(run), images.pixels, rows).numpy()
     assert np.allclose(Edits(run).features(rows), expected, atol=1e-6)
 
 

@@ -11,10 +11,9 @@ from photo_runs import ODD, files_in, row_of
 from PIL import Image
 
 from command_line import TINY, colours, command, worked
-from twincluster.edits import Edits
 from twincluster.export import moves
-from twincluster.export.folder_names import folder_names, numbered, safe_name
-from twincluster.results import Run
+from twincluster.export.folders import folder_names, numbered, safe_name
+from twincluster.runs import Edits, Run
 
 CATS = "cats%2F..%2Fdogs"
 

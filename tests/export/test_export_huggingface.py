@@ -10,10 +10,11 @@ import pytest
 import yaml
 
 from command_line import TINY, colours, colours_file, command, worked
-from twincluster import TwinContrastClustering, inference, provenance
-from twincluster.edits import Edits
-from twincluster.findings import reopen
-from twincluster.results import Run
+from twincluster.estimator import TwinContrastClustering
+from twincluster.methods import inference
+from twincluster.model import load_network
+from twincluster.run_images import reopen
+from twincluster.runs import Edits, Run, provenance
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +84,7 @@ def test_it_predicts_as_the_run_does(colourful: Run, tmp_path: Path) -> None:
     edits = Edits(colourful)
     images, _ = reopen(colourful, None, None)
     assert images is not None
-    network = colourful.load_network()
+    network = load_network(colourful)
     largest = int(np.argmax(colourful.read_assignments().sizes(3)))
     edits.split(largest, 2, lambda rows: inference.embed(network, images.pixels, rows).numpy())
     edits.rename(3, "first part")

@@ -11,7 +11,7 @@ import pytest
 from photo_runs import files_in
 
 import twincluster
-from twincluster.errors import InputError
+from twincluster.core import InputError
 from twincluster.export import moves
 
 SOURCE = str(Path(twincluster.__file__).parents[1])

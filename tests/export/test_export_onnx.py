@@ -12,14 +12,12 @@ from sklearn.datasets import load_sample_images
 
 from command_line import TINY, colours, command, worked
 from small_runs import rows
-from twincluster import inference
-from twincluster.edits import Edits
-from twincluster.export.seeing import Seeing
-from twincluster.images.augment import plain_images
-from twincluster.images.decode import letterboxed, square
-from twincluster.images.sources import open_source
-from twincluster.opening import open_with
-from twincluster.results import Run
+from twincluster.data import open_source, plain_images
+from twincluster.data.decoding import letterboxed, square
+from twincluster.export.onnx import Seeing
+from twincluster.methods import inference
+from twincluster.model import open_with
+from twincluster.runs import Edits, Run
 
 PIXEL_TOLERANCE = 1e-5  # of standardised values
 TOLERANCE = 1e-5  # of probabilities and of a unit embedding; 1e-6 was measured

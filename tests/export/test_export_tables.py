@@ -12,11 +12,10 @@ from photo_runs import make_run, row_of
 from PIL import Image
 
 from command_line import command, worked
-from twincluster import inference
-from twincluster.edits import Edits
-from twincluster.edits.corrected import with_edits
-from twincluster.findings import reopen
-from twincluster.results import Run
+from twincluster.methods import inference
+from twincluster.model import load_network
+from twincluster.run_images import reopen
+from twincluster.runs import Edits, Run, with_edits
 
 
 def test_csv_has_the_clusters_as_they_were_corrected(run: Run, tmp_path: Path) -> None:
@@ -83,7 +82,7 @@ def test_parquet_opens_in_pandas(run: Run, tmp_path: Path, place: str, method: s
     assert list(frame.columns) == ["path", "cluster", "confidence", "status", "name", "file", "x", "y", "embedding"]
     images, _ = reopen(run, None, None)
     assert images is not None
-    expected = inference.embed(run.load_network(), images.pixels, images.usable).numpy()
+    expected = inference.embed(load_network(run), images.pixels, images.usable).numpy()
     assert np.allclose(np.stack(frame.embedding[images.usable]), expected, atol=1e-6)
     assert str(frame.cluster.dtype) == "Int32"  # not floats, although some are missing
     final = with_edits(run.read_assignments(), Edits(run).state).clusters
@@ -140,7 +139,7 @@ def test_images_that_came_after_a_split_are_compared_with_its_parts(run: Run, ow
     edits = Edits(run)
     images, _ = reopen(run, None, None)
     assert images is not None
-    network = run.load_network()
+    network = load_network(run)
     largest = max(edits.state.sizes(), key=lambda cluster: len(edits.state.members(cluster)))
     state = edits.split(largest, 2, lambda rows: inference.embed(network, images.pixels, rows).numpy())
     parts = sorted(set(state.names) - {0, 1, 2, 3})

@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from twincluster.images.sources import open_source
-from twincluster.images.store import Images, open_images
+from twincluster.data import Images, open_images, open_source
 
 SIDE = 8
 

@@ -9,8 +9,7 @@ import webdataset
 from PIL import Image
 
 from command_line import COLOURS
-from twincluster.images.sources import open_source
-from twincluster.images.store import Images, open_images
+from twincluster.data import Images, open_images, open_source
 
 SIDE = 12
 PER_SHARD = 10

@@ -16,8 +16,8 @@ from test_decode_large import grey_jpeg, write_png
 
 import twincluster
 from command_line import TINY, worked
-from twincluster.images.folders import printable
-from twincluster.results import Assignments
+from twincluster.data import printable
+from twincluster.runs import Assignments
 
 ODD_NAMES = (b"a b.png", b"it's.png", b'"quoted", really.png', b"two\nlines.png", b"two\\nlines.png", b"caf\xe9.png")
 
@@ -139,7 +139,7 @@ def test_all_images_identical(tmp_path: Path) -> None:
 
 
 def test_five_hundred_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("twincluster.report.layout.FEWEST", 10**9)  # a map by PCA: t-SNE takes longer than the fit
+    monkeypatch.setattr("twincluster.clustering.layout.FEWEST", 10**9)  # a map by PCA: t-SNE takes longer than the fit
     (tmp_path / "photos").mkdir()
     for number in range(500):
         noise(number, (12, 12)).save(tmp_path / "photos" / f"{number:03d}.png")

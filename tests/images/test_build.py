@@ -16,10 +16,9 @@ import pytest
 from pictures import SIDE, opened, photos, same, spoil
 from PIL import Image
 
-from twincluster.errors import InputError
-from twincluster.images import build as module
-from twincluster.images.sources import open_source
-from twincluster.images.store import open_images
+from twincluster.core import InputError
+from twincluster.data import open_images, open_source
+from twincluster.data import store as module
 
 # Interruptions
 

@@ -12,11 +12,10 @@ from pictures import SIDE, opened, photos, same
 from PIL import Image
 
 from command_line import TINY
-from twincluster import pipeline
+from twincluster import fit as pipeline
 from twincluster.config import make_config, parse_overrides
-from twincluster.images import folders
-from twincluster.images.sources import open_source
-from twincluster.images.store import open_images
+from twincluster.data import files as folders
+from twincluster.data import open_images, open_source
 
 
 def once(change: Callable[[], None]) -> Callable[[int, int], None]:

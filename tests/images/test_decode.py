@@ -14,8 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw, features
 
-from twincluster.images import decode as module
-from twincluster.images.decode import IMAGE_SUFFIXES, decode, decode_whole
+from twincluster.data import decode, decode_whole
+from twincluster.data import decode as module
+from twincluster.data.files import IMAGE_SUFFIXES
 
 
 @pytest.mark.parametrize(
@@ -279,7 +280,7 @@ def test_damage_never_raises(tmp_path: Path, data: st.DataObject) -> None:
 def test_no_permission() -> None:
     """As another user, because root may read everything; in a folder that user may enter."""
     code = (
-        "import os, sys, pathlib; from twincluster.images.decode import decode; path = pathlib.Path(sys.argv[1]); "
+        "import os, sys, pathlib; from twincluster.data.decoding import decode; path = pathlib.Path(sys.argv[1]); "
         "path.chmod(0); os.geteuid() or os.setuid(65534); print(decode(path, 8))"
     )
     with tempfile.TemporaryDirectory() as folder:

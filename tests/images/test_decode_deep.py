@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from twincluster.images.decode import decode
+from twincluster.data import decode
 
 SIDE = 16
 RAMP = np.linspace(0, 65535, SIDE * SIDE * 3).reshape(SIDE, SIDE, 3).round()

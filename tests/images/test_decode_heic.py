@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from pictures import opened, photos
 from PIL import Image
 
-from twincluster.images import decode as module
-from twincluster.images.decode import IMAGE_SUFFIXES, decode, header_sizes, may_pass, typical_side
+from twincluster.data import decode, may_pass, typical_side
+from twincluster.data import decode as module
+from twincluster.data.decoding import header_sizes
+from twincluster.data.files import IMAGE_SUFFIXES
 
 MISSING = "unreadable: HEIC needs pillow-heif: pip install 'twincluster[heic]'"
 BEGINNING = b"\0\0\0\x1cftypheic\0\0\0\0mif1heicmiaf" + b"\0" * 100  # of a HEIC file, as a telephone writes it

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from twincluster.images import decode as module
-from twincluster.images.decode import decode, header_sizes, typical_side
+from twincluster.data import decode, typical_side
+from twincluster.data import decode as module
+from twincluster.data.decoding import header_sizes
 
 EDGE = 30_000
 SIDE = 16

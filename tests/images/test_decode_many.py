@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from twincluster.images import decode_many as module
-from twincluster.images.decode import decode
-from twincluster.images.decode_many import RowFile, Said, decode_many, digest_of
+from twincluster.data import decode
+from twincluster.data import pool as module
+from twincluster.data.pool import RowFile, Said, decode_many, digest_of
 
 SIDE, START = 8, 5  # of the rows; the bytes before the first one
 BLACK = np.zeros((SIDE, SIDE, 3), np.uint8)
@@ -117,7 +117,7 @@ def test_a_script_without_a_main_guard_is_not_run_again_by_the_processes(tmp_pat
     script.write_text(
         "import sys\n"
         "from pathlib import Path\n"
-        "from twincluster.images.decode_many import RowFile, decode_many\n"
+        "from twincluster.data.pool import RowFile, decode_many\n"
         "print('started', flush=True)\n"
         "files = sorted(Path(sys.argv[1]).glob('*.png'))\n"
         "rows = RowFile(Path(sys.argv[1], 'rows'), 5, 8)\n"

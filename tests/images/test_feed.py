@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from small_runs import images_of, pictures, rows
-from twincluster.images import feed as feed_module
-from twincluster.images.feed import Feed
-from twincluster.images.store import Images
+from twincluster.data import Feed, Images
+from twincluster.data import loader as feed_module
 
 CPU = torch.device("cpu")
 Taken = list[tuple[Tensor, Tensor]]

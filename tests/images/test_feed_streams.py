@@ -16,8 +16,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from twincluster.images import feed as feed_module
-from twincluster.images.feed import read_ahead
+from twincluster.data import loader as feed_module
+from twincluster.data import read_ahead
 
 POLICIES = [frozenset(some) for size in range(3) for some in itertools.combinations(("steps", "copies"), size)]
 PIXELS = np.arange(60 * 4, dtype=np.float32).reshape(60, 4)

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import twincluster
-from twincluster.errors import InputError
-from twincluster.images.folders import printable
-from twincluster.images.sources import open_source
+from twincluster.core import InputError
+from twincluster.data import open_source, printable
 
 
 def picture(path: Path, colour: tuple[int, int, int] = (9, 9, 9), size: tuple[int, int] = (8, 8)) -> Path:
@@ -129,7 +128,7 @@ def test_written_names_are_one_to_one_and_fit_a_line(one: str, other: str) -> No
 def test_a_subfolder_that_may_not_be_read_is_said() -> None:
     """As another user, because root may read everything; in a folder that user may enter."""
     code = (
-        "import os, sys; from twincluster.images.sources import open_source; locked = sys.argv[1] + '/locked'; "
+        "import os, sys; from twincluster.data.sources import open_source; locked = sys.argv[1] + '/locked'; "
         "os.chmod(locked, 0); os.geteuid() or os.setuid(65534); print(open_source(sys.argv[1], at_least=1).paths)"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(twincluster.__file__).parents[1])}

@@ -9,13 +9,12 @@ from pictures import SIDE, photos, same
 from PIL import Image
 
 from command_line import TINY, command, worked
-from twincluster import TwinContrastClustering, opening
+from twincluster import model as opening
 from twincluster.config import Config, make_config
-from twincluster.errors import InputError
-from twincluster.images.decode import Frame, decode, letterboxed, typical_side
-from twincluster.images.objects import are_open, as_squares
-from twincluster.images.sources import open_source
-from twincluster.images.store import open_images
+from twincluster.core import InputError
+from twincluster.data import Frame, are_open, as_squares, decode, open_images, open_source, typical_side
+from twincluster.data.decoding import letterboxed
+from twincluster.estimator import TwinContrastClustering
 
 
 def striped(width: int, height: int) -> Image.Image:

@@ -14,9 +14,8 @@ from pictures import photos, same
 from PIL import Image
 
 from command_line import TINY, command, worked
-from twincluster.errors import InputError
-from twincluster.images.sources import open_source
-from twincluster.images.store import Images, open_images
+from twincluster.core import InputError
+from twincluster.data import Images, open_images, open_source
 
 SIDE = 64
 ROW = SIDE * SIDE * 3

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from sourcing import complaint, picture
 
-from twincluster.images.imagenet import IMAGENET10, IMAGENET_DOGS
-from twincluster.images.sources import open_source
-from twincluster.images.store import open_images
+from twincluster.data import open_images, open_source
+from twincluster.data.named import IMAGENET10, IMAGENET_DOGS
 
 # As the papers list them.
 TEN = "02056570 02085936 02128757 02690373 02692877 03095699 04254680 04285008 04467665 07747607"
@@ -56,7 +55,7 @@ def test_a_folder_of_the_set_alone_comes_first(tmp_path: Path, where: str) -> No
 
 
 def test_two_sets_of_one_folder_have_stores_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("twincluster.images.listing.FEW", 0)
+    monkeypatch.setattr("twincluster.data.listing.FEW", 0)
     _imagenet(tmp_path / "imagenet" / "train")
     for first in (True, False):
         for name in ("imagenet10", "imagenet_dogs"):

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from twincluster.errors import InputError
-from twincluster.images.sources import open_source
+from twincluster.core import InputError
+from twincluster.data import open_source
 
 
 def picture(path: Path, colour: tuple[int, int, int] = (9, 9, 9), size: tuple[int, int] = (8, 8)) -> Path:

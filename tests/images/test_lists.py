@@ -12,9 +12,8 @@ import pytest
 from sourcing import complaint, picture
 
 from command_line import TINY, command, worked
-from twincluster.images.sources import open_source
-from twincluster.images.store import open_images
-from twincluster.results import Run
+from twincluster.data import open_images, open_source
+from twincluster.runs import Run
 
 ODD = (
     'say "hi".png',

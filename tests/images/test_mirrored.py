@@ -5,10 +5,9 @@ import pytest
 from numpy.typing import NDArray
 
 from small_runs import images_of
-from twincluster.config import make_config
-from twincluster.derive import resolve
-from twincluster.images.mirrored import left_differs_from_right
-from twincluster.recipe import load_recipe
+from twincluster.config import load_recipe, make_config
+from twincluster.data import left_differs_from_right
+from twincluster.resolve import resolve
 
 
 def blobs(count: int, side: int = 24) -> NDArray[np.uint8]:

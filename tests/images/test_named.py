@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from sourcing import complaint, picture, prepared
 
-from twincluster.images.named import CIFAR100_SUPERCLASS_OF, CIFAR100_SUPERCLASSES, NAMED
-from twincluster.images.sources import open_source
+from twincluster.data import open_source
+from twincluster.data.named import CIFAR100_SUPERCLASS_OF, CIFAR100_SUPERCLASSES, NAMED
 
 RANDOM = np.random.default_rng(0)
 NOWHERE = "http://127.0.0.1:9/"  # nobody listens there
@@ -241,8 +241,8 @@ def test_a_model_of_digits_beside_a_folder_digits(tmp_path: Path, monkeypatch: p
     """What the run says it was fitted on is what opens again: the set, not the folder."""
     from sklearn.exceptions import ConvergenceWarning
 
-    from twincluster import TwinContrastClustering
-    from twincluster.results import Run
+    from twincluster.estimator import TwinContrastClustering
+    from twincluster.runs import Run
 
     monkeypatch.chdir(tmp_path)
     for row in range(6):

@@ -9,7 +9,7 @@ import pytest
 from pictures import opened, photos, same, spoil
 from PIL import Image
 
-from twincluster.images import build
+from twincluster.data import store as build
 
 
 def _journal_unread(monkeypatch: pytest.MonkeyPatch) -> None:

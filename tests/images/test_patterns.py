@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from braceexpand import braceexpand
 
-from twincluster.errors import InputError
-from twincluster.images.patterns import braces, matching
+from twincluster.core import InputError
+from twincluster.data.shards import braces, matching
 
 
 @pytest.mark.parametrize(

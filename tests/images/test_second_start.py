@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from twincluster.images import build as module
-from twincluster.images.build import Row, read_journal
-from twincluster.images.sources import open_source
-from twincluster.images.store import HASHED_ROWS, fingerprint_of, open_images
-from twincluster.known import stamps_of
+from twincluster.data import Row, fingerprint_of, open_images, open_source, read_journal
+from twincluster.data import store as module
+from twincluster.data.images import HASHED_ROWS
+from twincluster.runs import stamps_of
 
 LINES = [
     [0, "a.jpg", 10, 5, "ok", "00ff"],
@@ -109,7 +108,7 @@ def test_a_file_that_changes_after_it_was_looked_at_is_decoded_next_time(tmp_pat
 
 
 def test_training_begins_without_what_only_judges_clusters() -> None:
-    code = "import sys, twincluster.pipeline; print([name for name in ('sklearn', 'pandas') if name in sys.modules])"
+    code = "import sys, twincluster.fit; print([name for name in ('sklearn', 'pandas') if name in sys.modules])"
     environment = {**os.environ, "PYTHONPATH": str(Path(module.__file__).parents[2])}
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
     assert run.stdout.strip() == "[]"

@@ -13,7 +13,7 @@ from small_shards import encoded, expected_pixels, opened, pack, write_shards
 from sourcing import complaint
 
 from command_line import COLOURS
-from twincluster.images.sources import open_source
+from twincluster.data import open_source
 
 
 def test_a_row_for_every_image_that_webdataset_reads(tmp_path: Path) -> None:

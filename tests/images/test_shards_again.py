@@ -11,9 +11,7 @@ import pytest
 from small_shards import SIDE, encoded, expected_pixels, opened, pack, write_shards
 
 from command_line import TINY, command, worked
-from twincluster.images.inputs import Member
-from twincluster.images.sources import location_of, open_source
-from twincluster.images.store import Images, open_images
+from twincluster.data import Images, Member, location_of, open_images, open_source
 
 
 def test_the_second_run_decodes_nothing_and_a_new_shard_only_itself(tmp_path: Path) -> None:

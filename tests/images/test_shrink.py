@@ -14,17 +14,14 @@ from PIL import Image
 
 from small_runs import SMALL, pictures
 from twincluster.config import Augment, Config, make_config
-from twincluster.derive import resolve
-from twincluster.errors import InputError
+from twincluster.core import InputError
+from twincluster.data import N_DRAWS, Frame, augment_images, open_images, open_source
+from twincluster.data import images as shrink
 from twincluster.estimator import TwinContrastClustering
-from twincluster.findings import reopen
-from twincluster.images import shrink
-from twincluster.images.augment import N_DRAWS, augment_images
-from twincluster.images.decode import Frame
-from twincluster.images.sources import open_source
-from twincluster.images.store import open_images
-from twincluster.opening import open_for, open_with
-from twincluster.pipeline import fit, predict
+from twincluster.fit import fit, predict
+from twincluster.model import open_for, open_with
+from twincluster.resolve import resolve
+from twincluster.run_images import reopen
 
 
 def noise(*shape: int) -> NDArray[np.uint8]:

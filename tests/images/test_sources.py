@@ -11,7 +11,7 @@ from PIL import Image
 from sourcing import colours, complaint, picture, prepared
 
 import twincluster
-from twincluster.images.sources import open_source
+from twincluster.data import open_source
 
 # Arrays
 
@@ -155,7 +155,7 @@ def test_a_single_image_is_no_source() -> None:
 
 
 def test_nothing_heavy_is_imported() -> None:
-    code = "import sys, twincluster.images.store; print({'torch', 'torchvision', 'sklearn', 'scipy'} & {*sys.modules})"
+    code = "import sys, twincluster.data.images; print({'torch', 'torchvision', 'sklearn', 'scipy'} & {*sys.modules})"
     environment = {**os.environ, "PYTHONPATH": str(Path(twincluster.__file__).parents[1])}
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
     assert said.stdout.strip() == "set()"

@@ -9,11 +9,8 @@ import pytest
 from pictures import SIDE, opened, photos, same, spoil
 from PIL import Image
 
-from twincluster.errors import InputError
-from twincluster.images.decode import decode
-from twincluster.images.listing import FEW
-from twincluster.images.sources import open_source
-from twincluster.images.store import open_images
+from twincluster.core import InputError
+from twincluster.data import FEW, decode, open_images, open_source
 
 # Arrays
 
@@ -63,7 +60,7 @@ def test_fingerprint_of_an_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert of(pixels) != of(pixels.reshape(40, 36, 3).repeat(1, 0)[:, :, :, None].reshape(40, 12, 3, 3))
     np.save(tmp_path / "a.npy", pixels)
     assert open_images(open_source(tmp_path / "a.npy")).fingerprint == of(pixels)
-    monkeypatch.setattr("twincluster.images.store.HASHED_BYTES", pixels.nbytes // 2)  # a large array: every second row
+    monkeypatch.setattr("twincluster.data.images.HASHED_BYTES", pixels.nbytes // 2)  # a large array: every second row
     changed = pixels.copy()
     changed[1] ^= 1
     assert of(pixels) == of(changed)

@@ -5,7 +5,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from twincluster.images.strokes import are_strokes
+from twincluster.data import are_strokes
 
 
 def drawn(ink: tuple[int, int, int], paper: tuple[int, int, int], n: int = 20) -> NDArray[np.uint8]:

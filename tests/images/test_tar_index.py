@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 from small_shards import encoded, pack, write_shards
 
-from twincluster.images import tar_index
-from twincluster.images.sources import open_source
-from twincluster.images.tar import read_index
-from twincluster.images.tar_index import index_of
+from twincluster.data import open_source
+from twincluster.data import tar as tar_index
+from twincluster.data.tar import index_of, read_index
 
 
 @pytest.fixture(autouse=True)

@@ -12,13 +12,17 @@ import torch
 
 import fused_networks
 from fused_networks import NAMES, build
-from twincluster.training.rehearsal import trouble_with_triton
+from twincluster.training.cuda_graph import trouble_with_triton
 
 triton = pytest.importorskip("triton")
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
-from twincluster.kernels import fused, norm, stem  # noqa: E402
+from twincluster.nn.kernels import (
+    fused,
+    norm,
+)
+from twincluster.nn.kernels import fused as stem  # noqa: E402
 
 
 @pytest.fixture(scope="module")

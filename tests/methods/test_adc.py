@@ -8,7 +8,7 @@ import torch
 import reference_peers as slow
 from small_peers import SAMPLES, N, method_of, step, views_of
 from small_runs import images_of, make, rows, train
-from twincluster.methods.base import Batch
+from twincluster.methods import Batch
 
 FIRST_STAGE = ("own.length=2.0", "own.length_weight=0.01", "own.cluster_start=0.5")
 WEIGHTS = (*FIRST_STAGE, "own.visit_weight=0.7", "own.view_weight=0.3", "own.label_weight=0.4")

@@ -13,9 +13,8 @@ from torch import Tensor
 
 import reference_losses as slow
 from small_runs import FILLED, midway
-from twincluster import draws
-from twincluster.methods.anchored import Anchored
-from twincluster.methods.base import Outcome
+from twincluster.methods import Anchored, Outcome
+from twincluster.nn import draws
 
 N = 8
 SAMPLES = torch.arange(N) * 3

@@ -10,12 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from small_runs import KINDS, make, midway
-from twincluster.clusters import assign, sizes
-from twincluster.clusters.assign import Clusters
-from twincluster.clusters.regroup import GROUPS
-from twincluster.methods import anchored
-from twincluster.methods.anchored import Anchored
-from twincluster.methods.base import Batch
+from twincluster.clustering import GROUPS, sizes
+from twincluster.clustering import kmeans as assign
+from twincluster.clustering.kmeans import Clusters
+from twincluster.methods import Anchored, Batch, anchored
 
 K = 3
 

@@ -7,8 +7,8 @@ import torch
 
 import reference_losses as slow
 from small_peers import KEYS, N, method_of, step, views_of
-from twincluster import draws
-from twincluster.methods.autoencoders import CODE_NOISE, MASK
+from twincluster.methods.peers.generative import CODE_NOISE, MASK
+from twincluster.nn import draws
 
 both_kinds = pytest.mark.parametrize("kind", ["rows", "images"])
 

@@ -10,9 +10,9 @@ from torch import Tensor
 import reference_peers as slow
 from small_peers import KEYS, SAMPLES, N, directions, method_of, step, views_of
 from small_runs import Diary, assert_equal_state, images_of, rows, train
-from twincluster import draws
-from twincluster.methods.base import Batch
-from twincluster.methods.cdc import ROUNDS, START, prototypes, spread
+from twincluster.methods import Batch
+from twincluster.methods.peers.neighbours import ROUNDS, START, prototypes, spread
+from twincluster.nn import draws
 
 
 def begun(*changes: str):

@@ -10,8 +10,8 @@ from torch import Tensor
 
 import reference_peers as slow
 from small_peers import KEYS, N, method_of, step, views_of
-from twincluster import draws
-from twincluster.methods.dccs import BETWEEN, ORDER, Critic
+from twincluster.methods.peers.dccs import BETWEEN, ORDER, Critic
+from twincluster.nn import draws
 
 WEIGHTS = (
     *("own.information_weight=0.7", "own.augmentation_weight=0.9"),

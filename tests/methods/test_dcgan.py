@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from small_peers import KEYS, method_of, step, views_of
-from twincluster import draws
-from twincluster.methods.dcgan import NOISE
+from twincluster.methods.peers.generative import NOISE
+from twincluster.nn import draws
 
 both_kinds = pytest.mark.parametrize("kind", ["rows", "images"])
 

@@ -6,8 +6,8 @@ import torch
 import reference_peers as slow
 from small_peers import SAMPLES, N, method_of, step, views_of
 from small_runs import images_of, make, rows, train
-from twincluster.errors import InputError
-from twincluster.methods.base import Batch
+from twincluster.core import InputError
+from twincluster.methods import Batch
 
 
 def batch_of(method) -> Batch:

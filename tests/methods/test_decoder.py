@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from small_peers import method_of
-from twincluster.methods.decoder import Decoder, Enlarge, layer_sizes, map_shape
+from twincluster.methods.peers.generative import Decoder, Enlarge, layer_sizes, map_shape
 
 
 def network_of(side: int, n_channels: int = 3, components: int = 0) -> Any:

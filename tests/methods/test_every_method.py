@@ -26,14 +26,13 @@ from small_runs import (
     train,
     without_seconds,
 )
-from twincluster import inference
-from twincluster.config import make_config, parse_overrides
-from twincluster.derive import data_shape, resolve
-from twincluster.engine import Trainer
-from twincluster.evaluate import score
-from twincluster.methods import METHODS
-from twincluster.recipe import load_recipe
-from twincluster.results import Run
+from twincluster.clustering import score
+from twincluster.config import load_recipe, make_config, parse_overrides
+from twincluster.methods import METHODS, inference
+from twincluster.model import load_network
+from twincluster.resolve import data_shape, resolve
+from twincluster.runs import Run
+from twincluster.training import Trainer
 
 
 class Death(Exception):  # noqa: N818  (nothing went wrong)
@@ -61,7 +60,7 @@ def test_a_run_that_dies_goes_on_bit_for_bit_and_predicts(name: str, tmp_path: P
         ("source", "location", "files", "fingerprint", "inputs", "readable", "split")))  # fmt: skip
     whole.save_model(method.online)
     found, wanted = (
-        inference.predict(network, images.pixels, images.usable) for network in (whole.load_network(), method.online)
+        inference.predict(network, images.pixels, images.usable) for network in (load_network(whole), method.online)
     )
     assert torch.equal(found, wanted)
     torch.testing.assert_close(found.sum(1), torch.ones(len(images.usable)))

@@ -9,8 +9,8 @@ import torch
 import reference_peers as slow
 from small_peers import SAMPLES, method_of, small, step, views_of
 from small_runs import make
-from twincluster.backbones import ResNet
-from twincluster.errors import InputError
+from twincluster.core import InputError
+from twincluster.nn import ResNet
 
 WEIGHTS = ("own.invariance_weight=0.7", "own.entropy_weight=0.4", "own.relation_weight=0.3", "own.attention_weight=0.9")
 

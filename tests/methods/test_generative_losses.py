@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 from reference_losses import TOLERANCES, Array, arrays, close, tensor
-from twincluster.methods import generative_losses
+from twincluster.methods.peers import peer_losses as generative_losses
 
 both_dtypes = pytest.mark.parametrize("dtype", TOLERANCES, ids=["float64", "float32"])
 shapes = pytest.mark.parametrize("n,image,d", [(1, (2,), 3), (4, (3, 2, 2), 1), (3, (1, 5, 5), 6)])

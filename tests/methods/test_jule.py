@@ -9,12 +9,12 @@ import torch
 import reference_peers as slow
 from small_peers import KEYS, SAMPLES, N, method_of, small, step, views_of
 from small_runs import images_of, make, pictures, rows, train
-from twincluster import draws
-from twincluster.clusters import agglomerate
-from twincluster.errors import InputError
-from twincluster.evaluate import score
-from twincluster.methods import jule
-from twincluster.methods.jule import OTHERS
+from twincluster.clustering import neighbours as agglomerate
+from twincluster.clustering import score
+from twincluster.core import InputError
+from twincluster.methods.peers import jule
+from twincluster.methods.peers.jule import OTHERS
+from twincluster.nn import draws
 
 GROUPS = [0, 0, 6, 0, 6, 15, 18, 6]  # of SAMPLES
 

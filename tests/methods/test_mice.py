@@ -6,7 +6,7 @@ import torch
 import reference_peers as slow
 from small_peers import N, directions, method_of, step, views_of
 from small_runs import make
-from twincluster.errors import InputError
+from twincluster.core import InputError
 
 
 @pytest.mark.parametrize("filled", [0, 5])

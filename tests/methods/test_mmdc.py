@@ -10,8 +10,8 @@ import torch.nn.functional as F
 import reference_peers as slow
 from small_peers import SAMPLES, N, directions, method_of, small, step, views_of
 from small_runs import make
-from twincluster.errors import InputError
-from twincluster.methods.mmdc import TURNS, exchanged
+from twincluster.core import InputError
+from twincluster.methods.peers.mmdc import TURNS, exchanged
 
 
 @pytest.mark.parametrize("known", [True, False])

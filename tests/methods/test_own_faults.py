@@ -11,11 +11,11 @@ import torch
 
 from command_line import Done, colours_file, command
 from small_runs import make
-from twincluster import own_code
-from twincluster.errors import InputError
+from twincluster.core import InputError
+from twincluster.core import user_code as own_code
 from twincluster.methods import import_method
-from twincluster.methods.checked import RECORDED
-from twincluster.results import Run
+from twincluster.methods.base import RECORDED
+from twincluster.runs import Run
 
 PAGE = Path(__file__).parents[2] / "docs" / "adding-a-method.md"
 (EXAMPLE,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)

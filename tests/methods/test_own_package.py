@@ -9,10 +9,10 @@ import pytest
 
 from command_line import colours_file, command, worked
 from small_runs import pictures
-from twincluster import TwinContrastClustering
-from twincluster.errors import InputError
+from twincluster.core import InputError
+from twincluster.estimator import TwinContrastClustering
 from twincluster.methods import METHODS, find_method
-from twincluster.results import Run
+from twincluster.runs import Run
 
 PAGE = Path(__file__).parents[2] / "docs" / "adding-a-method.md"
 SMALL = ("--clusters", 3, "--device", "cpu", "--set", "train.batch_size=16", "--set", "train.image_size=8")

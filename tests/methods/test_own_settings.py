@@ -8,7 +8,7 @@ import pytest
 
 from small_runs import KINDS, images_of, small_config
 from twincluster.config import Config, Count, CountOrNone, Positive, Share, differences, make_config, own_settings
-from twincluster.errors import InputError
+from twincluster.core import InputError
 from twincluster.methods import METHODS
 
 

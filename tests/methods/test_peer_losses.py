@@ -14,7 +14,7 @@ from torch.autograd import gradcheck
 
 import reference_peers as slow
 from reference_losses import TOLERANCES, Array, arrays, close, softmax, tensor, units
-from twincluster.methods import peer_losses
+from twincluster.methods.peers import peer_losses
 
 both_dtypes = pytest.mark.parametrize("dtype", TOLERANCES, ids=["float64", "float32"])
 

@@ -34,11 +34,10 @@ from reference_tcc import (
     step,
     three_views,
 )
-from twincluster import draws
-from twincluster.methods import METHODS
-from twincluster.methods.base import Batch
-from twincluster.methods.tcc import KEY_GUMBEL, ONLINE_GUMBEL, Tcc
-from twincluster.methods.tcc_ablations import ABLATIONS
+from twincluster.methods import METHODS, Batch, Tcc
+from twincluster.methods.tcc import KEY_GUMBEL, ONLINE_GUMBEL
+from twincluster.methods.tcc_variants import ABLATIONS
+from twincluster.nn import draws
 
 SAME_CLUSTER_TRACK = [
     "tcc-without-l1",

@@ -21,8 +21,8 @@ from reference_tcc import (
     stored,
     three_views,
 )
-from twincluster import losses
-from twincluster.methods.tcc import Reading, Tcc
+from twincluster.methods import Tcc, losses
+from twincluster.methods.tcc import Reading
 
 
 def hard(assignments: list[list[float]]) -> list[list[float]]:

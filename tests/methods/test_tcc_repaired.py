@@ -7,8 +7,8 @@ import numpy as np
 import torch
 
 from reference_tcc import KEYS, SAMPLES, D, K, batches, close, fresh, three_views
-from twincluster.methods.tcc import Tcc
-from twincluster.methods.tcc_repaired import towards_clusters
+from twincluster.methods import Tcc
+from twincluster.methods.tcc_variants import towards_clusters
 
 NAME = "tcc-repaired"
 

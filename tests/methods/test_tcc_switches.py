@@ -21,8 +21,8 @@ from reference_tcc import (
     step,
     three_views,
 )
-from twincluster import draws
 from twincluster.methods.tcc import KEY_ORDER, simplex
+from twincluster.nn import draws
 
 
 @pytest.mark.parametrize("n_clusters,n_features", [(2, 1), (2, 5), (3, 2), (7, 6), (10, 128), (20, 19)])

@@ -17,9 +17,7 @@ from reference_tcc import (
     slow_l2,
     step,
 )
-from twincluster import losses
-from twincluster.methods.base import Batch
-from twincluster.methods.tcc import Tcc
+from twincluster.methods import Batch, Tcc, losses
 
 
 def optimiser_of(method: Tcc) -> torch.optim.Optimizer:

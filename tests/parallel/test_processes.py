@@ -20,13 +20,14 @@ from torch import Tensor
 
 from small_peers import SMALL_OWN, small
 from small_runs import Diary, images_of, pictures, rows, small_config
-from twincluster import TwinContrastClustering, cli, derive
+from twincluster import resolve as derive
+from twincluster.cli import app as cli
 from twincluster.config import make_config
-from twincluster.engine import Trainer
-from twincluster.errors import InputError
-from twincluster.methods.anchored import Anchored
+from twincluster.core import InputError
+from twincluster.estimator import TwinContrastClustering
+from twincluster.methods import Anchored
 from twincluster.parallel import launch
-from twincluster.training import schedule
+from twincluster.training import Trainer, schedule
 
 STEPS = 4
 CASES: dict[str, tuple[str, ...]] = {  # 33 samples are 16 and 17

@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 from several_processes import COUNT, assert_near, end_of, torchrun
 
 from small_runs import pictures
-from twincluster import cli
+from twincluster.cli import app as cli
 from twincluster.parallel import launch
-from twincluster.results import Run
+from twincluster.runs import Run
 from twincluster.training import checkpoint
 
 

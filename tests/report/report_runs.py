@@ -9,15 +9,13 @@ from PIL import Image
 
 from small_runs import SMALL
 from twincluster.config import make_config
-from twincluster.derive import data_shape, resolve
-from twincluster.images.sources import open_source
-from twincluster.images.store import Images
+from twincluster.data import Images, open_source
+from twincluster.fit import describe
 from twincluster.methods import METHODS
-from twincluster.opening import open_for
-from twincluster.pipeline import describe
-from twincluster.report.groups import Groups
-from twincluster.report.material import Material
-from twincluster.results import Assignments, Run
+from twincluster.model import open_for
+from twincluster.pages.report.material import Groups, Material
+from twincluster.resolve import data_shape, resolve
+from twincluster.runs import Assignments, Run
 
 HOSTILE = "<img src=x onerror=window.harmed=1>"
 CLASSES = ("blue</script><script>window.harmed=2</script>", "red & \"quoted\" 'names'", HOSTILE)

@@ -12,20 +12,19 @@ from browsing import PHONE, Browser, faults, watch
 from command_line import worked
 from edited_runs import features
 from small_runs import pictures
-from twincluster.edits import Edits
-from twincluster.evaluate import score
-from twincluster.inputs import Inputs
-from twincluster.report.gather import gather
-from twincluster.report.material import open_material
-from twincluster.report.page import write_report
-from twincluster.results import Run
+from twincluster.clustering import score
+from twincluster.pages import write_report
+from twincluster.pages.report.gather import gather
+from twincluster.pages.report.material import open_material
+from twincluster.run_images import Inputs
+from twincluster.runs import Edits, Run
 
 JUNK = [1, 5]
 
 
 @pytest.fixture(autouse=True)
 def quick_maps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("twincluster.report.layout.FEWEST", 10**6)  # PCA, not t-SNE
+    monkeypatch.setattr("twincluster.clustering.layout.FEWEST", 10**6)  # PCA, not t-SNE
 
 
 @pytest.fixture

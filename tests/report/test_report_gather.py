@@ -8,16 +8,16 @@ import pytest
 from report_runs import CLASSES, HOSTILE, hostile_folder, made_run, material, metrics_row
 
 from small_runs import pictures, rows
-from twincluster import TwinContrastClustering
-from twincluster.errors import InputError
-from twincluster.evaluate import score
-from twincluster.report import problems
-from twincluster.report.curves import curves_of
-from twincluster.report.gather import gather
-from twincluster.report.material import open_material, spread_evenly
-from twincluster.report.page import page_of, write_report
-from twincluster.report.typical import centres, per_card, representatives
-from twincluster.results import Run
+from twincluster.clustering import score
+from twincluster.core import InputError
+from twincluster.estimator import TwinContrastClustering
+from twincluster.pages import write_report
+from twincluster.pages.report import problems
+from twincluster.pages.report.gather import curves_of, gather
+from twincluster.pages.report.material import open_material, spread_evenly
+from twincluster.pages.report.page import page_of
+from twincluster.pages.report.problems import centres, per_card, representatives
+from twincluster.runs import Run
 
 SHORT = {"train": {"epochs": 1, "backbone": "small", "image_size": 8}}
 
@@ -190,8 +190,8 @@ def test_labels_that_fit_nothing_are_refused(run: Run, tmp_path: Path) -> None:
 
 
 def test_features_are_looked_at_evenly(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("twincluster.report.material.FEWEST_FEATURES", 8)
-    monkeypatch.setattr("twincluster.report.material.CPU_FEATURES", 8)
+    monkeypatch.setattr("twincluster.pages.report.material.FEWEST_FEATURES", 8)
+    monkeypatch.setattr("twincluster.pages.report.material.CPU_FEATURES", 8)
     some = open_material(run, device="cpu")
     assert some.rows.tolist() == spread_evenly(np.arange(40), 8).tolist() == [0, 6, 11, 17, 22, 28, 33, 39]
     assert gather(some).data["map"]["note"] == "8 of 40 images, evenly chosen"

@@ -11,12 +11,11 @@ from report_runs import made_run
 
 from command_line import command, worked
 from small_runs import pictures
-from twincluster import TwinContrastClustering
-from twincluster.images.sources import open_source
-from twincluster.known import stamps_of, write_stamps
-from twincluster.report.gather import Gathered, gather
-from twincluster.report.material import open_material
-from twincluster.results import Run
+from twincluster.data import open_source
+from twincluster.estimator import TwinContrastClustering
+from twincluster.pages.report.gather import Gathered, gather
+from twincluster.pages.report.material import open_material
+from twincluster.runs import Run, stamps_of, write_stamps
 
 
 def saved(folder: Path, count: int, value: int) -> Path:
@@ -29,7 +28,7 @@ def saved(folder: Path, count: int, value: int) -> Path:
 
 @pytest.fixture(autouse=True)
 def quick_maps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("twincluster.report.layout.FEWEST", 10**6)  # PCA, not t-SNE
+    monkeypatch.setattr("twincluster.clustering.layout.FEWEST", 10**6)  # PCA, not t-SNE
 
 
 @pytest.fixture
@@ -87,7 +86,7 @@ def test_a_map_of_some_says_from_which_they_were_chosen(
 ) -> None:
     later = saved(tmp_path / "later", 12, 200)
     worked("update", run.folder, later)
-    monkeypatch.setattr("twincluster.report.gather.POINTS", 6)
+    monkeypatch.setattr("twincluster.pages.report.gather.POINTS", 6)
     found = gather(open_material(run)).data
     assert found["map"]["note"] == "6 of 24 images, evenly chosen"
     paths = [found["images"]["path"][image] for image in found["map"]["image"]]

@@ -9,8 +9,8 @@ import pytest
 from report_runs import HOSTILE, hostile_folder, made_run
 
 from browsing import PHONE, Browser, Page, Watched, faults, watch
-from twincluster import provenance
-from twincluster.report.page import write_report
+from twincluster.pages import write_report
+from twincluster.runs import provenance
 
 
 @pytest.fixture(scope="module")

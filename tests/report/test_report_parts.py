@@ -13,13 +13,13 @@ from PIL import Image
 from report_runs import made_run
 from sklearn.decomposition import PCA
 
+from benchmarks.report import find_browser, write_run
 from command_line import TINY, colours_file, command, worked
 from small_runs import pictures
-from twincluster.bench.report import find_browser, write_run
-from twincluster.images.sources import open_source
-from twincluster.report import layout
-from twincluster.report.page import write_report
-from twincluster.report.thumbnails import SHEET, make_sheets, tile
+from twincluster.clustering import layout
+from twincluster.data import open_source
+from twincluster.pages import write_report
+from twincluster.pages.report.thumbnails import SHEET, make_sheets, tile
 
 
 def test_pca_is_that_of_scikit_learn_up_to_sign() -> None:
@@ -84,8 +84,8 @@ def test_small_pictures_keep_their_pixels() -> None:
 
 
 def test_a_run_of_60000_images_stays_under_15_megabytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("twincluster.report.material.CPU_FEATURES", 4000)  # the size does not depend on it,
-    monkeypatch.setattr("twincluster.report.layout.FEWEST", 10**9)  # nor on whether the map is t-SNE
+    monkeypatch.setattr("twincluster.pages.report.material.CPU_FEATURES", 4000)  # the size does not depend on it,
+    monkeypatch.setattr("twincluster.clustering.layout.FEWEST", 10**9)  # nor on whether the map is t-SNE
     path, _, gathered = write_report(write_run(tmp_path / "noise", 60_000, 1000, 16))
     assert path.stat().st_size < 15e6
     assert gathered.data["run"]["inputs"] == 60_000
@@ -150,7 +150,7 @@ def test_a_report_that_fails_costs_a_line_and_not_the_run(tmp_path: Path, monkey
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("no such\nluck")
 
-    monkeypatch.setattr("twincluster.report.page.write_report", fail)
+    monkeypatch.setattr("twincluster.pages.report.page.write_report", fail)
     done = worked("fit", colours_file(tmp_path), "--clusters", 3, "--out", tmp_path / "run", *TINY)
     (line,) = [line for line in done.err.splitlines() if "report" in line]
     assert "no such luck" in line
@@ -166,8 +166,8 @@ def test_pretrained_features_come_from_the_cache_and_pictures_from_the_store(
         "fit", photo_folder, "--clusters", 3, "--backbone", "pretrained@64", "--epochs", 1, "--device", "cpu", "--out",
         tmp_path / "run", "--labels", "folders",
     )  # fmt: skip
-    from twincluster.report.material import open_material
-    from twincluster.results import Run
+    from twincluster.pages.report.material import open_material
+    from twincluster.runs import Run
 
     some = open_material(Run.open(tmp_path / "run"), "folders")
     assert some.pictures is not None

@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 from report_runs import made_run
 
+from benchmarks.report import find_browser
 from browsing import REQUIRED
-from twincluster.bench.report import find_browser
-from twincluster.report.page import write_report
+from twincluster.pages import write_report
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "screenshots.py"
 

@@ -6,16 +6,13 @@ import numpy as np
 import pytest
 
 from command_line import command, worked
-from twincluster.clusters.classic import CLASSICS
-from twincluster.derive import check_method
+from twincluster.cli.reproduce import CONTENTS, SETS
+from twincluster.clustering import CLASSICS
+from twincluster.config import load_recipe, recipe_names
 from twincluster.methods import METHODS
-from twincluster.recipe import load_recipe, recipe_names
-from twincluster.reproduce.command import CONTENTS, SETS
-from twincluster.reproduce.items import ITEMS
-from twincluster.reproduce.published import P_VALUES, published
-from twincluster.reproduce.significance import p_value
-from twincluster.reproduce.trainings import Asked
-from twincluster.reproduce.writing import short
+from twincluster.paper import ITEMS, Asked
+from twincluster.paper.tables import P_VALUES, p_value, published, short
+from twincluster.resolve import check_method
 
 UNKNOWN = {"ddc", "dhog"}  # docs/peers.md says why
 

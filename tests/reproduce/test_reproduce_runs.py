@@ -16,20 +16,17 @@ import pytest
 from PIL import Image, ImageColor
 
 from command_line import command, worked
-from twincluster import provenance
 from twincluster.cli import main
-from twincluster.config import differences, make_config
-from twincluster.derive import resolve
-from twincluster.evaluate import score
-from twincluster.images.sources import open_source
-from twincluster.images.store import open_images
-from twincluster.recipe import load_recipe
-from twincluster.report.figures import HUES
-from twincluster.reproduce import running
-from twincluster.reproduce.figures import sweep
-from twincluster.reproduce.moons import COLOURS, draw_moons
-from twincluster.reproduce.trainings import Asked, by_own_paper, by_paper
-from twincluster.results import Run
+from twincluster.clustering import score
+from twincluster.config import differences, load_recipe, make_config
+from twincluster.data import open_images, open_source
+from twincluster.pages import HUES
+from twincluster.paper import Asked
+from twincluster.paper import trainings as running
+from twincluster.paper.figures import COLOURS, draw_moons, sweep
+from twincluster.paper.trainings import by_own_paper, by_paper
+from twincluster.resolve import resolve
+from twincluster.runs import Run, provenance
 
 FEW = ("--data", "cifar10", "--epochs", 2, "--set", "train.backbone=small", "--set", "train.batch_size=16")
 
@@ -206,7 +203,12 @@ def test_two_moons(tmp_path: Path) -> None:
 def typed(*words: str) -> list[str]:
     """A command that takes interrupts even where this process was told to ignore them."""
     taking = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    return [sys.executable, "-c", f"{taking}; import sys; from twincluster.cli import main; sys.exit(main())", *words]
+    return [
+        sys.executable,
+        "-c",
+        f"{taking}; import sys; from twincluster.cli.app import main; sys.exit(main())",
+        *words,
+    ]
 
 
 def ended(command: Sequence[str], folder: Path, send: Callable[[int, int], None], number: int) -> tuple[int, str]:

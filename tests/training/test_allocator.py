@@ -10,7 +10,7 @@ import pytest
 
 from command_line import TINY, colours, worked
 from small_encoders import own_weights
-from twincluster.features import encode
+from twincluster.nn import encode
 
 # pages that the system had to give while as much memory was taken and freed again and again as a small step takes
 FAULTS = """
@@ -35,8 +35,8 @@ def test_memory_is_taken_from_the_system_once() -> None:
 
 def test_an_encoder_finds_it_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr("twincluster.pipeline.keep_freed", lambda: asked.append("kept"))
-    monkeypatch.setattr("twincluster.opening.encode", lambda *given: asked.append("encoded") or encode(*given))
+    monkeypatch.setattr("twincluster.fit.keep_freed", lambda: asked.append("kept"))
+    monkeypatch.setattr("twincluster.model.encode", lambda *given: asked.append("encoded") or encode(*given))
     np.save(tmp_path / "images.npy", colours()[0])
     encoder = ("--backbone", f"small:{own_weights(tmp_path)}", "--set", "train.batch_size=16")
     worked("fit", tmp_path / "images.npy", "-k", 3, "--out", tmp_path / "run", "--epochs", 1, *encoder)
@@ -48,7 +48,7 @@ def test_an_encoder_finds_it_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_training_on_a_cpu_asks_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
-    monkeypatch.setattr("twincluster.pipeline.keep_freed", lambda: asked.append(True))
+    monkeypatch.setattr("twincluster.fit.keep_freed", lambda: asked.append(True))
     np.save(tmp_path / "images.npy", colours()[0])
     worked("fit", tmp_path / "images.npy", "--clusters", 3, "--out", tmp_path / "run", *TINY)
     assert asked == [True]

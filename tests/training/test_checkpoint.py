@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 import twincluster
-from twincluster.errors import InputError
+from twincluster.core import InputError
 from twincluster.training import checkpoint
 
 PROGRESS = {"epoch": 3, "step_in_epoch": 7, "step": 43, "seconds": 12.75}

@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from twincluster.clustering import health
 from twincluster.config import make_config
-from twincluster.errors import InputError
-from twincluster.evaluate import health
-from twincluster.methods.base import Outcome
-from twincluster.training.record import Record, health_of, refuse_divergence
+from twincluster.core import InputError
+from twincluster.methods import Outcome
+from twincluster.training import health_of
+from twincluster.training.metrics import Record, refuse_divergence
 
 N, K, STEPS = 6, 4, 5
 

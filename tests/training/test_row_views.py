@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from small_runs import images_of, make, pictures, rows, small_config, train
-from twincluster import TwinContrastClustering, draws
-from twincluster.engine import Trainer
-from twincluster.results import Run
-from twincluster.training import row_views
+from twincluster.estimator import TwinContrastClustering
+from twincluster.nn import draws
+from twincluster.runs import Run
+from twincluster.training import Trainer, row_views
 from twincluster.training.row_views import feed_and_shown
 
 

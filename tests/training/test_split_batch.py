@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from small_runs import Diary, assert_equal_state, images_of, make, pictures, rows, small_config, train
-from twincluster.backbones import BACKBONES, build_backbone
-from twincluster.engine import Reporter, Trainer
-from twincluster.errors import InputError
-from twincluster.methods.base import Network
-from twincluster.parallel.batch_norm import BatchNorm1d, BatchNorm2d, in_parts
-from twincluster.training.rehearsal import rehearsed, within_memory
+from twincluster.core import InputError
+from twincluster.methods import Network
+from twincluster.nn import BACKBONES, BatchNorm2d, build_backbone, in_parts
+from twincluster.nn.batch_norm import BatchNorm1d
+from twincluster.training import Reporter, Trainer
+from twincluster.training.cuda_graph import rehearsed, within_memory
 
 PARTS = (2, 3, 5, 16)  # of 10 rows: even, uneven, one row with a batch-norm to itself, more than there are
 

@@ -8,7 +8,7 @@ import torch
 
 from pretend_cuda import pretend_cuda
 from small_runs import make
-from twincluster.training.threads import FEW, one_thread
+from twincluster.core import FEW, one_thread
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +30,7 @@ def test_as_many_as_before_come_back() -> None:
 
 @pytest.mark.parametrize(("kind", "few", "expected"), [("rows", FEW, 1), ("rows", 1, 2), ("images", FEW, 2)])
 def test_a_run_on_few_numbers_takes_one(kind: str, few: int, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("twincluster.engine.FEW", few)
+    monkeypatch.setattr("twincluster.training.trainer.FEW", few)
     trainer, seen = make(kind, "train.epochs=1"), []
     step, finish = trainer.step, trainer.method.finish
     monkeypatch.setattr(trainer, "step", lambda: (seen.append(torch.get_num_threads()), step()))

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from twincluster.errors import InputError
-from twincluster.updates.drift import FEWEST, FILE, TAIL, Drift, Reference, _verdict
+from twincluster.core import InputError
+from twincluster.runs import FEWEST, Drift, Reference
+from twincluster.runs.drift import REFERENCE_FILE as FILE
+from twincluster.runs.drift import TAIL, _verdict
 
 
 def cloud(n: int, seed: int, spread: float = 0.2) -> tuple[torch.Tensor, torch.Tensor]:

@@ -13,10 +13,10 @@ from update_runs import counts, pictures, rows_of, updated
 
 import twincluster
 from command_line import TINY, colours, worked
-from twincluster.images.sources import open_source
-from twincluster.inputs import Inputs
-from twincluster.results import Assignments, Run
-from twincluster.updates.update import update
+from twincluster.data import open_source
+from twincluster.run_images import Inputs
+from twincluster.runs import Assignments, Run
+from twincluster.update import update
 
 
 def test_new_images_get_the_rows_that_predict_gives_them(place: Path) -> None:

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from update_runs import counts, pictures, rows_of, updated
 
 from command_line import TINY, colours, command, worked
-from twincluster import TwinContrastClustering
-from twincluster.backbones import build_backbone
-from twincluster.images.sources import open_source
-from twincluster.results import Run
-from twincluster.updates.update import update
+from twincluster.data import open_source
+from twincluster.estimator import TwinContrastClustering
+from twincluster.nn import build_backbone
+from twincluster.runs import Run
+from twincluster.update import update
 
 # -- drift -------------------------------------------------------------------------------------------------------------
 

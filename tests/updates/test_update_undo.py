@@ -10,8 +10,7 @@ from PIL import Image
 from update_runs import counts, pictures, rows_of, updated
 
 from command_line import TINY, command, worked
-from twincluster.edits import Edits
-from twincluster.results import Run
+from twincluster.runs import Edits, Run
 
 FILES = ("assignments.csv", "stamps.csv", "updates.jsonl")
 

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from command_line import colours, worked
-from twincluster.results import Run
+from twincluster.runs import Run
 
 KINDS = ("red", "green", "blue")
 

@@ -17,9 +17,7 @@ from typing import TextIO
 
 from cyclopts import CycloptsError, MissingArgumentError, UnknownCommandError, UnusedCliTokensError
 
-from twincluster import own_code
-from twincluster.errors import InputError, ProcessEnded, closest
-from twincluster.interrupts import Terminated, called, explained, terminable
+from twincluster.core import InputError, ProcessEnded, Terminated, called, closest, explained, terminable, user_code
 from twincluster.parallel import launch
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -60,7 +58,7 @@ def _status_of(command: Callable[[], object]) -> int:
         if fixable := _fixable(error):
             return _say(fixable, 2)
         traceback.print_exc()  # by each of several processes that has one
-        return _say(own_code.blame(error) or OURS, 1)
+        return _say(user_code.blame(error) or OURS, 1)
     return 0
 
 

@@ -14,12 +14,8 @@ import tokenize
 from dataclasses import fields, is_dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from twincluster.config import Config
-from twincluster.methods import find_method, import_method
-from twincluster.methods.anchored import Anchored
-from twincluster.methods.base import Method, NoSettings
-from twincluster.methods.tcc import Tcc
-from twincluster.recipe import as_toml
+from twincluster.config import Config, as_toml
+from twincluster.methods import Anchored, Method, NoSettings, Tcc, find_method, import_method
 
 GROUPS: dict[str, type[Method]] = {"tcc": Tcc, "anchored": Anchored}  # of Config, known to these methods alone
 COMMON = ("train", "optimiser", "augment")

@@ -1,14 +1,21 @@
 """How the help of a command looks: two columns of plain text, filled to the width of the terminal, and no boxes.
 
 It stands in for cyclopts' own formatter, which keeps the line ends of the docstrings and so looks ragged.
+
+Whole numbers as options of a command: exact, within bounds, and refused with a line that says what is expected.
 """
 
 from __future__ import annotations
 
+import math
+import re
 import textwrap
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated, Any
 
-from cyclopts import Group
+from cyclopts import Group, Parameter, Token
+
+from twincluster.config import LARGEST_SEED
 
 WIDEST = 100  # columns of a page that reads well, however wide the terminal
 NAMES = 24  # columns for names; a longer one has a line of its own
@@ -106,3 +113,21 @@ def _text(content: str, style: str = "") -> Any:
     from rich.text import Text
 
     return Text(content, style)
+
+
+def whole(least: int, most: float = math.inf) -> Parameter:
+    """What makes an option of type int take these numbers alone. Cyclopts itself would round 1.5."""
+    wanted = f"of at least {least}" if most == math.inf else f"from {least} to {most}"
+
+    def read(_: type, tokens: Sequence[Token]) -> int:
+        said = tokens[0].value
+        if not re.fullmatch(r"[+-]?\d+", said) or not least <= int(said) <= most:
+            raise ValueError(f"expected a whole number {wanted}, not {said or 'nothing'}")
+        return int(said)
+
+    return Parameter(converter=read)
+
+
+Count = Annotated[int, whole(1)]
+CountOrNone = Annotated[int, whole(0)]
+Seed = Annotated[int, whole(0, LARGEST_SEED)]

@@ -6,9 +6,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from twincluster.errors import InputError
-from twincluster.options import configure
-from twincluster.recipe import load_recipe, recipe_names, recipe_text
+from twincluster.config import configure, load_recipe, recipe_names, recipe_text
+from twincluster.core import InputError
 
 
 def recipes(name: str | None = None, /, *, toml: Annotated[bool, Parameter(negative=())] = False) -> None:

@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from twincluster.disk import check_writable
-from twincluster.errors import InputError
+from twincluster.core import InputError, check_writable
 
 
 def predict(
@@ -39,17 +38,17 @@ def predict(
     data_root
         Where named data sets are kept; $TWINCLUSTER_DATA when left out.
     """
-    from twincluster import pipeline
-    from twincluster.images.sources import location_of, open_source
-    from twincluster.progress import Progress
-    from twincluster.results import Run, check_table
+    from twincluster import fit
+    from twincluster.data import location_of, open_source
+    from twincluster.runs import Run, check_table
+    from twincluster.training import Progress
 
     check_table(out)
     if out.is_file() and os.path.exists(source) and out.samefile(source):
         raise InputError(f"{out} is SOURCE itself, which would be lost: choose another name for --out")
     opened, listing = Run.open(run), open_source(source, labels="none", root=data_root, at_least=1)
     with Progress() as progress:
-        assignments = pipeline.predict(
+        assignments = fit.predict(
             opened, listing, device, progress.decoding, progress.encoding, location=location_of(source)
         )
     assignments.write(out)
@@ -97,13 +96,13 @@ def update(
         return
     if source is None:
         raise InputError("twincluster update needs SOURCE; see twincluster update --help")
-    from twincluster.images.sources import location_of, open_source
+    from twincluster.data import location_of, open_source
 
     listing = open_source(source, labels="none", root=data_root, at_least=1)  # before torch: a mistake is told at once
 
-    from twincluster.progress import Progress
-    from twincluster.results import Run
-    from twincluster.updates.update import update as update_run
+    from twincluster.runs import Run
+    from twincluster.training import Progress
+    from twincluster.update import update as update_run
 
     opened = Run.open(run)
     with Progress() as progress:
@@ -117,8 +116,8 @@ def update(
 def _undo(run: Path, source: str | None, json: bool) -> None:
     if source is not None:
         raise InputError("--undo takes the last update back, whatever its source was: leave SOURCE out")
-    from twincluster.results import Run
-    from twincluster.updates.undo import undo_update
+    from twincluster.runs import Run
+    from twincluster.update import undo_update
 
     done = undo_update(Run.open(run))
     print(done.to_json() if json else done.to_text())
@@ -149,8 +148,8 @@ def evaluate(
         Print JSON instead of a table.
     """
     from twincluster.findings import findings_of
-    from twincluster.progress import Progress
-    from twincluster.results import Run
+    from twincluster.runs import Run
+    from twincluster.training import Progress
 
     with Progress() as progress:
         findings = findings_of(Run.open(run), labels, data_root, progress.decoding)

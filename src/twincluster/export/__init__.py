@@ -1,4 +1,5 @@
-"""Taking the result of a run along: tables, folders of images, the network for other programs, a model to share.
+"""The result of a run for use elsewhere: tables, folders, ONNX, a model to share."""
 
-One file for each kind; all but the networks show the clusters as a person has corrected them.
-"""
+from twincluster.core import attach_stub
+
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

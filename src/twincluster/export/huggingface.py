@@ -13,19 +13,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from twincluster import provenance
-from twincluster.disk import check_writable, is_taken, strict_json, write_atomically
-from twincluster.edits import FILE as EDITS
-from twincluster.edits import Edits
-from twincluster.edits.corrected import JUNK_STATUS
-from twincluster.edits.replay import State
-from twincluster.errors import InputError
-from twincluster.evaluate import Scores, score
-from twincluster.findings import trained_on, truth_of
-from twincluster.images.folders import printable
-from twincluster.inputs import Inputs
-from twincluster.pipeline import rows_to_score
-from twincluster.results import Assignments, Run
+from twincluster.clustering import Scores, score
+from twincluster.core import InputError, check_writable, is_taken, strict_json, write_atomically
+from twincluster.data import printable
+from twincluster.findings import truth_of
+from twincluster.fit import rows_to_score
+from twincluster.run_images import Inputs, trained_on
+from twincluster.runs import EDITS_FILE as EDITS
+from twincluster.runs import JUNK_STATUS, Assignments, Edits, Run, State, provenance
 
 MOST_ROWS = 200  # of the table of clusters in a card
 USE = """## Use it

@@ -15,9 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from twincluster.disk import write_atomically
-from twincluster.errors import InputError
-from twincluster.images.folders import printable
+from twincluster.core import InputError, write_atomically
+from twincluster.data import printable
 
 JOURNAL = "twincluster-moves.json"
 Pair = tuple[Path, Path]  # from, to

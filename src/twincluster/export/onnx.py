@@ -1,14 +1,20 @@
 """The network of a run as one ONNX file that takes images as they are: preprocessing, encoder and clusters inside.
 
 Edits are not inside: the outputs are the model's. Shapes: N batch, H and W of the images, K clusters, D features.
+
+Images of any size as a network sees them, in operations that a graph of fixed form can hold.
+
+Resizing is multiplication by matrices, which are computed from the size of the images: the Resize of ONNX is not bound
+to weigh pixels as torch and Pillow do. Shapes: N batch, H and W of the images, S side, T stored side.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import logging
+import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,13 +23,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from twincluster.disk import check_writable, unfinished
-from twincluster.edits import Edits
-from twincluster.errors import InputError
-from twincluster.export.seeing import Seeing, SeeingArrays
-from twincluster.methods.base import Network
-from twincluster.opening import encoder_of, full_side, later_side
-from twincluster.results import Run
+from twincluster.core import InputError, check_writable, unfinished
+from twincluster.data import Frame
+from twincluster.methods import Network
+from twincluster.model import encoder_of, full_side, later_side, load_network
+from twincluster.runs import Edits, Run
 
 OPSET = 18
 INSTALL = "ONNX needs packages: pip install 'twincluster[onnx]'"
@@ -62,7 +66,7 @@ def write_onnx(run: Run, out: Path) -> str:
 def exported(run: Run) -> tuple[nn.Module, Tensor, str]:
     """What goes into the file, an example of its input, and what that is called."""
     config, shape, data = run.read_config()
-    network = run.load_network("cpu")
+    network = load_network(run, "cpu")
     inner: nn.Module = nn.Identity()
     if encoder := encoder_of(run.folder, config, data):
         seeing, inner = partial(Seeing, encoder.side, encoder.mean, encoder.std), encoder.network
@@ -119,3 +123,137 @@ def _quiet() -> Iterator[None]:
         finally:
             for logger, level in zip(loggers, levels, strict=True):
                 logger.setLevel(level)
+
+
+Kernel = Callable[[Tensor], Tensor]
+
+
+class Seeing(nn.Module):
+    """uint8 (N,H,W,3) to (N,3,S,S): the middle square, or all of an image between bars, standardised.
+
+    Without `stored` it is what becomes of arrays. With it, it is what becomes of files: decode.py first makes them T
+    pixels a side, by Lanczos and in whole steps of 255.
+    """
+
+    mean: Tensor
+    std: Tensor
+    last: Tensor | None  # (S,T)
+
+    def __init__(
+        self, side: int, mean: tuple[float, ...], std: tuple[float, ...], frame: Frame, stored: int = 0
+    ) -> None:
+        super().__init__()
+        self.side, self.frame, self.stored = side, frame, stored
+        self.register_buffer("mean", torch.tensor(mean).view(3, 1, 1))
+        self.register_buffer("std", torch.tensor(std).view(3, 1, 1))
+        again = stored not in (0, side)
+        self.register_buffer("last", _weights(torch.arange(stored), stored, side, _triangle) if again else None)
+
+    def forward(self, images: Tensor) -> Tensor:
+        rows, columns = torch.arange(images.shape[1]), torch.arange(images.shape[2])
+        height, width = torch.ones_like(rows).sum(), torch.ones_like(columns).sum()  # tensors: one graph for all sizes
+        planes = images.permute(0, 3, 1, 2).float()  # 0 to 255
+        if self.frame == "crop":
+            seen = self._cropped(planes, rows, columns, torch.minimum(height, width))
+        elif self.stored:
+            seen = self._boxed(planes, rows, columns, torch.maximum(height, width))
+        else:
+            seen = self._barred(planes, rows, columns, torch.maximum(height, width))
+        if self.last is not None:
+            seen = self.last @ seen @ self.last.T
+        return (seen / 255 - self.mean) / self.std
+
+    def _cropped(self, planes: Tensor, rows: Tensor, columns: Tensor, edge: Tensor) -> Tensor:
+        """The middle square, `edge` pixels a side."""
+        side, kernel = (self.stored, _lanczos) if self.stored else (self.side, _triangle)
+        down, across = (
+            _weights(places - (torch.ones_like(places).sum() - edge) // 2, edge, side, kernel)
+            for places in (rows, columns)
+        )
+        return self._whole(down @ self._whole(planes @ across.T))
+
+    def _barred(self, planes: Tensor, rows: Tensor, columns: Tensor, edge: Tensor) -> Tensor:
+        """Bars first, then the size: what becomes of arrays. What is missing from a sum of weights is bar."""
+        border = torch.cat([planes[:, :, 0], planes[:, :, -1], planes[..., 0], planes[..., -1]], 2)  # (N,3,2H+2W)
+        bar = border.mean(2).round()[:, :, None, None]
+        weights = []
+        for along, other in ((rows, columns), (columns, rows)):
+            length = torch.ones_like(along).sum()
+            beyond = torch.where(other >= length, other, -1)  # places of the square that this edge does not reach
+            every = torch.cat([along, beyond])
+            weights.append(_weights(along + (edge - length) // 2, edge, self.side, _triangle, every))
+        down, across = weights
+        seen = planes @ across.T + (1 - across.sum(1)) * bar
+        return down @ seen + (1 - down.sum(1))[:, None] * bar
+
+    def _boxed(self, planes: Tensor, rows: Tensor, columns: Tensor, edge: Tensor) -> Tensor:
+        """The size first, then bars: what becomes of files."""
+        (down, tall, ends), (across, wide, sides) = (self._box(places, edge) for places in (rows, columns))
+        seen = self._whole(down @ self._whole(planes @ across.T))  # (N,3,T,T), black where bars will be
+        border = ends[:, None] * wide + tall[:, None] * sides  # (T,T) how often each pixel lies on an edge
+        bar = ((seen * border).sum((2, 3), keepdim=True) / border.sum()).round()
+        inside = tall[:, None] * wide
+        return seen * inside + bar * (1 - inside)
+
+    def _box(self, places: Tensor, edge: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Weights (T,length), which outputs are picture (T,), and how often one is the picture's first or last (T,)."""
+        length, outputs = torch.ones_like(places).sum(), torch.arange(self.stored)
+        size = (self.stored * length / edge).round().clamp(min=1)
+        first = torch.div(self.stored - size, 2, rounding_mode="floor")
+        inside = ((outputs >= first) & (outputs < first + size)).float()
+        ends = (outputs == first).float() + (outputs == first + size - 1).float()
+        weights = _weights(places, length, size, _lanczos, outputs=outputs - first)
+        return weights * inside[:, None], inside, ends
+
+    def _whole(self, pixels: Tensor) -> Tensor:
+        return pixels.round().clamp(0, 255) if self.stored else pixels
+
+
+class SeeingArrays(nn.Module):
+    """The same for a run that made its arrays smaller: what is much larger becomes T pixels a side first."""
+
+    def __init__(self, plain: Seeing, kept: Seeing) -> None:
+        super().__init__()
+        self.plain, self.kept, self.side = plain, kept, plain.side
+
+    def forward(self, images: Tensor) -> Tensor:
+        height, width = (torch.ones_like(torch.arange(length)).sum() for length in images.shape[1:3])
+        edge = torch.minimum(height, width) if self.plain.frame == "crop" else torch.maximum(height, width)
+        return torch.where(3 * edge > 4 * self.kept.stored, self.kept(images), self.plain(images))
+
+
+def _weights(
+    places: Tensor,
+    edge: Tensor | int,
+    side: Tensor | int,
+    kernel: Kernel,
+    every: Tensor | None = None,
+    outputs: Tensor | None = None,
+) -> Tensor:
+    """(S,length) what pixels at some places of an edge weigh in each of `side` outputs, or in those that are given.
+
+    `every` holds all places of the edge, where `places` does not.
+    """
+    scale = torch.as_tensor(edge) / side
+    outputs = torch.arange(int(side)) if outputs is None else outputs
+    centres = ((outputs + 0.5) * scale - 0.5)[:, None]
+
+    def of(there: Tensor) -> Tensor:
+        inside = (there >= 0) & (there < edge)
+        return kernel((there - centres) / scale.clamp(min=1)) * inside  # wider where it shrinks: antialiased
+
+    total = of(places if every is None else every).sum(1, keepdim=True)
+    return of(places) / torch.where(total == 0, 1, total)  # outputs far outside see nothing
+
+
+def _triangle(distance: Tensor) -> Tensor:
+    """Bilinear."""
+    return (1 - distance.abs()).clamp(min=0)
+
+
+def _lanczos(distance: Tensor) -> Tensor:
+    """Three waves of a sinc, as Pillow has it."""
+    near = distance.abs() < 1e-6
+    turn = math.pi * torch.where(near, 1.0, distance)
+    wave = torch.sin(turn) * torch.sin(turn / 3) * 3 / (turn * turn)
+    return torch.where(near, 1.0, wave) * (distance.abs() < 3)

@@ -12,11 +12,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from twincluster.disk import unfinished
-from twincluster.errors import InputError
-from twincluster.images.inputs import Member
-from twincluster.inputs import Inputs
-from twincluster.results import check_table
+from twincluster.core import InputError, unfinished
+from twincluster.data import Member
+from twincluster.run_images import Inputs
+from twincluster.runs import check_table
 
 FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # what a cell begins with that a spreadsheet computes
 MOST_TSNE = 10_000  # images that t-SNE lays out within minutes on two cores
@@ -43,7 +42,7 @@ def write_parquet(inputs: Inputs, out: Path, place: Map = "auto") -> str:
     import pyarrow as pa
     from pyarrow import parquet
 
-    from twincluster.report.layout import lay_out
+    from twincluster.clustering import lay_out
 
     assignments, state, _ = inputs.edited()
     features, rows = inputs.features()

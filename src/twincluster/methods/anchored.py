@@ -18,14 +18,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from twincluster import losses
-from twincluster.clusters import assign, sizes
-from twincluster.clusters.choose import FEWEST_DIRECTIONS, choose_clusters
-from twincluster.clusters.regroup import GROUPS, regroup, score
-from twincluster.config import Config
-from twincluster.memory import Queue, ema_update, momentum_copy
-from twincluster.methods.base import Batch, DataShape, Method, Network, Outcome
+from twincluster.clustering import FEWEST_DIRECTIONS, GROUPS, choose_clusters, kmeans, regroup, sizes, worth
+from twincluster.config import Config, DataShape
+from twincluster.methods import losses
+from twincluster.methods.base import Batch, Method, Network, Outcome
 from twincluster.methods.heads import FINAL_STARTS, FINAL_STARTS_MANY, mlp
+from twincluster.nn import Queue, ema_update, momentum_copy
 
 STARTS, STARTS_MANY = 3, 1  # of k-means after an epoch; the second above assign.FEW_CLUSTERS, where each takes long
 ROWS_PER_DIRECTION = 32  # for the choice of a number of clusters, where each of two halves has half of them
@@ -188,7 +186,7 @@ class Anchored(Method):
         old = self.labels.clone()
         self.prototypes.copy_(F.normalize(self.sums, dim=1))  # clusters keep their numbers when found anew
         self.sums.zero_()
-        n_init = 0 if self.commit_weight > 0 else STARTS if self.n_clusters <= assign.FEW_CLUSTERS else STARTS_MANY
+        n_init = 0 if self.commit_weight > 0 else STARTS if self.n_clusters <= kmeans.FEW_CLUSTERS else STARTS_MANY
         groups = (GROUPS[epoch % len(GROUPS)],)  # one size at a time: an epoch later it is another's turn
         strain = self.anchor(self.bank, seed=self.seed + epoch, warm=epoch > 0, n_init=n_init, groups=groups)
         empty = float((torch.bincount(self.labels, minlength=self.n_clusters) == 0).sum())
@@ -200,14 +198,14 @@ class Anchored(Method):
         K-means starts from scratch and, if `warm`, from the clusters there are: the end that is best once sizes count
         wins, and from there groups move, so many for each cluster. Returns the strain of the prior on sizes.
         """
-        whitening, balance = assign.whiten(features, self.settings.shrinkage), self.settings.balance
+        whitening, balance = kmeans.whiten(features, self.settings.shrinkage), self.settings.balance
         rows = whitening.rows(features)
-        unit = assign.unit_rows(rows)
+        unit = kmeans.unit_rows(rows)
         ends = [sizes.weigh_sizes(rows, found, balance, unit) for found in self.cluster(unit, seed, warm, n_init)]
-        sized = max(ends, key=lambda end: score(rows, end)) if len(ends) > 1 else ends[0]  # those there are win a tie
+        sized = max(ends, key=lambda end: worth(rows, end)) if len(ends) > 1 else ends[0]  # those there are win a tie
         for per_cluster in groups:
             sized = regroup(unit, rows, sized, balance, per_cluster=per_cluster, seed=seed)
-        order = assign.match_labels(self.labels, sized.labels, self.n_clusters)
+        order = kmeans.match_labels(self.labels, sized.labels, self.n_clusters)
         centres, shift = torch.empty_like(sized.centres), torch.empty_like(sized.shift)
         centres[order], shift[order] = sized.centres, sized.shift
         weight = centres @ whitening.matrix.T  # (K,F): the centres seen from the features before whitening
@@ -216,28 +214,28 @@ class Anchored(Method):
         self.online.head.weight.copy_(scale * weight)
         self.online.head.bias.copy_(scale * (shift - weight @ whitening.mean))
         self.labels.copy_(label)
-        self.sure.copy_(assign.surest(gap, label, self.settings.commit_share))
+        self.sure.copy_(kmeans.surest(gap, label, self.settings.commit_share))
         return sized.strain
 
     def look(self, features: Tensor, mean: Tensor, weight: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
         """By how much each sample prefers its best cluster, and which that is, (n_samples,); few samples at a time."""
         gap, label = [], []
-        for part in torch.split(features, max(1, assign.CELLS // self.n_clusters)):
+        for part in torch.split(features, max(1, kmeans.CELLS // self.n_clusters)):
             logits = (part - mean) @ weight.T + shift
             gap.append(sizes.gaps(logits))
             label.append(logits.argmax(1))
         return torch.cat(gap), torch.cat(label)
 
-    def cluster(self, whitened: Tensor, seed: int, warm: bool, n_init: int) -> list[assign.Clusters]:
+    def cluster(self, whitened: Tensor, seed: int, warm: bool, n_init: int) -> list[kmeans.Clusters]:
         """What k-means finds, from the clusters there are and from scratch; where sizes may be uneven, and not only
         moved on, parts that it finds are joined."""
         if self.settings.balance < 0 and n_init:
             return [sizes.joined_parts(whitened, self.n_clusters, seed=seed, n_init=n_init)]
-        kmeans = partial(assign.spherical_kmeans, whitened, self.n_clusters, seed=seed)
+        search = partial(kmeans.spherical_kmeans, whitened, self.n_clusters, seed=seed)
         init = sizes.directions(whitened, self.labels, self.n_clusters) if warm else None
-        if init is None or not n_init or self.n_clusters > assign.FEW_CLUSTERS:  # of many, sizes of one end are weighed
-            return [kmeans(init=init, n_init=n_init)]
-        return [kmeans(init=init, n_init=0), kmeans(n_init=n_init)]
+        if init is None or not n_init or self.n_clusters > kmeans.FEW_CLUSTERS:  # of many, sizes of one end are weighed
+            return [search(init=init, n_init=n_init)]
+        return [search(init=init, n_init=0), search(n_init=n_init)]
 
     @torch.no_grad()
     def finish(self, embed: Callable[[Network], Tensor]) -> None:
@@ -252,5 +250,5 @@ class Anchored(Method):
             self.online.head = nn.Linear(features.shape[1], self.n_clusters, device=features.device)
             self.online.head.requires_grad_(False)
             self.labels.zero_()
-        n_init = FINAL_STARTS if self.n_clusters <= assign.FEW_CLUSTERS else FINAL_STARTS_MANY
+        n_init = FINAL_STARTS if self.n_clusters <= kmeans.FEW_CLUSTERS else FINAL_STARTS_MANY
         self.anchor(features, seed=self.seed, warm=not self.between, n_init=n_init, groups=GROUPS)

@@ -1,18 +1,25 @@
 """What several methods share: perceptrons on a backbone, k-means, and clusters by the nearest of K directions.
 
 Shapes: N batch, K clusters, F features.
+
+What methods share that learn features now and find clusters in them at the end, by k-means.
+
+While they train, k-means on the newest features tells for the record where the clusters would be; nothing is learned
+from it. Shapes: N batch, K clusters, F features.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from twincluster import draws
-from twincluster.clusters import assign, sizes
-from twincluster.methods.base import Network
-from twincluster.parallel.batch_norm import in_shuffled_halves
+from twincluster.clustering import kmeans, sizes
+from twincluster.config import Config, DataShape
+from twincluster.methods.base import Batch, Method, Network
+from twincluster.nn import Queue, draws, in_shuffled_halves, queue_size
 
 KEY_ORDER = 12  # stream of random numbers
 FINAL_STARTS, FINAL_STARTS_MANY = 10, 3  # of the k-means that decides the result; above assign.FEW_CLUSTERS
@@ -66,12 +73,12 @@ class Centres(nn.Module):
         """
         n_clusters, known = len(self.directions), bool(self.scale > 0)
         unit = F.normalize(features, dim=1)
-        old = assign.nearest(unit, self.directions)
+        old = kmeans.nearest(unit, self.directions)
         if len(features) < n_clusters:
             return old
         start = self.directions if known else None
-        found = assign.spherical_kmeans(unit, n_clusters, seed=seed, init=start, n_init=n_init)
-        order = assign.match_labels(old, found.labels, n_clusters) if known else torch.arange(n_clusters)
+        found = kmeans.spherical_kmeans(unit, n_clusters, seed=seed, init=start, n_init=n_init)
+        order = kmeans.match_labels(old, found.labels, n_clusters) if known else torch.arange(n_clusters)
         self.place(found.centres[order.argsort()], unit)
         return order.to(found.labels.device)[found.labels]
 
@@ -79,10 +86,50 @@ class Centres(nn.Module):
     def place(self, directions: Tensor, unit: Tensor) -> None:
         """Centres (K,F) from elsewhere, and how sharply rows of unit norm are told apart by them."""
         self.directions.copy_(directions)
-        gap = sizes.gaps(unit[: assign.CELLS // len(directions)] @ self.directions.T).mean()
+        gap = sizes.gaps(unit[: kmeans.CELLS // len(directions)] @ self.directions.T).mean()
         self.scale.copy_(sizes.MARGIN / gap.clamp(min=1e-6))
 
     def settle(self, features: Tensor, *, seed: int) -> None:
         """The last k-means, whose clusters are the result."""
-        many = len(self.directions) > assign.FEW_CLUSTERS
+        many = len(self.directions) > kmeans.FEW_CLUSTERS
         self.fit(features, seed=seed, n_init=FINAL_STARTS_MANY if many else FINAL_STARTS)
+
+
+RECENT = 4096  # features from which clusters are recorded while training
+
+
+class CentresNetwork(Network):
+    """A network whose clusters are the nearest of K centres in what it embeds."""
+
+    centres: Centres
+
+    def log_assign(self, images: Tensor) -> Tensor:
+        log_assignment: Tensor = self.centres(self.embed(images))
+        return log_assignment
+
+
+class KmeansAtEnd(Method):
+    """Base of these methods. The `memory` of a step holds the "features" (N,F), of unit norm, that k-means sees."""
+
+    network_type: type[CentresNetwork]
+    online: CentresNetwork
+
+    def __init__(self, config: Config, shape: DataShape) -> None:
+        super().__init__()
+        self.seed = config.seed
+        self.online = self.network_type(config, shape)
+        rows = queue_size(RECENT, shape.n_samples, config.train.batch_size)
+        self.recent = Queue(rows, self.online.centres.directions.shape[1])
+
+    def remember(self, memory: dict[str, Tensor]) -> None:
+        self.recent.push(memory["features"])
+
+    def after_epoch(
+        self, epoch: int, batches: Callable[[], Iterator[Batch]], optimiser: torch.optim.Optimizer
+    ) -> dict[str, float]:
+        """Clusters for the record alone."""
+        self.online.centres.fit(self.recent.filled(), seed=self.seed + epoch)
+        return {}
+
+    def finish(self, embed: Callable[[Network], Tensor]) -> None:
+        self.online.centres.settle(embed(self.online), seed=self.seed)

@@ -12,11 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from twincluster import draws, losses
-from twincluster.config import Config
-from twincluster.memory import Queue, ema_update, momentum_copy
-from twincluster.methods.base import DataShape, Method, Network, Outcome
-from twincluster.parallel.batch_norm import in_shuffled_halves
+from twincluster.config import Config, DataShape
+from twincluster.methods import losses
+from twincluster.methods.base import Method, Network, Outcome
+from twincluster.nn import Queue, draws, ema_update, in_shuffled_halves, momentum_copy
 
 ONLINE_GUMBEL, KEY_GUMBEL, KEY_ORDER = 10, 11, 12  # streams of random numbers; 0 and 1 are the views'
 Track = tuple[Tensor, Tensor]  # a loss, and the momentum rows that its queue receives

@@ -1,1 +1,5 @@
-"""One training in several processes, or in several parts of a batch, as if it were one."""
+"""Several processes that train one run: who speaks, who writes, and how they agree."""
+
+from twincluster.core import attach_stub
+
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from typing import Any, TextIO, TypeVar
 
-from twincluster.errors import InputError
+from twincluster.core import InputError
 
 NOTICE = 1.0  # seconds after which torchrun has noticed, and told the system, that a process ended
 GRACE = 5.0  # seconds after an interrupt in which a process should be gone by itself

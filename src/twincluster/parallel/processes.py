@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from twincluster.errors import InputError, ProcessEnded
+from twincluster.core import InputError, ProcessEnded
 from twincluster.parallel.launch import several
 
 PATIENCE = timedelta(minutes=30)  # with a process that says nothing while training

@@ -1,1 +1,5 @@
-"""The parts of the one loop (engine.py): how long, how fast, on which hardware, and what is kept of it."""
+"""The training loop, with its schedule, checkpoints, metrics and progress."""
+
+from twincluster.core import attach_stub
+
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

@@ -16,8 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from twincluster.disk import unfinished
-from twincluster.errors import InputError
+from twincluster.core import InputError, unfinished
 
 FILE = "state.safetensors"
 

@@ -13,13 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from twincluster import draws
-from twincluster.clusters.assign import principal_directions
-from twincluster.clusters.neighbours import CHUNK, nearest_in_pool, pool_step
+from twincluster.clustering import CHUNK, nearest_in_pool, pool_step, principal_directions
 from twincluster.config import Config
-from twincluster.images.feed import Feed
-from twincluster.images.store import Images
-from twincluster.methods.base import Method, Network
+from twincluster.data import Feed, Images
+from twincluster.methods import Method, Network
+from twincluster.nn import draws
 
 WHICH = 40  # stream of the draws that choose a neighbour, beside those of the engine
 IN_MEMORY = 2**31  # bytes of rows up to which all are prepared before training: more may be all that memory holds

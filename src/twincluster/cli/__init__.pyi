@@ -1,0 +1,1 @@
+from twincluster.cli.app import main as main

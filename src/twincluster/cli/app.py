@@ -1,0 +1,277 @@
+"""The command line. Each command is a thin function; torch is imported only inside the ones that compute."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import App, Parameter
+
+import twincluster
+from twincluster.cli.exits import resumable, status_of
+from twincluster.cli.export import export
+from twincluster.cli.help import LOOK_UP, START, USE, Count, PlainHelp, Seed
+from twincluster.cli.look_up import methods, recipes
+from twincluster.cli.pages import report, report_after_fit, serve
+from twincluster.cli.reproduce import reproduce
+from twincluster.cli.runs import evaluate, predict, update
+from twincluster.config import (
+    Config,
+    Split,
+    cluster_settings,
+    configure,
+    how_long,
+    network_settings,
+    other_settings,
+    parse_overrides,
+)
+from twincluster.core import InputError, check_writable, refuse_taken, torch_for_good
+from twincluster.parallel import decided, first, in_turn, refuse_several
+from twincluster.runs import typed
+
+if TYPE_CHECKING:
+    from twincluster.data import Listing
+
+Out = Annotated[Path | None, Parameter(name=("--out", "-o"))]
+TOGETHER = ("fit", "demo")  # what several processes, started by torchrun, do together
+
+app = App(
+    name="twincluster",
+    help="""Cluster images nobody has labelled. Start with: twincluster demo
+
+    Example: twincluster fit photos/ --clusters 12 --out runs/photos""",
+    help_format="plaintext",
+    help_formatter=PlainHelp(),
+    version=twincluster.__version__,
+    suppress_keyboard_interrupt=False,
+)
+app["--help"].group = app["--version"].group = LOOK_UP
+app.command(report, group=USE)
+app.command(serve, group=USE)
+app.command(predict, group=USE)
+app.command(update, group=USE, usage="twincluster update [OPTIONS] RUN [SOURCE]")
+app.command(evaluate, group=USE)
+app.command(export, group=USE)
+app.command(recipes, group=LOOK_UP, usage="twincluster recipes [OPTIONS] [NAME]")
+app.command(methods, group=LOOK_UP, usage="twincluster methods [NAME]")
+app.command(reproduce, group=LOOK_UP, usage="twincluster reproduce [OPTIONS] [NAME]")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; the exit status is 0 done, 2 bad input, 1 a fault of ours, 130 interrupted, 143 SIGTERM."""
+    # before torch loads: threads that spin while they wait make a busy machine several times slower
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    return status_of(lambda: _run(arguments))
+
+
+def _run(arguments: list[str] | None) -> None:
+    words = sys.argv[1:] if arguments is None else arguments
+    if words and words[0] in app and words[0] not in TOGETHER:
+        refuse_several(words[0])
+    with typed(words):
+        app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+
+
+@app.command(group=START)
+def fit(
+    source: str,
+    /,
+    *,
+    clusters: Annotated[str | None, Parameter(name=("--clusters", "-k"))] = None,
+    out: Out = None,
+    recipe: str | None = None,
+    method: str | None = None,
+    backbone: str | None = None,
+    epochs: Count | None = None,
+    minutes: float | None = None,
+    settings: Annotated[list[str] | None, Parameter(name="--set", negative=())] = None,
+    labels: str | None = None,
+    split: Split = "all",
+    seed: Seed | None = None,
+    device: Literal["auto", "cpu", "cuda"] | None = None,
+    precision: Literal["auto", "float32", "bf16"] | None = None,
+    data_root: Path | None = None,
+    resume: Annotated[bool, Parameter(negative=())] = False,
+    tensorboard: Annotated[bool, Parameter(negative=())] = False,
+) -> None:
+    """Cluster a folder of images, or another source, and write a run folder.
+
+    Example: twincluster fit photos/ --clusters 12 --out runs/photos
+
+    Parameters
+    ----------
+    source
+        A folder (searched recursively), a .npy or .npz array, a list of paths, WebDataset shards (a .tar, or a quoted
+        pattern such as 's-{000..099}.tar'), or a named set: digits, mnist, fashion_mnist, cifar10, cifar100 (20
+        superclasses), stl10, imagenet10, imagenet_dogs, tiny_imagenet. A list is a .txt with one path a line, or a .csv
+        or .parquet with a column path; relative paths start in its folder.
+    clusters
+        How many clusters to find: a number, a range to choose from such as 5-30, or auto, which chooses from 2 to 50.
+        Left out, it is the recipe's number, or auto where that has none.
+    out
+        The run folder to write; runs/NAME when left out.
+    recipe
+        A recipe by name (`twincluster recipes` lists them) or a TOML file. Left out, it is `gpu` where there is a GPU
+        and 20,000 images or more, `default` for fewer, `cpu` without a GPU, `rows` for an array of rows, `pretrained`
+        with a pretrained backbone.
+    method
+        A method by name (`twincluster methods` lists them) instead of the recipe's, or package.module:Class, one of
+        your own. --set own.FIELD=VALUE changes what only that method knows; `twincluster methods NAME` shows it.
+    backbone
+        The network: resnet18, resnet34, resnet50 or small, trained from scratch, or a pretrained one, whose features
+        are clustered and which needs no GPU: pretrained (pip install 'twincluster[pretrained]'), torchvision:NAME,
+        timm:NAME, hf:NAME, or resnet50:WEIGHTS.safetensors. @SIDE at the end sets the size of the images it sees.
+        Left out, or auto, it is one of the first, by the size of the images; without a GPU and without --recipe, all
+        but tiny images get `pretrained`. --recipe finetune trains such a network further.
+    epochs
+        Passes over the data, instead of the recipe's.
+    minutes
+        Train for this long instead; the learning-rate schedule ends when the time does.
+    settings
+        Change one setting, as in --set optimiser.learning_rate=0.05; `twincluster methods NAME` shows all that a
+        method takes. May be repeated.
+    labels
+        Score against labels after training: `folders`, or a file (.csv or .parquet with path,label, or .npy), which may
+        be the SOURCE itself, a list with a column label; in shards `cls` or `json:FIELD`. Never trained on. Named sets
+        carry their own; `none` ignores them.
+    split
+        Train on one part of a set that has train and test parts, and score on the other.
+    seed
+        Every random draw follows from it; 0 unless the recipe says otherwise.
+    device
+        auto (the default) takes a GPU when there is one.
+    precision
+        auto (the default) runs the backbone in bf16 on a GPU; losses are always float32.
+    data_root
+        Where named data sets are kept; $TWINCLUSTER_DATA when left out.
+    resume
+        Continue an interrupted run in --out.
+    tensorboard
+        Also write the metrics for TensorBoard, into the run folder.
+    """
+    if resume and out is None:
+        raise InputError("--resume continues the run in --out: say which, for example --out runs/photos")
+    changes = ({"method": method} if method else {}) | parse_overrides(settings or ())
+    train: dict[str, object] = {**how_long(epochs, minutes), "device": device, "precision": precision}
+    train |= network_settings(backbone, changes)
+    options = {**cluster_settings(clusters), "seed": seed, "train": train}
+    configured = partial(configure, settings=changes, options=options)
+    config = configured(recipe or ("pretrained" if "encoder" in train else "default"))
+    if ":" in str(named := changes.get("method", "")):
+        from twincluster.methods import import_method
+
+        import_method(named)  # who names code here wants it to run; a recipe or a run that does is not enough
+    out = _free(out or _next_free(Path("runs") / _run_name(source), config), resume)
+    recipes = configured if recipe is None else None
+    _cluster(source, config, recipes, out, labels, split, data_root, resume, tensorboard)
+
+
+@app.command(show=False)
+def bench(*words: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> None:
+    """Say where the benchmarks are."""
+    raise InputError("the benchmarks are not in the package: in a clone of its source, python -m benchmarks NAME")
+
+
+@app.command(group=START)
+def demo(*, out: Out = None, seed: Seed = 0, epochs: Count | None = None) -> None:
+    """Cluster 1,797 embedded images of digits in a minute or two, beside k-means, Ward and spectral clustering.
+
+    Example: twincluster demo
+
+    Parameters
+    ----------
+    out
+        The run folder to write; runs/demo when left out.
+    seed
+        Every random draw follows from it.
+    epochs
+        Passes over the data instead of the recipe's; 1 shows all there is to see in seconds, with poor clusters.
+    """
+    config = configure("digits", {}, {"seed": seed, "train": {"epochs": epochs}})
+    out = _free(out or _next_free(Path("runs") / "demo", config))
+
+    from twincluster.cli.demo import run_demo
+
+    length = f" --epochs {epochs}" if epochs else ""
+    with resumable(out, f"twincluster fit digits --recipe digits --seed {seed}{length}"):
+        run_demo(out, config)
+
+
+def _cluster(
+    source: str, config: Config, recipes: Callable[[str], Config] | None, out: Path, labels: str | None, split: Split,
+    root: Path | None, resume: bool, tensorboard: bool,
+) -> None:  # fmt: skip
+    """Train, and write the run and its report. Where nobody named a recipe, `recipes` makes settings of any."""
+    from twincluster.data import location_of, open_source
+
+    # before torch: a wrong name is told at once
+    listing = in_turn(config.train.device, lambda: open_source(source, labels=labels, root=root))
+    _announce(listing, config)
+
+    with torch_for_good():
+        from twincluster import fit
+        from twincluster.training import Progress
+
+    if recipes:
+        config = _suited(config, listing, recipes)
+    board = out / "tensorboard" if tensorboard else None
+    with resumable(out, "the same command with"), Progress(tensorboard=board) as progress:
+        fitted = fit.fit(
+            listing, config, out, location=location_of(source), root=root, split=split, resume=resume,
+            reporter=progress, decoding=progress.decoding, encoding=progress.encoding,
+        )  # fmt: skip
+    print(fitted.summary(), flush=True)
+    report_after_fit(fitted.run, listing, root, progress)
+
+
+def _announce(listing: Listing, config: Config) -> None:
+    others = f" ({listing.skipped:,} other file{'s' * (listing.skipped != 1)} left alone)" if listing.skipped else ""
+    wanted = str(config.n_clusters or "{} to {}".format(*config.clusters_between))
+    print(f"{len(listing.paths):,} inputs in {listing.name}{others}, {wanted} clusters", flush=True)
+
+
+def _suited(config: Config, listing: Listing, recipe: Callable[[str], Config]) -> Config:
+    """The settings of the recipe that suits data, device and encoder."""
+    from twincluster.model import by_device
+
+    if listing.is_rows and not config.train.encoder:
+        config = recipe("rows")
+    config, note = by_device(config, listing, recipe)
+    used = "pretrained" if config.train.encoder else "rows" if listing.is_rows else "default"
+    for line in filter(None, (note, other_settings(config.method, used, listing.name))):
+        print(line, flush=True)
+    return config
+
+
+def _run_name(source: str) -> str:
+    path = Path(os.path.expanduser(source)).resolve()
+    if not path.exists():  # s of s-{000..099}.tar
+        return re.split(r"[{*?\[]", path.name)[0].rstrip("-_.") or "run"
+    return (path.stem if path.is_file() else path.name) or "run"
+
+
+def _next_free(folder: Path, config: Config) -> Path:
+    """`folder`, or `folder-2`, `folder-3`, ... when it is taken; the same for all of several processes."""
+
+    def choose() -> str:
+        number, candidate = 1, folder
+        while candidate.exists():
+            number += 1
+            candidate = folder.with_name(f"{folder.name}-{number}")
+        return str(candidate)
+
+    return Path(decided(config.train.device, choose))
+
+
+def _free(out: Path, resume: bool = False) -> Path:
+    """`out`, if the one process that writes may write there: known before anything is listed, fetched or decoded."""
+    if first():
+        if not resume:
+            refuse_taken(out)
+        check_writable(out, "choose another --out")
+    return out

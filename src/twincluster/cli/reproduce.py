@@ -1,0 +1,119 @@
+"""The command that makes the paper's tables and figures again. torch is imported only when it computes."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from twincluster.cli.help import Count
+from twincluster.config import how_long
+from twincluster.core import InputError, check_writable, closest
+
+CONTENTS = {
+    "table1": "the data sets; fetches those that can be",
+    "table2": "TCC beside 23 systems, on one data set",
+    "table3": "TCC without one of its parts at a time",
+    "table4": "TCC, CC and DCCM on Tiny ImageNet",
+    "table5": "TCC beside SwAV and DeepCluster-v2",
+    "table6": "p-values, from the published accuracies; nothing is trained",
+    "figure1": "two moons, by k-means and by what is learned; ten seconds",
+    "figure3": "a map of TCC's features",
+    "figure4": "TCC by alpha, lambda, L and batch",
+    "figure5": "TCC and MiCE in the course of training; DEC's loss",
+    "figure6": "sizes of clusters in the course of training",
+    "figure7": "the layers of the backbone; nothing is trained",
+}
+SETS = ("cifar10", "cifar100", "stl10", "imagenet10", "imagenet_dogs", "tiny_imagenet", "digits")
+NO_SET = ("table1", "table6", "figure1")  # which are not about one of them
+ONE_RUN = ("figure3", "figure5", "figure6")  # which show seed 0 alone
+FIGURES = ("figure1", "figure3", "figure4", "figure5", "figure6")  # which are drawn
+
+
+def reproduce(
+    name: str | None = None,
+    /,
+    *,
+    data: str | None = None,
+    seeds: Count = 1,
+    epochs: Count | None = None,
+    minutes: float | None = None,
+    out: Annotated[Path | None, Parameter(name=("--out", "-o"))] = None,
+    settings: Annotated[list[str] | None, Parameter(name="--set", negative=())] = None,
+    device: Literal["auto", "cpu", "cuda"] | None = None,
+    data_root: Path | None = None,
+    dry_run: Annotated[bool, Parameter(negative=())] = False,
+) -> None:
+    """Make a table or figure of the paper again, beside what it says, or list them all.
+
+    Example: twincluster reproduce table3 --data digits
+
+    Parameters
+    ----------
+    name
+        table1 to table6, figure1 or figure3 to figure7; left out, they are listed. Figure 2 is a drawing of the method.
+    data
+        cifar10, cifar100, stl10, imagenet10, imagenet_dogs, tiny_imagenet, or digits, on which all can be rehearsed
+        without a GPU in about a minute a training. Left out, the set that the paper has.
+    seeds
+        How often each training is done, with the seeds 0, 1, 2 and so on.
+    epochs
+        Passes over the data in each training; left out, as many as the recipes have: 1,000 for TCC.
+    minutes
+        Train each for this long instead; the learning-rate schedule ends when the time does.
+    out
+        The folder for the result and the runs; runs/reproduce-DATA when left out. Runs that are there are used again,
+        also by other tables and figures, and one that was interrupted goes on.
+    settings
+        Change one setting of every training, as in --set train.backbone=resnet18. May be repeated.
+    device
+        auto (the default) takes a GPU when there is one.
+    data_root
+        Where named data sets are kept; $TWINCLUSTER_DATA when left out.
+    dry_run
+        Print the commands of the trainings that are still to be done, and do none: give them to a queue of your own,
+        and the same command without --dry-run makes the table of what they leave.
+    """
+    if name is None:
+        print("\n".join(f"{known:10}{about}" for known, about in CONTENTS.items()))
+        print("\ntwincluster reproduce NAME makes one; --data digits rehearses it on a small set")
+        return
+    if name == "figure2":
+        raise InputError("figure2 is a drawing of the method: docs/method.md takes its place")
+    if name not in CONTENTS:
+        hint = closest(name, CONTENTS) or ": `twincluster reproduce` lists them"
+        raise InputError(f"there is no {name!r} to reproduce{hint}")
+    if name in ONE_RUN and seeds > 1:
+        raise InputError(f"{name} shows the run with seed 0 alone: leave --seeds out")
+    how_long(epochs, minutes)  # refuses both
+    chosen = _chosen_set(name, data)
+    out = out or Path("runs") / ("reproduce" if name in NO_SET else f"reproduce-{chosen}")
+    if not dry_run:
+        check_writable(out, "choose another --out")
+    if name in FIGURES:
+        from twincluster.pages import check_installed
+
+        check_installed(name)
+
+    from twincluster.paper import ITEMS, Asked, carry_out, commands_left
+
+    asked = Asked(chosen, out, seeds, epochs, minutes, device, settings or (), data_root)
+    item = ITEMS[name]
+    trainings = item.trainings(chosen)
+    if dry_run:
+        for command in commands_left(trainings, asked):
+            print(shlex.join(command))
+        return
+    outcomes = carry_out(trainings, asked, lambda line: print(line, flush=True)) if trainings else {}
+    print("\n" * bool(trainings) + item.make(asked, outcomes))
+
+
+def _chosen_set(name: str, data: str | None) -> str:
+    """As asked for, or as the paper has it; "" where all of them are meant."""
+    if data is None:
+        return {"table1": "", "table4": "tiny_imagenet"}.get(name, "cifar10")
+    if data not in SETS:
+        raise InputError(f"--data is {data}{closest(data, SETS) or ': choose one of ' + ', '.join(SETS)}")
+    return data

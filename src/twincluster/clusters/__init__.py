@@ -1,1 +1,0 @@
-"""From features to clusters: k-means and its relatives, how even clusters are, and how many there are."""

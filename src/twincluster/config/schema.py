@@ -1,0 +1,306 @@
+"""Settings of a run as frozen dataclasses, which recipes (recipe.py) and overrides fill.
+
+A value of 0 or "auto", or of -1 where 0 has a meaning, means "derive it from the data": `resolve` replaces every such
+value before training, so that `config.json` in a run folder holds only concrete numbers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import tomllib
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, is_dataclass
+from typing import Annotated, Any, Literal, TypeVar
+
+from twincluster.core import InputError, closest
+
+Own = TypeVar("Own")
+BOUNDS: dict[str, Callable[[float], bool]] = {
+    "above 0": lambda v: v > 0,
+    "of 0 or more": lambda v: v >= 0,
+    "from 0 to 1": lambda v: 0 <= v <= 1,
+    "from -1 to 1": lambda v: -1 <= v <= 1,
+    "from 0 to 1, or -1": lambda v: v == DERIVED or 0 <= v <= 1,
+}
+Positive = Annotated[float, "above 0"]  # types of settings, in which methods too declare what they take
+Amount = Annotated[float, "of 0 or more"]
+Share = Annotated[float, "from 0 to 1"]
+Count = Annotated[int, "above 0"]
+CountOrNone = Annotated[int, "of 0 or more"]
+ShareOrDerived = Annotated[float, "from 0 to 1, or -1"]
+Signed = Annotated[float, "from -1 to 1"]
+Shares = Annotated[tuple[float, float], "from 0 to 1"]
+Positives = Annotated[tuple[float, float], "above 0"]
+DERIVED = -1  # where 0 means something else: derive it from the data
+Precision = Literal["auto", "float32", "bf16"]
+Frame = Literal["crop", "letterbox"]
+
+
+@dataclass(frozen=True)
+class Augment:
+    """How one view of a sample is drawn. The defaults are the paper's (Sec. 4.2, after MoCo v1 and MiCE)."""
+
+    crop_area: Annotated[Shares, "above 0"] = (0.2, 1.0)  # share of the area that the random crop keeps
+    crop_ratio: Positives = (0.75, 4 / 3)  # width over height of the crop, drawn log-uniformly
+    grey: Share = 0.2  # probability of grey
+    jitter: Share = 1.0  # probability of colour jitter
+    brightness: Amount = 0.4  # how far jitter may change it: 0.4 is a factor from 0.6 to 1.4
+    contrast: Amount = 0.4  # likewise
+    saturation: Amount = 0.4  # likewise
+    hue: Amount = 0.4  # in turns of the colour circle, at most .5
+    flip: ShareOrDerived = 0.5  # probability of a horizontal flip; -1: .5, or 0 where left differs from right
+    rotate: Amount = 0.0  # largest angle, in degrees
+    blur: Share = 0.0  # probability of a Gaussian blur
+    blur_sigma: Positives = (0.1, 2.0)  # of the blur, in pixels of the view: least and most
+    solarise: Share = 0.0  # probability of inverting the bright pixels
+    hole: Share = 0.0  # side of a hidden square, as a share of the view's
+    noise: Amount = 0.2  # rows only: standard deviation of the noise added to standardised features
+    dropout: Share = 0.1  # rows only: probability of dropping a feature
+    neighbours: CountOrNone = 0  # rows only: the second view is one of this many nearest rows; 0: the row itself
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    """Adam at a constant 3e-3 is the paper's."""
+
+    name: Literal["adam", "sgd"] = "adam"  # how weights follow their gradients
+    learning_rate: Positive = 3e-3  # at its highest, whatever the size of the batch
+    momentum: Share = 0.9  # SGD only, Nesterov
+    weight_decay: Amount = 0.0  # not applied to biases, batch-norm and prototypes
+    schedule: Literal["constant", "cosine"] = "constant"  # cosine: the rate falls to 0 by half a cosine
+    warmup: Share = 0.0  # share of the run in which the rate rises linearly
+
+
+@dataclass(frozen=True)
+class Train:
+    """Length and size of a run, and the machine it uses."""
+
+    epochs: CountOrNone = 1000  # passes over the data; 0: from the number of samples and the device
+    minutes: Amount = 0.0  # to train for, the schedule ending when the time does; 0: `epochs` decides
+    batch_size: CountOrNone = 0  # samples in a step; 0: 128, or on a GPU 512 of many; for tcc 32 a cluster, to 6,400
+    image_size: CountOrNone = 0  # side of a training image in pixels; 0: the images' own, at most 96
+    frame: Frame = "crop"  # how oblong images become square: their middle, or all of them between bars (letterbox)
+    backbone: str = "auto"  # resnet18, resnet34, resnet50, small (tiny images), mlp or mlp_signed (rows)
+    encoder: str = ""  # a pretrained network whose features are clustered instead of the images (encoders.py)
+    finetune: bool = False  # the encoder is the backbone instead: it goes on learning, from images
+    components: CountOrNone = 0  # rows only: their first principal components instead of the rows; 0: the rows
+    device: str = "auto"  # auto, cpu or cuda
+    precision: Precision = "auto"  # auto: bf16 backbone on CUDA; losses are always float32
+    compile: bool = True  # CUDA only: fuse losses and augmentation before a step is captured (networks: see kernels/)
+    checkpoint_minutes: Amount = 3.0  # how often the resume state is written
+    parts: CountOrNone = 0  # in which a batch passes the network, one by one; 0: as few as the GPU's memory allows
+
+    @property
+    def frozen(self) -> str:
+        """The encoder whose features are clustered; "" where images are."""
+        return "" if self.finetune else self.encoder
+
+
+@dataclass(frozen=True)
+class Tcc:
+    """Twin-contrast clustering as printed, Eqs. 1 to 9; the switches at the end settle what the text leaves open."""
+
+    alpha: Share = 0.5  # weight of the cluster track, Eq. 9
+    temperature: Positive = 1.0  # tau of both contrastive losses
+    gumbel_temperature: Positive = 0.8  # lambda
+    instance_queue: Count = 12_800  # J, rows of Q
+    cluster_queue: CountOrNone = 0  # L, rows of P; 0: 100 per cluster, fewer for more than 400 clusters
+    n_features: Count = 128  # D
+    ema: Share = 0.999  # weight of the old momentum parameters at each step
+    # the paper is silent or contradicts itself on:
+    unit_norm: bool = False  # f and mu unit-norm in Eq. 3 (Eq. 3 as printed has neither)
+    assignment_temperature: Positive = 1.0  # divides the logits of Eq. 3
+    entropy: Literal["sample", "batch"] = "sample"  # Eq. 8 maximises H(q) of each sample; batch: of the batch mean
+    prototypes: Literal["trained", "simplex"] = "trained"  # simplex: fixed, equally far apart
+    centred: bool = False  # batch-norm without scale and shift on f
+    shuffle_keys: bool = False  # key images cross batch-norm in two random halves, so that no statistics leak
+    # ablations of Table 3, and reductions of Sec. 3.4, are methods of their own: methods/tcc_ablations.py
+
+
+@dataclass(frozen=True)
+class Anchored:
+    """The default method: TCC's two tracks on clusters that k-means on the momentum features finds first."""
+
+    instance: Literal["infonce", "byol"] = "byol"  # how the instance track learns features
+    temperature: Positive = 0.2  # of InfoNCE
+    instance_queue: CountOrNone = 16_384  # rows of Q, for InfoNCE; at most the number of samples
+    n_features: Count = 256  # D, of the projection
+    hidden: CountOrNone = 2048  # width of projector and predictor; 0: neither, both tracks see the backbone's features
+    ema: Shares = (0.99, 0.9995)  # momentum at the start and at the end of the run, by cosine between
+    shrinkage: Positive = 0.3  # of the whitening before k-means; a large number leaves the features as they are
+    balance: Signed = 0.0  # of sizes: 1 all equal, 0 as k-means has them, -1 as uneven as the data (clusters/sizes.py)
+    cluster_weight: Amount = 0.1  # of the cluster track: contrast of batch representations r_k
+    cluster_temperature: Positive = 0.5  # of the contrast in the cluster track
+    cluster_start: Share = 0.3  # share of the run after which the cluster track begins
+    commit_weight: Amount = 0.1  # of the commitment: how strongly a cluster draws its surest images to it; 0: not
+    commit_start: Share = 0.3  # share of the run after which the commitment begins
+    commit_share: Share = 0.7  # share of each cluster, its surest images, that commits to it
+    commit_temperature: Positive = 0.1  # of the softmax over clusters in the commitment
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything a run depends on besides the data."""
+
+    method: str = "anchored"
+    n_clusters: CountOrNone = 0  # 0: chosen from the features when training ends, within clusters_between
+    clusters_between: tuple[int, int] = (2, 50)  # fewest and most that may be chosen
+    seed: int = 0  # every random draw follows from it
+    train: Train = field(default_factory=Train)
+    optimiser: Optimiser = field(default_factory=Optimiser)
+    augment: Augment = field(default_factory=Augment)
+    tcc: Tcc = field(default_factory=Tcc)
+    anchored: Anchored = field(default_factory=Anchored)
+    own: Mapping[str, Any] = field(default_factory=dict)  # of any other method, which knows their names and types
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True)
+class DataShape:
+    """What a network must know of the data: size, kind and the statistics that standardise it."""
+
+    n_samples: int
+    side: int  # of a training image in pixels; 0 for rows
+    n_inputs: int  # channels of an image, features of a row
+    mean: tuple[float, ...]  # per channel or feature, on the scale of 0 to 1 for images
+    std: tuple[float, ...]
+
+
+def make_config(settings: Mapping[str, Any], base: Config | None = None) -> Config:
+    """`base` with nested settings replaced; a wrong name, type or value raises InputError that names the field."""
+    base = base or Config()
+    if settings.get("method", base.method) != base.method:
+        base = dataclasses.replace(base, own={})  # another method's
+    config: Config = _replace(base, settings, prefix="")
+    _check(config)
+    return config
+
+
+def own_settings(config: Config, kind: type[Own]) -> Own:
+    """What `config.own` says, as the dataclass in which a method declares its settings; refused like any other."""
+    own: Own = _replace(kind(), config.own, prefix="own.")
+    return own
+
+
+def parse_overrides(pairs: typing.Iterable[str]) -> dict[str, Any]:
+    """`["augment.flip=0.25", "train.backbone=resnet18"]` as nested settings; values are read as TOML, else as text."""
+    nested: dict[str, Any] = {}
+    for pair in pairs:
+        name, separator, text = pair.partition("=")
+        if not separator:
+            raise InputError(f"--set {pair!r}: expected FIELD=VALUE, for example --set optimiser.learning_rate=0.05")
+        *sections, leaf = name.strip().split(".")
+        target = nested
+        for section in sections:
+            target = target.setdefault(section, {})
+            if not isinstance(target, dict):
+                raise InputError(f"--set {pair!r}: {section} is set to {target!r} as well; give it one or the other")
+        target[leaf] = _read_value(text)
+    return nested
+
+
+def differences(first: Config, second: Config) -> list[str]:
+    """Dotted names of the fields in which two configurations differ."""
+    one, two = flatten(first.to_dict()), flatten(second.to_dict())
+    return [name for name in {**one, **two} if one.get(name) != two.get(name)]
+
+
+def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by their dotted names."""
+    flat: dict[str, Any] = {}
+    for name, value in nested.items():
+        flat.update(flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value})
+    return flat
+
+
+def _read_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        pass
+    try:
+        return float(text)  # .25 and 5. are numbers to everybody but TOML
+    except ValueError:
+        return text
+
+
+def _replace(section: Any, settings: Mapping[str, Any], prefix: str) -> Any:
+    types_of = typing.get_type_hints(type(section), include_extras=True)
+    changes = {}
+    for name, value in settings.items():
+        if name not in types_of:
+            known = f"expected one of {', '.join(types_of)}" if types_of else "this method has none of its own"
+            hint = _group_of(name, section) or closest(name, types_of, prefix) or f": {known}"
+            raise InputError(f"no setting {prefix + name!r}{hint}")
+        current = getattr(section, name)
+        if not isinstance(current, str | int | float | tuple):
+            if not isinstance(value, Mapping):
+                raise InputError(f"{prefix + name} is a group of settings: write {prefix + name}.FIELD=VALUE")
+            typed = is_dataclass(current)  # else own_settings knows what they are
+            changes[name] = _replace(current, value, f"{prefix}{name}.") if typed else dict(current) | _plain(value)
+        else:
+            changes[name] = _coerce(value, types_of[name], prefix + name)
+    return dataclasses.replace(section, **changes)
+
+
+def _group_of(name: str, section: Any) -> str:
+    """The end of a message to who has left out the group that a setting stands in."""
+    groups = [group for group, held in vars(section).items() if is_dataclass(held) and hasattr(held, name)]
+    return f", did you mean {' or '.join(f'{group}.{name}' for group in groups)}?" if groups else ""
+
+
+def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:  # as config.json holds them
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}
+
+
+def _coerce(value: Any, wanted: Any, name: str) -> Any:
+    """`value` as the field's type; whole numbers pass for floats, lists for tuples, nothing else is converted."""
+    origin = typing.get_origin(wanted)
+    if origin is Literal:
+        if value not in typing.get_args(wanted):
+            raise InputError(f"{name} is {value!r}: expected one of {', '.join(map(repr, typing.get_args(wanted)))}")
+        return value
+    if origin is Annotated:
+        kind, *bounds = typing.get_args(wanted)
+        value = _coerce(value, kind, name)
+        numbers = value if isinstance(value, tuple) else (value,)
+        for bound in bounds:
+            if bound in BOUNDS and not all(map(BOUNDS[bound], numbers)):
+                raise InputError(f"{name} is {value}: expected {'numbers' if len(numbers) > 1 else 'a number'} {bound}")
+        return value
+    if origin is tuple:
+        parts = typing.get_args(wanted)
+        if not isinstance(value, list | tuple) or len(value) != len(parts):
+            raise InputError(f"{name} is {value!r}: expected {len(parts)} numbers, for example [0.2, 1.0]")
+        return tuple(_coerce(item, part, name) for item, part in zip(value, parts, strict=True))
+    assert not isinstance(wanted, types.UnionType), "settings have one type each"
+    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InputError(f"{name} is {value}: expected a finite number")
+    if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
+        raise InputError(f"{name} is {value!r}: expected {_ARTICLES[wanted]}")
+    return value
+
+
+_ARTICLES = {int: "a whole number", float: "a number", str: "a word", bool: "true or false"}
+
+
+def _check(config: Config) -> None:
+    """What the types do not tell."""
+    if config.n_clusters == 1 or config.clusters_between[0] < 2:
+        raise InputError("one cluster is no clustering: give n_clusters and clusters_between of at least 2")
+    values = flatten(config.to_dict())
+    for name in ("clusters_between", "augment.crop_area", "augment.crop_ratio", "augment.blur_sigma"):
+        low, high = values[name]
+        if low > high:
+            raise InputError(f"{name} is [{low}, {high}]: write the smaller number first")
+    if config.anchored.instance == "byol" and not config.anchored.hidden:
+        raise InputError("anchored.hidden is 0, but byol needs a predictor: give a width, or anchored.instance=infonce")
+    if (hue := config.augment.hue) > 0.5:
+        raise InputError(f"augment.hue is {hue}: the colour circle allows at most 0.5")

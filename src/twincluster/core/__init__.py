@@ -1,0 +1,30 @@
+"""What every room builds on: errors, files that survive a kill, signals, tuning of the process. Imports no torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+_EXPORT = re.compile(r"^from ([\w.]+) import (\w+) as \w+$", re.MULTILINE)
+
+
+def attach_stub(package: str, file: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
+    """Return `__getattr__`, `__dir__` and `__all__` for a package whose `__init__.pyi` lists what it exports.
+
+    A module is imported when one of its names is first used, so a room costs only what its caller needs.
+    """
+    stub = Path(file).with_suffix(".pyi").read_text(encoding="utf-8")
+    homes = {name: home for home, name in _EXPORT.findall(stub)}
+
+    def get(name: str) -> object:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        home = homes[name]
+        return import_module(f"{package}.{name}") if home == package else getattr(import_module(home), name)
+
+    return get, lambda: sorted(homes), sorted(homes)
+
+
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

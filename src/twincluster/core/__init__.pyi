@@ -1,0 +1,30 @@
+from collections.abc import Callable
+
+from twincluster.core import user_code as user_code
+from twincluster.core.errors import InputError as InputError
+from twincluster.core.errors import ProcessEnded as ProcessEnded
+from twincluster.core.errors import closest as closest
+from twincluster.core.files import check_writable as check_writable
+from twincluster.core.files import finite as finite
+from twincluster.core.files import is_taken as is_taken
+from twincluster.core.files import json_lines as json_lines
+from twincluster.core.files import lock as lock
+from twincluster.core.files import only_one as only_one
+from twincluster.core.files import refuse_taken as refuse_taken
+from twincluster.core.files import strict_json as strict_json
+from twincluster.core.files import unfinished as unfinished
+from twincluster.core.files import write_atomically as write_atomically
+from twincluster.core.signals import Terminated as Terminated
+from twincluster.core.signals import called as called
+from twincluster.core.signals import explained as explained
+from twincluster.core.signals import noted as noted
+from twincluster.core.signals import run_child as run_child
+from twincluster.core.signals import terminable as terminable
+from twincluster.core.text import duration as duration
+from twincluster.core.tuning import FEW as FEW
+from twincluster.core.tuning import keep_freed as keep_freed
+from twincluster.core.tuning import one_thread as one_thread
+from twincluster.core.tuning import torch_for_good as torch_for_good
+from twincluster.core.tuning import uncollected as uncollected
+
+def attach_stub(package: str, file: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]: ...

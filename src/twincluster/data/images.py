@@ -1,0 +1,292 @@
+"""What the trainer reads: one row of pixels, or of numbers, for every input of a source.
+
+Arrays are used where they are, unless they are far larger than asked for; files are decoded once into a memory-mapped
+store, which the next run opens at once.
+
+Arrays of images much larger than training needs, made smaller once, as files are when they are decoded.
+
+A crop is sampled bilinearly, which skips pixels of an image that is several times as large as the view. Few images are
+held in memory; of more a copy is kept in the cache, and the next run opens it once it has read the array through: a
+copy is known by all bytes of what it was made of. The copies last used stay, older ones make room for new ones.
+"""
+
+import hashlib
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from twincluster.core import InputError, write_atomically
+from twincluster.data.decoding import DEFAULT_SIDE, Frame, decode, filled_side, letterboxed, square
+from twincluster.data.files import Input
+from twincluster.data.listing import Listing, cache_folder
+from twincluster.data.pool import digest_of
+from twincluster.data.store import (
+    Outcome,
+    Row,
+    Store,
+    build,
+    explained,
+    npy_header,
+    only_one,
+    remember,
+    remembered,
+    short_hash,
+)
+
+VERSION = 3  # of the files and of what decode.py makes of an image: another number, another store
+HASHED_BYTES = 1 << 28  # of an array, for its fingerprint
+HASHED_ROWS = 4096  # at once
+_BOOLEAN = {True: "true", False: "false"}  # as JSON writes them
+_FRAMED: dict[Frame, str] = {"crop": "", "letterbox": " letterbox"}  # in a fingerprint
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """What the trainer reads: one row per input, in the order of the listing."""
+
+    listing: Listing
+    pixels: np.ndarray  # (n,s,s,3) uint8, memory-mapped or the caller's own; (n,d) float32 for rows
+    status: tuple[str, ...]  # "ok", or why the row is black
+    usable: np.ndarray  # int64, the rows that can be trained on
+    fingerprint: str  # SHA-256 of the data, not of where it lies
+    pictures: np.ndarray | None = None  # (n,s,s,3), where pixels are the features that an encoder made of these
+
+    @property
+    def is_rows(self) -> bool:
+        return self.pixels.ndim == 2
+
+    @property
+    def side(self) -> int:
+        """Pixels a side; 0 for rows."""
+        return 0 if self.is_rows else int(self.pixels.shape[1])
+
+
+def open_images(
+    listing: Listing,
+    *,
+    side: int = 0,
+    array_side: int = 0,
+    frame: Frame = "crop",
+    cache: Path | None = None,
+    workers: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Images:
+    """Give a listing pixels.
+
+    Arrays keep their size and stay where they are: grey and four-channel ones become three channels, and oblong ones
+    their centre square, as views; only a letterbox takes a copy, and so do images that are much larger than
+    `array_side`, which are made that size (shrink.py; 0: never). Files are decoded at side x side pixels (0: 96) by
+    `workers` processes (None: one per core; 1: in this process) under cache, else $TWINCLUSTER_CACHE, else
+    ~/.cache/twincluster/store, unless they are a few that somebody named (Listing.is_passing); progress is told (rows
+    done, rows in all). A file that cannot be read keeps its row, black, with a status.
+    """
+    workers, progress = workers or _cores(), progress or (lambda done, total: None)
+    if listing.array is not None:
+        small = partial(shrunk, side=array_side, frame=frame, workers=workers, cache=cache, progress=progress)
+        return _of_array(listing, listing.array, array_side, frame, small)
+    side = side or DEFAULT_SIDE
+    if not 1 <= side <= 4096:
+        raise InputError(f"images cannot be decoded at {side} pixels a side: choose 1 to 4096")
+    files = listing.files or ()
+    if listing.is_passing:
+        return _images(listing, *_decoded(listing, side, frame, progress))
+    store = Store(place_of(listing, side, frame, cache), listing.entries, side, frame)
+    with explained(store.folder, store.nbytes):
+        outcome = remembered(store) or _read(store, files, workers, progress)
+        pixels = np.load(store.pixels, mmap_mode="r", allow_pickle=False)
+    return _images(listing, pixels, outcome)
+
+
+def _decoded(
+    listing: Listing, side: int, frame: Frame, progress: Callable[[int, int], None]
+) -> tuple[np.ndarray, Outcome]:
+    """What a store would hold."""
+    pixels, rows = np.zeros((len(listing.paths), side, side, 3), np.uint8), {}
+    for row, (entry, file) in enumerate(zip(listing.entries, listing.files or (), strict=True)):
+        found, status = decode(file, side, frame)
+        if found is not None:
+            pixels[row] = found
+        rows[row] = Row(entry, status, digest_of(pixels[row]))
+        progress(row + 1, len(pixels))
+    return pixels, _outcome(side, frame, rows)
+
+
+def _read(store: Store, files: Sequence[Input], workers: int, progress: Callable[[int, int], None]) -> Outcome:
+    """By the journal, after a build where the store is not complete."""
+    rows = store.rows()
+    if not store.is_complete(rows):
+        rows = build(store, files, workers, progress)
+    outcome = _outcome(store.side, store.frame, rows)
+    if store.is_complete(rows):
+        remember(store, outcome)
+    return outcome
+
+
+def _outcome(side: int, frame: Frame, rows: dict[int, Row]) -> Outcome:
+    return Outcome(tuple(rows[row].status for row in range(len(rows))), fingerprint_of(side, frame, rows))
+
+
+def _images(listing: Listing, pixels: np.ndarray, outcome: Outcome) -> Images:
+    usable = np.flatnonzero([said == "ok" for said in outcome.status]).astype(np.int64)
+    return Images(listing, pixels, outcome.status, usable, outcome.fingerprint)
+
+
+def _of_array(
+    listing: Listing, array: np.ndarray, side: int, frame: Frame, small: Callable[[np.ndarray], np.ndarray]
+) -> Images:
+    pixels = array
+    if not listing.is_rows:
+        pixels = _three_channels(array)
+        filled = filled_side((pixels.shape[2], pixels.shape[1]), frame)
+        pixels = small(pixels) if is_much_larger(filled, side) else _squares(pixels, frame)
+    fingerprint = _array_fingerprint(array, "crop" if listing.is_rows else frame)
+    return Images(listing, pixels, ("ok",) * len(array), np.arange(len(array), dtype=np.int64), fingerprint)
+
+
+def _three_channels(array: np.ndarray) -> np.ndarray:
+    """uint8 (n,h,w) or (n,h,w,c) as (n,h,w,3), without a copy."""
+    if array.ndim == 3:
+        array = array[..., None]
+    if array.shape[3] == 1:
+        return np.broadcast_to(array, (*array.shape[:3], 3))
+    return array[..., :3] if array.shape[3] == 4 else array
+
+
+def _squares(array: np.ndarray, frame: Frame) -> np.ndarray:
+    """uint8 (n,h,w,3) as (n,s,s,3), without a copy unless bars have to be added."""
+    height, width = array.shape[1:3]
+    if height == width:
+        return array
+    if frame == "letterbox":
+        return letterboxed(array)
+    edge = min(height, width)
+    top, left = (height - edge) // 2, (width - edge) // 2
+    return array[:, top : top + edge, left : left + edge]
+
+
+def _array_fingerprint(array: np.ndarray, frame: Frame) -> str:
+    """Of shape, type and bytes; above 256 MiB of every second, third, ... row, so that a resume starts at once."""
+    digest = hashlib.sha256(f"{array.dtype} {array.shape}{_FRAMED[frame]}".encode())
+    sample = array[:: max(1, math.ceil(array.nbytes / HASHED_BYTES))]
+    chunk = max(1, (1 << 24) * len(sample) // max(sample.nbytes, 1))
+    for start in range(0, len(sample), chunk):
+        digest.update(np.ascontiguousarray(sample[start : start + chunk]).data)
+    return digest.hexdigest()
+
+
+def place_of(listing: Listing, side: int, frame: Frame, cache: Path | None) -> Path:
+    """A folder per source, side and frame; lists of paths lie in no folder of their own and are known by every name."""
+    files = [os.path.realpath(listing.root)] if listing.root else [str(file) for file in listing.files or ()]
+    return cache_folder(cache) / short_hash([VERSION, side, frame, bool(listing.root), *files])
+
+
+def _cores() -> int:
+    return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 61)
+
+
+def fingerprint_of(side: int, frame: Frame, rows: dict[int, Row]) -> str:
+    """Of names and decoded pixels: a copy of the folder elsewhere, or touched files, are the same data.
+
+    Who changes it raises the VERSION of outcome.py.
+    """
+    digest = hashlib.sha256(f"files {len(rows)} {side}{_FRAMED[frame]}\n".encode())
+    written = json.encoder.encode_basestring_ascii  # what dumps does to a name, without its many calls
+    for start in range(0, len(rows), HASHED_ROWS):
+        some = [rows[row] for row in range(start, min(start + HASHED_ROWS, len(rows)))]
+        lines = [f"[{written(row.entry[0])}, {_BOOLEAN[row.status == 'ok']}, {written(row.digest)}]" for row in some]
+        digest.update("".join(lines).encode())
+    return digest.hexdigest()
+
+
+SHRUNK_VERSION = 1  # of what `square` makes of an image: another number, another copy
+HELD_BYTES = 1 << 28  # of small images that stay in memory
+KEPT = 4  # copies on the disk beside a new one; each can be made again as long as its array is there
+A_DAY = 24 * 3600  # seconds
+BYTES_AT_ONCE = 1 << 25  # of small images made, or of large ones read, before they are put away
+
+
+def is_much_larger(filled: int, side: int) -> bool:
+    """Whether images that fill so many pixels a side are better made smaller: above 4/3 of the side, which is twice the
+    size that training needs where the side is 1.5 times that. In between one resize more would blur them for little."""
+    return 3 * filled > 4 * side > 0
+
+
+def shrunk(
+    array: np.ndarray,
+    side: int,
+    frame: Frame,
+    *,
+    workers: int,
+    cache: Path | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> np.ndarray:  # uint8 (n,h,w,3) -> (n,side,side,3)
+    """The same images as squares, with the pixels that lossless files of them are decoded to."""
+    shape = (len(array), side, side, 3)
+    if (nbytes := int(np.prod(shape))) <= HELD_BYTES:
+        small = np.empty(shape, np.uint8)
+        for start, some in _in_parts(array, side, frame, workers, progress):
+            small[start : start + len(some)] = some
+        return small
+    header = npy_header(shape)
+    path = cache_folder(cache) / "arrays" / f"{_digest(array, side, frame)}.npy"
+    with explained(path.parent, nbytes):
+        if not _is_whole(path, len(header) + nbytes):  # else it is taken even where nothing can be written
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with only_one(path.parent):
+                if not _is_whole(path, len(header) + nbytes):  # another process may have made it meanwhile
+                    small_ones = _in_parts(array, side, frame, workers, progress)
+                    write_atomically(path, chain([header], (some.data.cast("B") for _, some in small_ones)))
+                    _prune(path)
+        with suppress(OSError):  # where nothing can be written, nothing is pruned either
+            os.utime(path)  # used now
+        kept: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+    return kept
+
+
+def _is_whole(path: Path, nbytes: int) -> bool:
+    return path.exists() and path.stat().st_size == nbytes
+
+
+def _prune(new: Path) -> None:
+    """Who is training on a copy that goes keeps it open, and a system that minds keeps the copy: on a disk that is
+    shared by several machines neither is sure, so what was used or written within a day stays."""
+    others = sorted(set(new.parent.glob("*.npy")) - {new}, key=lambda path: (path.stat().st_mtime_ns, path.name))
+    for path in (*others[:-KEPT], *new.parent.glob("*.partial")):  # the latter by somebody who was killed
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > A_DAY:
+                path.unlink()
+
+
+def _in_parts(
+    array: np.ndarray, side: int, frame: Frame, workers: int, progress: Callable[[int, int], None]
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Where a part begins, and its small images, one part after another."""
+
+    def small(row: int) -> np.ndarray:
+        return square(Image.fromarray(np.ascontiguousarray(array[row])), side, frame)
+
+    together = max(1, BYTES_AT_ONCE // (3 * side * side))
+    with ThreadPoolExecutor(workers) as threads:  # Pillow lets others go on while it resizes
+        for start in range(0, len(array), together):
+            rows = range(start, min(start + together, len(array)))
+            yield start, np.stack(list(threads.map(small, rows)))
+            progress(rows.stop, len(array))
+
+
+def _digest(array: np.ndarray, side: int, frame: Frame) -> str:
+    digest = hashlib.sha256(repr([SHRUNK_VERSION, side, frame, array.shape]).encode())
+    together = max(1, BYTES_AT_ONCE // array[0].nbytes)
+    for start in range(0, len(array), together):
+        digest.update(np.ascontiguousarray(array[start : start + together]).data)
+    return digest.hexdigest()[:32]

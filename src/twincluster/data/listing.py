@@ -1,0 +1,225 @@
+"""What a source names, before anything is decoded, and the arrays that need no decoding.
+
+Where named sets and decoded images are kept, and the folders of arrays that any set may be kept as.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from twincluster.core import InputError, uncollected
+from twincluster.data.decoding import Size, header_sizes
+from twincluster.data.files import File, Member, printable
+from twincluster.data.labels import as_labels
+
+FEW = 64  # inputs, which are decoded again in less time than anybody notices
+EXPECTED = "expected uint8 images (n,h,w[,c]) or float rows (n,d)"
+CELLS_AT_ONCE = 2**22  # numbers of rows that are looked at together
+SHARP = 1000  # times the error of float32 by which numbers of a column should differ, else these are lost ...
+ROUNDING = 1e-12  # ... unless they differ by no more than such a share of themselves, which is an error of float64
+
+Entry = tuple[str, int, int]  # path as written, size, time of change in ns; -1 where there is no file
+
+
+@dataclass(frozen=True, eq=False)
+class Listing:
+    """What a source names, one entry per input in a stable order, before anything is decoded."""
+
+    name: str  # for messages and config.json, e.g. "digits", "photos/"
+    paths: tuple[str, ...]  # as written to assignments.csv: relative path, as in a list, or row number for an array
+    files: tuple[File, ...] | None = None  # absolute; None for arrays
+    array: np.ndarray | None = None  # uint8 (n,h,w) or (n,h,w,c), or float32 rows (n,d)
+    labels: np.ndarray | None = None  # int64 (n,), -1 where unknown
+    class_names: tuple[str, ...] | None = None  # what label 0, 1, ... is called
+    split: np.ndarray | None = None  # int8 (n,): 0 train, 1 test
+    skipped: int = 0  # files without an image suffix
+    blurred: str = ""  # which column of rows has lost its differences, since rows are kept in float32
+    root: Path | None = None  # the folder that was searched, the list that was read, or the pattern of shards
+
+    @property
+    def is_rows(self) -> bool:
+        return self.array is not None and self.array.ndim == 2
+
+    @property
+    def is_passing(self) -> bool:
+        """A few files that are named one by one, or an array of few images: nothing made of them is kept on the disk,
+        which would fill with it where a program asks about image after image."""
+        return self.root is None and len(self.paths) <= FEW
+
+    def part(self, rows: Sequence[int]) -> "Listing":
+        """Some of the inputs. Files among them, unless they are few, get a store of their own: that of the whole source
+        stays."""
+        return replace(
+            self,
+            paths=tuple(self.paths[row] for row in rows),
+            files=None if self.files is None else tuple(self.files[row] for row in rows),
+            array=None if self.array is None else self.array[list(rows)],
+            labels=None if self.labels is None else self.labels[list(rows)],
+            split=None if self.split is None else self.split[list(rows)],
+            root=None,
+        )
+
+    @cached_property
+    def sizes(self) -> list[Size]:
+        """Width and height of some of the files, by their headers, which are read once."""
+        return header_sizes(self.files or ())
+
+    @cached_property
+    def entries(self) -> list[Entry]:
+        """What each file was like when it was first asked for. It is looked at once: on a slow disk that takes long,
+        and a file that changes later is found changed by whoever lists it next."""
+        with uncollected():
+            return [_entry(path, file) for path, file in zip(self.paths, self.files or (), strict=True)]
+
+
+def _entry(path: str, file: File) -> Entry:
+    if isinstance(file, Member):
+        return path, file.size, file.changed
+    try:
+        found = os.stat(file)
+    except (OSError, ValueError):
+        return path, -1, -1
+    return path, found.st_size, found.st_mtime_ns
+
+
+def from_array(
+    array: np.ndarray,
+    name: str,
+    *,
+    labels: np.ndarray | None = None,
+    split: np.ndarray | None = None,
+    class_names: tuple[str, ...] | None = None,
+) -> Listing:
+    is_rows = array.ndim == 2 and array.dtype.kind in "fiub"
+    array, given = _rows(array, name) if is_rows else _pictures(array, name), array
+    blurred = _blurred(given, array) if is_rows else ""
+    if labels is not None:
+        labels, named = as_labels(labels, len(array), name)
+        class_names = class_names or named
+    if split is not None:
+        split = np.asarray(split)
+        if split.shape != (len(array),) or not np.isin(split, (0, 1)).all():
+            raise InputError(f"{name}: split must hold 0 (train) or 1 (test) for each of the {len(array)} inputs")
+        split = split.astype(np.int8)
+    paths = tuple(str(row) for row in range(len(array)))
+    return Listing(name, paths, array=array, labels=labels, class_names=class_names, split=split, blurred=blurred)
+
+
+def load_array(path: Path) -> Any:
+    """An array, memory-mapped, or what an .npz holds. Nothing is ever unpickled."""
+    try:
+        loaded = np.load(path, mmap_mode="r", allow_pickle=False)
+        return loaded if isinstance(loaded, np.ndarray) else {key: loaded[key] for key in loaded.files}
+    except Exception:  # whatever numpy makes of a damaged file
+        name = printable(path.name)
+        raise InputError(f"{name}: not a readable array of plain numbers; save it again with numpy.save") from None
+
+
+def _rows(array: np.ndarray, name: str) -> np.ndarray:
+    if array.shape[1] == 0:
+        raise InputError(f"{name}: rows of shape {array.shape} have no columns; {EXPECTED}")
+    with np.errstate(over="ignore"):  # too large for float32 becomes infinity, which is said below
+        rows = array.astype(np.float32, copy=False)
+    some = max(1, CELLS_AT_ONCE // rows.shape[1])
+    for start in range(0, len(rows), some):
+        bad = np.flatnonzero(~np.isfinite(rows[start : start + some]).all(1))
+        if len(bad):
+            raise InputError(f"{name} contains NaN or infinity in row {start + bad[0]}: replace it or drop the row")
+    return rows
+
+
+def _blurred(given: np.ndarray, rows: np.ndarray) -> str:
+    """The first column, and its numbers, whose differences are lost in the same rows as float32."""
+    if given.dtype == np.float32 or given.dtype.itemsize < 4:
+        return ""
+    low, high, error = (np.full(rows.shape[1], start) for start in (np.inf, -np.inf, 0.0))
+    some = max(1, CELLS_AT_ONCE // rows.shape[1])
+    for start in range(0, len(rows), some):
+        part = given[start : start + some].astype(np.float64)
+        low, high = np.minimum(low, part.min(0)), np.maximum(high, part.max(0))
+        error = np.maximum(error, np.abs(part - rows[start : start + some]).max(0))
+    real = high - low > ROUNDING * np.maximum(np.abs(low), np.abs(high))
+    columns = np.flatnonzero(real & (high - low < SHARP * error))
+    return f"column {columns[0]} ({low[columns[0]]:.12g} to {high[columns[0]]:.12g})" if len(columns) else ""
+
+
+def _pictures(array: np.ndarray, name: str) -> np.ndarray:
+    shape = array.shape
+    got = f"{name}: {EXPECTED}, got {array.dtype} {shape}"
+    if array.dtype.kind in "fiub" and array.dtype != np.uint8 and array.ndim in (3, 4):
+        sample = array[:256]
+        low, high = (sample.min(), sample.max()) if sample.size else (0, 0)
+        if not np.isfinite([low, high]).all():
+            raise InputError(f"{got} with NaN or infinity: replace those, bring the values to 0 .. 255 and cast")
+        if low >= 0 and high <= 1:
+            raise InputError(f"{got}: multiply by 255 and cast, (images * 255).astype('uint8')")
+        if low < 0 or high > 255:  # which a cast alone would wrap around, as a difference of whole numbers may
+            factor = 255 / (float(high) - float(low))
+            raise InputError(
+                f"{got} with values of {low:g} to {high:g}: bring them to 0 .. 255 and cast, "
+                f"((images.astype('float32') - {low:g}) * {factor:.4g}).clip(0, 255).astype('uint8')"
+            )
+        raise InputError(f"{got}: cast the values, images.astype('uint8')")
+    if array.dtype != np.uint8 or array.ndim not in (3, 4) or 0 in shape[1:]:
+        raise InputError(got)
+    if array.ndim == 3 and shape[2] in (3, 4) and shape[1] != shape[2]:
+        raise InputError(f"{got}, which looks like one colour image: stack several to (n,h,w,c), or pass images[None]")
+    if array.ndim == 4 and shape[3] not in (1, 3, 4):
+        turn = ": put the channels last, images.transpose(0, 2, 3, 1)" if shape[1] in (1, 3, 4) else " (c is 1, 3 or 4)"
+        raise InputError(got + turn)
+    return array
+
+
+def data_root(root: Path | None) -> Path:
+    """The folder named sets are looked for in, and downloaded to."""
+    return _folder(root, "TWINCLUSTER_DATA", "~/.cache/twincluster/data")
+
+
+def cache_folder(cache: Path | None = None) -> Path:
+    """Where decoded images and features are kept, unless a folder is given."""
+    return _folder(cache, "TWINCLUSTER_CACHE", "~/.cache/twincluster/store")
+
+
+def _folder(given: Path | None, variable: str, usual: str) -> Path:
+    folder = os.path.expanduser(given or os.environ.get(variable) or usual)
+    if folder.startswith("~"):  # some containers and services have no home
+        raise InputError(f"{folder}: there is no such home folder; set {variable} to a folder")
+    return Path(folder)
+
+
+def from_prepared(folder: Path) -> Listing:
+    """A folder with images.npy and, perhaps, labels.npy and split.npy."""
+    name = printable(folder.resolve().name) + "/"
+    present = [part for part in ("labels", "split") if os.path.exists(folder / f"{part}.npy")]
+    parts = {part: load_array(folder / f"{part}.npy") for part in present}
+    return from_array(load_array(folder / "images.npy"), name, **parts)
+
+
+def prepared_set(name: str, kept: Path, class_names: tuple[str, ...] | None) -> Listing | None:
+    """A named set from its folder of arrays below `kept`, if it has one."""
+    if not os.path.exists(kept / name / "images.npy"):
+        return None
+    listing = replace(from_prepared(kept / name), name=name)
+    if class_names is None:
+        return listing
+    highest = -1 if listing.labels is None else int(listing.labels.max(initial=-1))
+    if highest >= len(class_names):
+        raise InputError(
+            f"{kept / name / 'labels.npy'} holds the label {highest}, but {name} has {len(class_names)} classes: "
+            f"write labels from 0 to {len(class_names) - 1}"
+        )
+    return replace(listing, class_names=class_names)
+
+
+def absent(name: str, kept: Path, why: str, what: str) -> InputError:
+    """What to tell a user whose named set is nowhere: `what` is to be put into `kept`."""
+    beside = f"; for the {name} in this folder write ./{name}" if os.path.exists(name) else ""
+    return InputError(
+        f"{name} {why}: put {what}, or a folder {name} with images.npy, labels.npy and split.npy, into {kept} "
+        f"(or set TWINCLUSTER_DATA to where they are){beside}"
+    )

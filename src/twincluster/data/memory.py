@@ -1,0 +1,107 @@
+"""What a caller in Python may hand over: tensors become arrays here, and images are told from rows of numbers."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from twincluster.core import InputError
+from twincluster.data.decoding import Frame, square
+from twincluster.data.images import Images
+from twincluster.data.listing import Listing
+
+CHANNELS = (1, 3, 4)
+NAMES_OR_IMAGES = (str, bytes, os.PathLike, Image.Image)
+
+
+def as_arrays(X: Any) -> Any:
+    """A tensor, or a list of tensors, as an array with the channels of images last, and a generator, which can be read
+    only once, or anything else that open images come from, as a list; the rest as it is, unless there is nothing in
+    it."""
+    if isinstance(X, Mapping | Set) and not hasattr(X, "shape"):  # which some sparse matrices have
+        raise InputError(f"X is a {type(X).__name__}: give the images, paths or rows that it holds as a list")
+    if isinstance(X, Iterator) or (not isinstance(X, list | tuple) and isinstance(_first(X), Image.Image)):
+        X = list(X)
+    if getattr(X, "ndim", 1) == 1 and hasattr(X, "__len__") and not len(X):
+        raise InputError("X is empty: give images, paths of images, a folder, or rows of numbers")
+    if isinstance(X, list | tuple) and all(hasattr(item, "shape") for item in X):
+        if len({tuple(item.shape) for item in X}) > 1:
+            raise InputError("X holds several shapes: resize the images to one size, or pass paths or PIL images")
+        if all(isinstance(item, torch.Tensor) for item in X):
+            X = torch.stack(list(X))
+    return _as_array(X) if isinstance(X, torch.Tensor) else X
+
+
+def _first(X: Any) -> Any:
+    try:
+        return next(iter(X), None)
+    except (TypeError, NotImplementedError):  # there is no first of anything
+        return None
+
+
+def _as_array(tensor: torch.Tensor) -> np.ndarray:
+    tensor = tensor.detach().cpu()
+    if tensor.dim() in (3, 4) and tensor.dtype != torch.uint8:
+        raise InputError(
+            f"expected uint8 images, got {tensor.dtype} {tuple(tensor.shape)}: bring the values to 0 .. 255 and cast, "
+            "as in (images * 255).to(torch.uint8) for values of 0 .. 1"
+        )
+    if tensor.dtype == torch.bfloat16:  # numpy has no such type
+        tensor = tensor.float()
+    if tensor.dim() == 4 and tensor.shape[1] in CHANNELS and tensor.shape[3] not in CHANNELS:
+        tensor = tensor.permute(0, 2, 3, 1)
+    return tensor.numpy()
+
+
+def is_rows(X: Any) -> bool:
+    """Whether `X` is a matter for scikit-learn's validation: all that is neither images nor names of any."""
+    if isinstance(X, NAMES_OR_IMAGES):
+        return False
+    shape = getattr(X, "shape", ())
+    if len(shape) > 1:
+        return len(shape) == 2
+    first = _first(X)
+    if isinstance(first, Mapping) or (isinstance(first, list | tuple) and len(first) == 2 and _is_labelled(*first)):
+        raise InputError("X holds more than images: give them alone, as in [image for image, label in X]")
+    return not isinstance(first, NAMES_OR_IMAGES) and np.ndim(first) < 2
+
+
+def _is_labelled(one: Any, other: Any) -> bool:
+    """Whether these are a pair as data sets of torch give them."""
+    is_image = isinstance(one, NAMES_OR_IMAGES) or np.ndim(one) > 1
+    return is_image and not isinstance(other, NAMES_OR_IMAGES) and np.ndim(other) < 2
+
+
+def are_open(X: Any) -> bool:
+    """Whether `X` is a list of open images, which may differ in size."""
+    return isinstance(X, list | tuple) and all(isinstance(item, Image.Image) for item in X)
+
+
+def outline(images: Sequence[Image.Image]) -> Listing:
+    """What open images are like before they are read: as many, of their typical size, all black."""
+    short, long = np.median([sorted(image.size) for image in images], axis=0).astype(int)
+    black = np.broadcast_to(np.uint8(0), (len(images), short, long))  # takes no memory
+    return Listing("images", ("",) * len(images), array=black)
+
+
+def as_squares(images: Sequence[Image.Image], side: int, frame: Frame) -> np.ndarray:
+    """Open images of any sizes as (n,s,s,3) uint8."""
+    if empty := [row for row, image in enumerate(images) if 0 in image.size]:
+        raise InputError(f"image {empty[0]} has no pixels: leave it out")
+    try:
+        return np.stack([square(image, side, frame) for image in images])
+    except Exception as error:  # an image is read from its file only now
+        said = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"an open image cannot be read ({said}): leave it out, or pass paths instead") from None
+
+
+def refuse_too_few(images: Images, n_clusters: int) -> None:
+    """Unless at least one input can be read, and as many as there are to be clusters."""
+    if not (n_samples := len(images.usable)):
+        path, why = images.listing.paths[0], images.status[0].removeprefix("unreadable: ")
+        raise InputError(f"none of the {len(images.status):,} files can be read ({path}: {why}): check the paths")
+    if n_samples < n_clusters:
+        raise InputError(f"n_samples={n_samples} is below n_clusters={n_clusters}: ask for fewer clusters")

@@ -1,0 +1,297 @@
+"""Build the files that hold a folder's decoded images, so that being killed at any moment costs seconds, not the build.
+
+They are <tag>.npy, the pixels, beside <tag>.jsonl, the journal: a line for each row that has been written (and, of a
+finished store, <tag>.json: outcome.py). A store is complete when no line is missing, so a killed build cannot claim to
+be; the next goes on where that one stopped. The tag stands for every name, size and time of change: after a change a
+new store copies the rows that stayed as they were and decodes the others. The last few old ones stay: a run whose files
+have moved is shown from the one it used.
+
+What became of every file of a finished store, in one small file: <tag>.json, beside the pixels and the journal.
+
+A start that finds it need not read a journal of a line per image. It counts only while the journal is as it was then.
+"""
+
+import errno
+import hashlib
+import io
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from twincluster.core import InputError, lock, uncollected, write_atomically
+from twincluster.data.decoding import Frame, may_pass
+from twincluster.data.files import Input
+from twincluster.data.listing import Entry
+from twincluster.data.pool import RowFile, decode_many, digest_of
+
+_LINES_HELD = 64  # rows decoded again, at most, after a build was killed
+LOCK = "lock"  # who builds here
+_KEPT = 2  # finished stores of earlier states of a source, beside the newest
+
+
+class Row(NamedTuple):
+    entry: Entry
+    status: str
+    digest: str  # of the pixels
+
+
+class Store:
+    """Where the files of one state of a source are, and what is in them."""
+
+    def __init__(self, folder: Path, entries: list[Entry], side: int, frame: Frame = "crop") -> None:
+        self.folder, self.entries, self.side, self.frame = folder, entries, side, frame
+        self.tag = short_hash(entries)
+        self.pixels, self.journal = folder / f"{self.tag}.npy", folder / f"{self.tag}.jsonl"
+        self.outcome = folder / f"{self.tag}.json"  # outcome.py
+        self.header = npy_header((len(entries), side, side, 3))
+        self.row_bytes = side * side * 3
+        self.nbytes = len(self.header) + len(entries) * self.row_bytes
+
+    def rows(self) -> dict[int, Row]:
+        """What the journal says is there; nothing when there are no pixels to go with it."""
+        if not self.has_pixels():
+            return {}
+        expected = dict(enumerate(self.entries))
+        return {row: kept for row, kept in read_journal(self.journal).items() if kept.entry == expected.get(row)}
+
+    def has_pixels(self) -> bool:
+        return self.pixels.exists() and self.pixels.stat().st_size == self.nbytes
+
+    def is_complete(self, rows: dict[int, Row]) -> bool:
+        return len(rows) == len(self.entries) and not any(may_pass(kept.status) for kept in rows.values())
+
+    def allocate(self) -> None:
+        """Take the whole room at once: a full disk is known before an hour of decoding, and never while reading."""
+        self.journal.unlink(missing_ok=True)
+        try:
+            with open(self.pixels, "wb") as file:
+                file.write(self.header)
+                file.flush()
+                _reserve(file.fileno(), self.nbytes)
+        except OSError:
+            self.pixels.unlink(missing_ok=True)
+            raise
+
+
+def build(store: Store, files: Sequence[Input], workers: int, progress: Callable[[int, int], None]) -> dict[int, Row]:
+    """Decode what is missing from a store, and say what is in it then."""
+    store.folder.mkdir(parents=True, exist_ok=True)
+    with only_one(store.folder):
+        rows = store.rows()  # once more: another process may have built it while this one waited
+        if store.is_complete(rows):
+            return rows
+        if not rows:
+            store.allocate()
+        elif len(rows) < len(files):  # the machine may have stopped before the pixels were on its disk
+            written = np.load(store.pixels, mmap_mode="r")
+            rows = {row: kept for row, kept in rows.items() if kept.digest == digest_of(written[row])}
+        settled = {row for row, kept in rows.items() if not may_pass(kept.status)}
+        earlier = _earlier(store)
+        with _Writer(store, rows) as writer:
+            todo = []
+            for row in range(len(files)):
+                if row not in settled and not writer.copy(row, earlier):
+                    todo.append(row)
+            done = len(files) - len(todo)
+            progress(done, len(files))
+            with closing(decode_many([(row, files[row]) for row in todo], writer.pixels, workers)) as results:
+                for row, (status, digest) in zip(todo, results, strict=True):
+                    writer.note(row, status, digest)
+                    done += 1
+                    progress(done, len(files))
+        _prune(store)
+        return store.rows()
+
+
+def _reserve(file: int, nbytes: int) -> None:
+    try:
+        os.posix_fallocate(file, 0, nbytes)
+    except (AttributeError, OSError) as error:
+        # Some systems and file systems cannot; there, a later write may still find the disk full.
+        if isinstance(error, OSError) and error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            raise
+        os.truncate(file, nbytes)
+
+
+def read_journal(path: Path) -> dict[int, Row]:
+    lines = path.read_bytes().split(b"\n") if path.exists() else []
+    try:
+        with uncollected():
+            parsed = json.loads(b"[%s]" % b",".join(lines[:-1]))  # at once: a third of the time of line by line
+            return {row: Row((name, size, changed), said, seen) for row, name, size, changed, said, seen in parsed}
+    except (ValueError, TypeError):
+        return _sound_lines(lines)
+
+
+def _sound_lines(lines: list[bytes]) -> dict[int, Row]:
+    """Of a journal up to where it is cut off, as when the build was killed."""
+    rows: dict[int, Row] = {}
+    for line in lines:
+        try:
+            row, name, size, changed, status, digest = json.loads(line)
+            rows[row] = Row((name, size, changed), status, digest)
+        except (ValueError, TypeError):
+            break
+    return rows
+
+
+@contextmanager
+def only_one(folder: Path) -> Iterator[None]:
+    """Builds in one folder wait for each other."""
+    with open(folder / LOCK, "ab") as handle:
+        lock(handle.fileno())
+        yield
+
+
+def _earlier(store: Store) -> dict[Entry, tuple[np.ndarray, int, Row]]:
+    """Rows of other states of the same source, finished or not, by what their file was like."""
+    found: dict[Entry, tuple[np.ndarray, int, Row]] = {}
+    for journal in sorted(set(store.folder.glob("*.jsonl")) - {store.journal}):
+        with suppress(OSError, ValueError):  # its pixels are gone or cut short
+            pixels = np.load(journal.with_suffix(".npy"), mmap_mode="r", allow_pickle=False)
+            for row, kept in read_journal(journal).items():
+                if not may_pass(kept.status) and row < len(pixels):
+                    found[kept.entry] = pixels, row, kept
+    return found
+
+
+def _prune(store: Store) -> None:
+    """Of other states of the same source only the newest finished ones stay, so that they do not fill the disk."""
+    others = [path for path in store.folder.glob("*.jsonl") if path != store.journal and _is_finished(path)]
+    kept = sorted(others, key=lambda path: (path.stat().st_mtime_ns, path.name))[-_KEPT:]
+    tags = {store.tag, *(path.stem for path in kept)}
+    for path in store.folder.iterdir():
+        if path.name != LOCK and path.name.partition(".")[0] not in tags:
+            with suppress(OSError):  # still open elsewhere, on a system that minds
+                path.unlink()
+
+
+def _is_finished(journal: Path) -> bool:
+    """Whether every row has been written, those of files that were missing included: a run may have seen just that."""
+    try:
+        count = len(np.load(journal.with_suffix(".npy"), mmap_mode="r", allow_pickle=False))
+    except (OSError, ValueError):
+        return False
+    return read_journal(journal).keys() == set(range(count))
+
+
+class _Writer:
+    """Writes the lines that say which pixels are there, after these; those of earlier stores it copies itself."""
+
+    def __init__(self, store: Store, rows: dict[int, Row]) -> None:
+        self.store, self.rows = store, rows
+        self.lines: list[str] = []
+        self.pixels = RowFile(store.pixels, len(store.header), store.side, store.frame)
+        clean = store.journal.with_suffix(".part")  # without a torn end and without what proved to be lost
+        clean.write_text("".join(_line(row, kept) for row, kept in rows.items()))
+        os.replace(clean, store.journal)
+        self.journal = open(store.journal, "a")  # noqa: SIM115  closed in __exit__
+        self.file = open(store.pixels, "r+b")  # noqa: SIM115  whoever writes, this one is told what the disk refused
+
+    def note(self, row: int, status: str, digest: str) -> None:
+        """That the pixels of a row have been written."""
+        kept = Row(self.store.entries[row], status, digest)
+        if kept == self.rows.get(row):
+            return
+        if len(self.lines) >= _LINES_HELD:
+            self._flush()
+        self.lines.append(_line(row, kept))
+
+    def copy(self, row: int, earlier: dict[Entry, tuple[np.ndarray, int, Row]]) -> bool:
+        """Whether the row could be had from another store."""
+        if (found := earlier.get(self.store.entries[row])) is None:
+            return False
+        pixels, there, kept = found
+        if digest_of(pixels[there]) != kept.digest:
+            return False
+        self.note(row, *self.pixels.write(row, pixels[there], kept.status))
+        return True
+
+    def _flush(self) -> None:
+        self.journal.write("".join(self.lines))
+        self.journal.flush()
+        self.lines.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            os.fsync(self.file.fileno())  # before the last lines make the store complete
+            self._flush()
+            os.fsync(self.journal.fileno())
+        except OSError:
+            if kind is None:
+                raise
+        finally:
+            self.file.close()
+            with suppress(OSError):  # a full disk has been reported; closing tries to write once more
+                self.journal.close()
+
+
+def _line(row: int, kept: Row) -> str:
+    return json.dumps([row, *kept.entry, kept.status, kept.digest]) + "\n"
+
+
+@contextmanager
+def explained(folder: Path, nbytes: int) -> Iterator[None]:
+    """Around the writing of so much: what the system refuses becomes what the user can do about it."""
+    try:
+        yield
+    except BrokenPipeError:  # whoever watched the progress left
+        raise
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            why = f"no room for {nbytes / 1e6 + 1:,.0f} MB of decoded images in {folder}: free some"
+        else:
+            why = f"decoded images cannot be written to {folder} ({error.strerror}): check its permissions"
+        raise InputError(f"{why}, or set TWINCLUSTER_CACHE to another folder") from None
+
+
+def npy_header(shape: tuple[int, ...]) -> bytes:
+    """What an .npy file of uint8 begins with."""
+    written = io.BytesIO()
+    np.lib.format.write_array_header_1_0(written, {"descr": "|u1", "fortran_order": False, "shape": shape})
+    return written.getvalue()
+
+
+def short_hash(value: object) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:24]
+
+
+OUTCOME_VERSION = 1  # of these files and of how a fingerprint is made
+
+
+class Outcome(NamedTuple):
+    status: tuple[str, ...]  # of each row, "ok" or why it is black
+    fingerprint: str
+
+
+def remembered(store: Store) -> Outcome | None:
+    """None where nothing is, or where it is of another journal: then the journal has to be read."""
+    with suppress(OSError, ValueError, TypeError, KeyError, IndexError):  # not there, or not as it was written
+        written = json.loads(store.outcome.read_bytes())
+        if store.has_pixels() and written["state"] == _state(store):
+            status = ["ok"] * len(store.entries)
+            for row, said in written["unreadable"]:
+                status[row] = str(said)
+            return Outcome(tuple(status), str(written["fingerprint"]))
+    return None
+
+
+def remember(store: Store, outcome: Outcome) -> None:
+    """For a store that is complete."""
+    unreadable = [(row, said) for row, said in enumerate(outcome.status) if said != "ok"]
+    with suppress(OSError):  # without it the next start is only slower
+        written = {"state": _state(store), "fingerprint": outcome.fingerprint, "unreadable": unreadable}
+        write_atomically(store.outcome, json.dumps(written))
+
+
+def _state(store: Store) -> list[int]:
+    found = store.journal.stat()
+    return [OUTCOME_VERSION, found.st_size, found.st_mtime_ns]

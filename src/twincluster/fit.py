@@ -1,0 +1,321 @@
+"""From a source to a finished run folder, and from a run folder to new assignments and scores.
+
+Which runs `--resume` goes on with: on the same data and with settings that compute the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from twincluster.clustering import Choice, Health, Scores, health, score
+from twincluster.config import DERIVED, Config, Split, differences, flatten
+from twincluster.core import InputError, keep_freed, refuse_taken
+from twincluster.data import Images, Listing
+from twincluster.methods import Method, Network, inference
+from twincluster.model import open_for, open_with, refuse_other_weights, with_image_size
+from twincluster.nn import load_encoder
+from twincluster.parallel import join
+from twincluster.resolve import check_method, data_shape, resolve, resolve_device
+from twincluster.runs import EDITS_FILE as EDITS
+from twincluster.runs import (
+    REFERENCE_SAMPLE,
+    Assignments,
+    Reference,
+    Run,
+    corrected,
+    provenance,
+    stamps_of,
+    write_stamps,
+)
+from twincluster.training import Reporter, Trainer, checkpoint
+
+MOST_SIZES = 100  # that are told one by one
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A finished run."""
+
+    run: Run
+    config: Config  # resolved
+    assignments: Assignments
+    scores: Scores | None  # when the source has labels
+    scored_on: Split  # the other split when only one was trained on
+    choice: Choice | None = None  # when the number of clusters was not given
+    handed: bool = False  # where it was left to the images, which can be told from their mirror images: no flips
+
+    def summary(self) -> str:
+        """Where the result is and what to do next."""
+        unread = sum(status != "ok" for status in self.assignments.status)
+        plot = " and clusters.png" if (self.run.folder / "clusters.png").is_file() else ""
+        lines = [self.choice.describe(), f"all that were tried: clusters.json{plot}"] if self.choice else []
+        lines.append(sizes_line(self.assignments.sizes(self.config.n_clusters)))
+        if self.handed:
+            lines.append("left and right mean something in these images: none was mirrored to learn from")
+        if unread:
+            inputs = "1 input" if unread == 1 else f"{unread:,} inputs"
+            lines.append(f"{inputs} could not be read; the status in assignments.csv says why")
+        if self.scores:
+            lines.append(scores_line(self.scores, self.scored_on))
+        folder = self.run.folder
+        lines.append(f"one row per input in {folder / 'assignments.csv'}")
+        lines.append(f"next: twincluster predict {shlex.quote(str(folder))} NEW_IMAGES --out new.csv")
+        return "\n".join(lines)
+
+
+def fit(
+    listing: Listing,
+    config: Config,
+    out: Path,
+    *,
+    location: str | None = None,
+    root: Path | None = None,
+    split: Split = "all",
+    resume: bool = False,
+    reporter: Reporter | None = None,
+    decoding: Callable[[int, int], None] | None = None,
+    encoding: Callable[[int, int], None] | None = None,
+) -> Fitted:
+    """Train on a source and write the run folder `out`. `location` and `root` let later commands open it again."""
+    started = provenance.now()
+    processes, config = join(config.train.device), check_method(config)
+    if not resume and processes.first:
+        refuse_taken(out)  # before an hour of decoding
+    scored, scored_on = rows_to_score(listing, split, len(listing.paths))
+    config = processes.in_turn(lambda: with_image_size(config, listing))  # which may download an encoder
+    stamps, device = stamps_of(listing), config.train.device
+    if resolve_device(device) == "cpu":
+        keep_freed()  # before an encoder's first image: that frees as much as a step does
+    encoder = processes.in_turn(lambda: load_encoder(config.train.frozen)) if config.train.frozen else None
+    images = processes.in_turn(
+        lambda: open_for(config, listing, decoding, encoder=encoder, device=device, encoding=encoding)
+    )
+    training = dataclasses.replace(images, usable=_usable(images, split))
+    flip_by_images, config = config.augment.flip == DERIVED, resolve(config, training)
+    data = describe(images, location, root, split) | ({"encoder": encoder.version} if encoder else {})
+    run = _begin(out, config, data, training, resume, reporter, started) if processes.first else None
+    labels = listing.labels[training.usable] if listing.labels is not None else None
+    trainer = Trainer(config, training, run=run, labels=labels, reporter=reporter)
+    method = trainer.run(resume=resume)
+    if run is None:
+        raise SystemExit(0)  # the first process writes the result
+    config = _keep_model(run, method, config, data, training)
+    write_stamps(run.folder, dict(zip(listing.paths, stamps, strict=True)))
+    assignments, found = _keep_rows(run, method.online, images, training)
+    provenance.write(run.folder, provenance.read(run.folder).end(trainer.clock.seconds))
+    if reporter and (warning := unwell(config, method.choice, found, assignments)):
+        reporter.warn(warning)
+    handed = flip_by_images and not images.is_rows and not config.augment.flip
+    scores = _scores(listing.labels, assignments.clusters, scored)
+    return Fitted(run, config, assignments, scores, scored_on, method.choice, handed)
+
+
+def unwell(config: Config, choice: Choice | None, found: Tensor, assignments: Assignments) -> str | None:
+    """What is wrong with the clusters of a finished run. Where their number was not known while it trained, there is
+    more to say than that some are empty; `found` is q of those readable."""
+    state = health(found) if choice else Health.of_result(assignments.sizes(config.n_clusters))
+    return state.warning(config.method, config.train.precision)
+
+
+def _scores(labels: np.ndarray | None, clusters: np.ndarray, scored: np.ndarray) -> Scores | None:
+    if labels is None or not (scored & (labels >= 0) & (clusters >= 0)).any():
+        return None
+    return score(labels[scored], clusters[scored])
+
+
+def _begin(
+    out: Path, config: Config, data: dict[str, Any], training: Images, resume: bool, reporter: Reporter | None,
+    started: str,
+) -> Run:  # fmt: skip
+    run = continue_run(out, config, data) if resume else Run.create(out)
+    anew = not checkpoint.exists(run.checkpoint)
+    if resume and anew and reporter:
+        reporter.warn(f"nothing of the training in {out} was kept, so it begins anew")
+    elif resume and reporter and (planned := length_of(run.read_config()[0])) != length_of(config):
+        reporter.warn(
+            f"{out} was planned for {planned} and is now to end after {length_of(config)}: the learning rate, and all "
+            "else that follows how much of a run is done, jumps, and the result is not that of a run of this length"
+        )
+    if not run.has_choice:  # else config.json holds the number of clusters, which the model there has
+        run.write_config(config, data_shape(config, training), data)
+    made = provenance.Provenance() if anew else provenance.read(run.folder) or provenance.UNKNOWN
+    provenance.write(run.folder, made.begin(started, config.train.device))
+    return run
+
+
+def _keep_model(run: Run, method: Method, config: Config, data: dict[str, Any], training: Images) -> Config:
+    """Write what predicts; returns the settings with the number of clusters, if that was left to the data."""
+    if method.choice:
+        run.write_choice(method.choice)
+        config = dataclasses.replace(config, n_clusters=method.choice.n_clusters)
+        run.write_config(config, data_shape(config, training), data)
+    run.save_model(method.online)
+    return config
+
+
+def _keep_rows(run: Run, network: Network, images: Images, training: Images) -> tuple[Assignments, Tensor]:
+    """Write one row per input, and what images that come later are compared with; also returns q of those readable."""
+    found = inference.predict(network, images.pixels, images.usable)
+    trained = found[np.searchsorted(images.usable, training.usable)]  # those of one split may be some of them
+    step = math.ceil(len(training.usable) / REFERENCE_SAMPLE) or 1
+    features = inference.embed(network, training.pixels, training.usable[::step])
+    Reference.of(features, trained[::step]).write(run.folder)
+    assignments = Assignments.of(images, images.usable, found)
+    run.write_assignments(assignments)
+    return assignments, found
+
+
+def describe(
+    images: Images, location: str | None = None, root: Path | None = None, split: Split = "all"
+) -> dict[str, Any]:
+    """What config.json says of the data."""
+    return {
+        "source": images.listing.name,
+        "location": location,
+        "root": str(root.absolute()) if root else None,
+        "files": images.listing.files is not None,
+        "fingerprint": images.fingerprint,
+        "inputs": len(images.listing.paths),
+        "side": images.side,
+        "readable": len(images.usable),
+        "split": split,
+    }
+
+
+def rows_to_score(listing: Listing | None, split: Split, count: int) -> tuple[np.ndarray, Split]:
+    """Which of `count` rows scores are about, (n,) bool: all of them, or those that were not trained on, which are the
+    other part of the listing and all rows after it: `twincluster update` added these."""
+    held_out: dict[Split, Split] = {"all": "all", "train": "test", "test": "train"}
+    if listing is None or split == "all":
+        return np.ones(count, dtype=bool), "all"
+    part = _in_split(listing, held_out[split])
+    return np.concatenate([part, np.ones(count - len(part), dtype=bool)]), held_out[split]
+
+
+def predict(
+    run: Run,
+    listing: Listing,
+    device: str,
+    decoding: Callable[[int, int], None] | None = None,
+    encoding: Callable[[int, int], None] | None = None,
+    *,
+    location: str | None = None,
+) -> Assignments:
+    """Assign the inputs of another source to the clusters of a run, with the edits that were made to it.
+
+    By `location`, which opens the source again, images are known that the run has rows of.
+    """
+    if resolve_device(device) == "cpu":
+        keep_freed()
+    network, images = open_with(run, listing, device, decoding, encoding)
+    found = Assignments.of(images, images.usable, inference.predict(network, images.pixels, images.usable))
+    return corrected(run, found, listing, location, lambda rows: inference.embed(network, images.pixels, rows).numpy())
+
+
+def scores_line(scores: Scores, scored_on: Split) -> str:
+    where = "the whole set" if scored_on == "all" else f"the {scored_on} part"
+    return f"ACC {scores.acc:.4f}  NMI {scores.nmi:.4f}  ARI {scores.ari:.4f}  on {where}"
+
+
+def sizes_line(sizes: list[int]) -> str:
+    """All of them, unless there are so many that they would fill a page."""
+    if len(sizes) <= MOST_SIZES:
+        return f"sizes {' '.join(map(str, sizes))}"
+    return f"sizes from {min(sizes):,} to {max(sizes):,}, median {np.median(sizes):,g}"
+
+
+def _in_split(listing: Listing, split: Split) -> np.ndarray:
+    """(n,) bool."""
+    if split == "all":
+        return np.ones(len(listing.paths), dtype=bool)
+    if listing.split is None:
+        raise InputError(f"{listing.name} has no train and test parts: leave out --split")
+    chosen = np.asarray(listing.split == (0 if split == "train" else 1))
+    if not chosen.any():
+        raise InputError(f"the {split} part of {listing.name} is empty: leave out --split")
+    return chosen
+
+
+def _usable(images: Images, split: Split) -> np.ndarray:
+    """Rows to train on."""
+    if not len(images.usable):
+        listing, why = images.listing, images.status[0].removeprefix("unreadable: ")
+        raise InputError(
+            f"none of the {len(listing.paths):,} images in {listing.name} can be read ({listing.paths[0]}: {why}): "
+            "name a folder with images that can be read"
+        )
+    return np.flatnonzero(_in_split(images.listing, split) & (np.array(images.status) == "ok"))
+
+
+FEW_NAMES = 5  # of settings, in a message
+
+
+def continue_run(out: Path, config: Config, data: dict[str, Any]) -> Run:
+    """The run to resume, if settings and data are what they were, or nothing was made of them yet."""
+    if not (out / "config.json").is_file():
+        raise InputError(f"there is no run in {out} to resume: leave out --resume")
+    run = Run.open(out)
+    if not checkpoint.exists(run.checkpoint):
+        if (out / "model.safetensors").is_file():
+            raise InputError(f"{out} has a model, but no checkpoint to go on from: fit into another --out")
+        return run
+    saved, _, then = run.read_config()
+    if run.is_updated:
+        raise InputError(
+            f"{out} has rows of later images (twincluster update), which more training would make wrong: fit into "
+            "another --out, and update that"
+        )
+    if (edits := run.folder / EDITS).is_file() and edits.stat().st_size:
+        raise InputError(
+            f"{out} has corrections by hand, which more training would make wrong: fit into another --out, or move "
+            f"{edits} away"
+        )
+    if then["split"] != data["split"]:
+        raise InputError(f"{out} was started with --split {then['split']}: resume with the same")
+    shapes = [(made.train.image_size, made.train.frame) for made in (saved, config)]
+    if saved.train.encoder == config.train.encoder:
+        refuse_other_weights(run.folder, then, data.get("encoder"))
+    if then["fingerprint"] != data["fingerprint"] and shapes[0] == shapes[1]:
+        raise InputError(f"{out} was started on other data: resume with the same source, or start anew elsewhere")
+    _refuse_changes(run, saved, config)
+    if not config.train.minutes and (done := len(run.read_metrics())) > config.train.epochs:
+        raise InputError(
+            f"{out} has trained for {done} epochs already: ask for as many or more, or fit into another --out"
+        )
+    return run
+
+
+def _refuse_changes(run: Run, saved: Config, config: Config) -> None:
+    """How long a run trains and how often it saves may change; what it computes may not."""
+    free = {"train.epochs", "train.minutes", "train.checkpoint_minutes", "train.compile", "train.parts"}
+    if run.has_choice and not config.n_clusters:
+        free.add("n_clusters")  # it was left to the data, as it is now
+    changed = [name for name in differences(saved, config) if name not in free]
+    if "n_clusters" in changed or "clusters_between" in changed:
+        changed = ["n_clusters", *(name for name in changed if "clusters" not in name and name != "tcc.cluster_queue")]
+    if changed:
+        raise InputError(
+            f"{run.folder} was started with another {_told(changed, saved, config)}: resume with the same settings"
+        )
+
+
+def _told(names: list[str], saved: Config, config: Config) -> str:
+    """The settings that have changed, and what they were; of many, what may be the cause."""
+    then, now = flatten(saved.to_dict()), flatten(config.to_dict()) | {"n_clusters": config.n_clusters or "auto"}
+    told = ", ".join(f"{name} ({then.get(name)}, now {now.get(name)})" for name in names[:FEW_NAMES])
+    return told if len(names) <= FEW_NAMES else f"{told} and {len(names) - FEW_NAMES} more (perhaps another --recipe)"
+
+
+def length_of(config: Config) -> str:
+    """How long a run is to train, in words."""
+    minutes, epochs = config.train.minutes, config.train.epochs
+    return f"{minutes:g} minutes" if minutes else f"{epochs} epoch{'s' * (epochs != 1)}"

@@ -1,1 +1,0 @@
-"""Images: where they come from, how they are decoded, how they are kept."""

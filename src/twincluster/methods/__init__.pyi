@@ -1,0 +1,14 @@
+from twincluster.methods import inference as inference
+from twincluster.methods.anchored import Anchored as Anchored
+from twincluster.methods.base import Batch as Batch
+from twincluster.methods.base import Method as Method
+from twincluster.methods.base import Network as Network
+from twincluster.methods.base import NoSettings as NoSettings
+from twincluster.methods.base import Outcome as Outcome
+from twincluster.methods.base import checked as checked
+from twincluster.methods.base import checked_numbers as checked_numbers
+from twincluster.methods.inference import embed as embed
+from twincluster.methods.registry import METHODS as METHODS
+from twincluster.methods.registry import find_method as find_method
+from twincluster.methods.registry import import_method as import_method
+from twincluster.methods.tcc import Tcc as Tcc

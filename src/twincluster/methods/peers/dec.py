@@ -1,0 +1,124 @@
+"""DEC: an embedding that reconstructs its images, then one that is drawn to what its centres are already sure of.
+
+Xie et al. 2016, "Unsupervised Deep Embedding for Clustering Analysis". Both of its stages are parts of one run.
+Shapes: N batch, K clusters, D embedding, n samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from twincluster.config import Config, Count, DataShape, Share, own_settings
+from twincluster.core import InputError
+from twincluster.methods.base import Batch, Method, Network, Outcome
+from twincluster.methods.heads import k_means, mlp
+from twincluster.methods.peers import peer_losses
+
+STARTS = 20  # of the k-means that sets the centres; a single one before that, for the record
+
+
+@dataclass(frozen=True)
+class DecSettings:
+    """Section 4.3 of the paper; it has the same for all data."""
+
+    n_features: Count = 10  # D
+    hidden: Count = 2000  # width of the decoder
+    cluster_start: Share = 0.5  # share of the run after which clusters are learned, and reconstruction ends
+
+
+class DecNetwork(Network):
+    """Backbone, one linear layer to the embedding, and the centres in it."""
+
+    # differs from the paper: its encoder is a perceptron of four layers; here it is the backbone that all methods have
+
+    def __init__(self, config: Config, shape: DataShape) -> None:
+        super().__init__(config, shape)
+        settings = own_settings(config, DecSettings)
+        self.head = nn.Linear(self.backbone.n_features, settings.n_features)
+        self.prototypes = nn.Parameter(torch.zeros(config.n_clusters, settings.n_features))  # mu
+
+    def embed(self, images: Tensor) -> Tensor:  # z, (N,D)
+        embedding: Tensor = self.head(self.backbone_features(images))
+        return embedding
+
+    def log_assign(self, images: Tensor) -> Tensor:
+        return peer_losses.student_assignment(self.embed(images), self.prototypes)
+
+
+class Dec(Method):
+    """DEC: reconstruction, k-means, and assignments that sharpen themselves."""
+
+    # differs from the paper: the autoencoder learns all layers at once, without a stage for each of them
+
+    network_type = DecNetwork
+    settings_type = DecSettings
+    online: DecNetwork
+    target: Tensor  # (n,K) p, Eq. 3, as the last epoch left it
+    clustering: Tensor  # () bool, whether the second stage has begun
+    progress: Tensor  # ()
+
+    def __init__(self, config: Config, shape: DataShape) -> None:
+        super().__init__()
+        self.settings, self.n_clusters, self.seed = own_settings(config, DecSettings), config.n_clusters, config.seed
+        self.online = DecNetwork(config, shape)
+        rows = min(config.train.components, shape.n_inputs) or shape.n_inputs
+        n_values = shape.n_inputs * shape.side**2 if shape.side else rows
+        self.decoder = mlp(self.settings.n_features, self.settings.hidden, n_values, batch_norm=False)
+        self.register_buffer("target", torch.full((shape.n_samples, config.n_clusters), 1 / config.n_clusters))
+        self.register_buffer("clustering", torch.zeros((), dtype=torch.bool))
+        self.register_buffer("progress", torch.zeros(()))
+
+    def schedule(self, epoch: int, progress: float) -> None:
+        self.progress.fill_(progress)
+
+    def views(self, batch: Batch) -> tuple[Tensor, ...]:
+        return (batch.plain(),)
+
+    def losses(self, views: tuple[Tensor, ...], samples: Tensor, keys: Tensor) -> Outcome:
+        embedding = self.online.embed(views[0])
+        reconstruction = F.mse_loss(self.decoder(embedding), views[0].flatten(1))
+        log_assignment, target = peer_losses.student_assignment(embedding, self.online.prototypes), self.target[samples]
+        divergence = peer_losses.target_divergence(log_assignment, target)
+        return Outcome(
+            loss=torch.where(self.clustering, divergence, reconstruction),
+            assignment=log_assignment.detach().exp(),
+            key_assignment=target,  # of the epoch before: there is only one view
+            memory={},
+            metrics={"reconstruction": reconstruction, "divergence": divergence},
+        )
+
+    @torch.no_grad()
+    def after_epoch(
+        self, epoch: int, batches: Callable[[], Iterator[Batch]], optimiser: torch.optim.Optimizer
+    ) -> dict[str, float]:
+        """Centres by k-means until the second stage has begun; then the targets, once for each epoch."""
+        self.online.eval()
+        found = [(batch.samples, self.online.embed(batch.plain())) for batch in batches()]
+        self.online.train()
+        samples, embedding = torch.cat([pair[0] for pair in found]), torch.cat([pair[1] for pair in found])
+        if not embedding.isfinite().all():
+            raise InputError(
+                "the reconstruction of dec has diverged: lower the rate, --set optimiser.learning_rate=..."
+            )
+        if len(samples) < self.n_clusters:
+            raise InputError(
+                f"{len(samples)} samples, all that an epoch has in whole batches, cannot form {self.n_clusters} "
+                "clusters: lower train.batch_size, or ask for fewer clusters"
+            )
+        if not self.clustering:
+            begins = bool(self.progress >= self.settings.cluster_start)
+            n_init = STARTS if begins else 1
+            centres, _ = k_means(embedding, self.n_clusters, n_init=n_init, seed=self.seed + epoch)
+            self.online.prototypes.copy_(centres)
+            self.clustering.fill_(begins)
+        # differs from the paper: targets change with the epoch, not after as many steps as suit the data
+        log_assignment = [peer_losses.student_assignment(part, self.online.prototypes) for _, part in found]
+        target = peer_losses.sharpened_target(torch.cat(log_assignment))
+        changed = (target.argmax(1) != self.target[samples].argmax(1)).float().mean()
+        self.target[samples] = target.to(self.target.dtype)
+        return {"relabelled": float(changed)}

@@ -1,0 +1,359 @@
+"""What the peers of twin-contrast clustering optimise, each a pure function of float32 tensors, after its own paper.
+
+Shapes: N samples of a batch, K clusters or prototypes, D features, J rows of a queue, n samples of the data.
+
+What methods optimise that rebuild or make up images, or have adversaries: pure functions of float32 tensors.
+
+Costs that their papers add up over the values of an image are divided by the number of values: the minimum is the
+same, and one learning rate serves all image sizes. Shapes: N batch, ... one image or row, D code.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+TINY = 1e-12  # what a logarithm may see in place of 0
+
+
+def nt_xent(one: Tensor, two: Tensor, temperature: float) -> Tensor:
+    """SimCLR's loss of N pairs of unit rows, a number: each of 2N rows finds its partner among all other rows.
+
+    Chen et al. 2020, Eq. 1; of samples it is Eqs. 2 and 3 of Contrastive Clustering (Li et al. 2021), of the
+    columns of two assignments (K,N) it is Eqs. 5 and 6 there, but for the entropy.
+    """
+    rows = torch.cat([one, two])
+    logits = rows @ rows.T / temperature  # (2N,2N)
+    logits = logits.masked_fill(torch.eye(len(rows), dtype=torch.bool, device=rows.device), -torch.inf)
+    partner = torch.arange(len(rows), device=rows.device).roll(len(one))
+    return F.cross_entropy(logits, partner)
+
+
+def cluster_contrast(assignment: Tensor, other: Tensor, temperature: float) -> Tensor:
+    """Contrastive Clustering, Eqs. 5 and 6: columns of the assignments (N,K) of two views, a pair for each cluster."""
+    return nt_xent(F.normalize(assignment.T, dim=1), F.normalize(other.T, dim=1), temperature)
+
+
+def sinkhorn(scores: Tensor, epsilon: float, n_iter: int, valid: Tensor | None = None) -> Tensor:
+    """SwAV's codes (Caron et al. 2020, Eqs. 3 to 5): log of a soft assignment (N,K) that uses all prototypes alike.
+
+    Rows add up to 1, and columns to about N / K. Rows that are not `valid` (N,) carry no weight and get no code.
+    """
+    weight = torch.ones(len(scores), dtype=torch.bool, device=scores.device) if valid is None else valid
+    log_code = (scores / epsilon).masked_fill(~weight[:, None], -torch.inf)
+    for _ in range(n_iter):
+        log_code = log_code - torch.logsumexp(log_code, 0)
+        total = torch.logsumexp(log_code, 1, keepdim=True)
+        log_code = log_code - total.masked_fill(~weight[:, None], 0.0)
+    return log_code
+
+
+def code_loss(scores: Tensor, code: Tensor, temperature: float) -> Tensor:
+    """SwAV, Eq. 2: the cross-entropy of a code (N,K) and what another view says of the prototypes, a number."""
+    return -(code * F.log_softmax(scores / temperature, 1)).sum(1).mean()
+
+
+def expert_likelihood(
+    experts: Tensor, keys: Tensor, centres: Tensor, queue: Tensor, valid: Tensor, temperature: float
+) -> Tensor:
+    """MiCE (Tsai et al. 2021, Sec. 3.1 and 3.2): log p(y | x, z) by each of K experts, (N,K).
+
+    Expert z compares f_z(x) + mu_z with the teacher's embedding of the same image and of those in its queue.
+    Experts and keys are (N,K,D), centres mu (K,D), the queue (J,K,D), all of unit norm.
+    """
+    seen = experts + centres  # (N,K,D)
+    positive = (seen * keys).sum(2, keepdim=True) / temperature  # (N,K,1)
+    negative = torch.einsum("nkd,jkd->nkj", seen, queue) / temperature
+    negative = negative.masked_fill(~valid, -torch.inf)
+    return positive.squeeze(2) - torch.logsumexp(torch.cat([positive, negative], 2), 2)
+
+
+def mixture_loss(log_prior: Tensor, log_likelihood: Tensor) -> Tensor:
+    """MiCE, Sec. 3.2: the negative evidence lower bound of a mixture, a number.
+
+    With the exact posterior the bound is tight, so that it is the evidence, and no gradient is lost.
+    """
+    return -torch.logsumexp(log_prior + log_likelihood, 1).mean()
+
+
+def scatter_loss(clusters: Tensor, keys: Tensor, present: Tensor, temperature: float) -> Tensor:
+    """ProPos (Huang et al. 2022), prototype scattering, a number: clusters (K,D) find their momentum twins.
+
+    Negatives are the other clusters of the same network. Clusters that are not `present` (K,) count nowhere.
+    """
+    own = torch.eye(len(clusters), dtype=torch.bool, device=clusters.device)
+    logits = torch.where(own, (clusters * keys).sum(1, keepdim=True), clusters @ clusters.T) / temperature
+    logits = logits.masked_fill(~present & ~own, -torch.inf)
+    loss = torch.logsumexp(logits, 1) - logits.diagonal()
+    return torch.where(present, loss, 0.0).sum() / present.sum().clamp(min=1)
+
+
+def instance_discrimination(features: Tensor, bank: Tensor, samples: Tensor, temperature: float) -> Tensor:
+    """IDFD (Tao et al. 2021, Sec. 3.1), a number: each sample is a class of its own, with its row of the bank (n,D)."""
+    return F.cross_entropy(features @ bank.T / temperature, samples)
+
+
+def decorrelation(features: Tensor, temperature: float) -> Tensor:
+    """IDFD, Sec. 3.2: each of D features, a row of N values at unit norm, is most like itself, a number."""
+    rows = F.normalize(features.T, dim=1)
+    own = torch.arange(len(rows), device=rows.device)
+    return F.cross_entropy(rows @ rows.T / temperature, own)
+
+
+def neighbour_loss(log_assignment: Tensor, log_neighbour: Tensor) -> Tensor:
+    """SCAN (Van Gansbeke et al. 2020, Eq. 2, first term): samples and their neighbours are in one cluster, a number."""
+    return -torch.logsumexp(log_assignment + log_neighbour, 1).mean()
+
+
+def self_label_loss(log_assignment: Tensor, target: Tensor, threshold: float) -> Tensor:
+    """SCAN, Sec. 2.3: where the target (N,K), of a weak view, is sure enough, a strong view learns it, a number.
+
+    Clusters weigh alike, however many of the batch are sure to be in them.
+    """
+    confidence, label = target.max(1)
+    sure = confidence > threshold
+    counts = torch.zeros_like(target[0]).index_add_(0, label, sure.to(target.dtype))  # (K,)
+    weight = torch.where(sure, 1 / counts[label].clamp(min=1), 0.0)
+    loss = -log_assignment.gather(1, label[:, None]).squeeze(1)
+    return (weight * loss).sum() / weight.sum().clamp(min=1e-6)
+
+
+def paired_information(one: Tensor, two: Tensor, entropy_weight: float) -> Tensor:
+    """IIC (Ji et al. 2019, Eqs. 1 to 3): mutual information of two assignments (...,N,K) of paired samples, (...).
+
+    The joint distribution counts each pair both ways. The weight of both entropies is lambda of the authors' code.
+    """
+    joint = one.transpose(-1, -2) @ two / one.shape[-2]  # (...,K,K), P
+    joint = (joint + joint.transpose(-1, -2)) / 2
+    log_marginal = joint.sum(-1).clamp(min=TINY).log()  # the same for rows and columns
+    independent = log_marginal[..., :, None] + log_marginal[..., None, :]
+    return (joint * (joint.clamp(min=TINY).log() - entropy_weight * independent)).sum((-2, -1))
+
+
+def partition_uncertainty(one: Tensor, two: Tensor) -> Tensor:
+    """PICA (Huang et al. 2020, Sec. 3), a number: each cluster, a column of (N,K), is most like itself.
+
+    Columns of the assignments of two views are compared by their cosine, which is a logit as it stands.
+    """
+    cosine = F.normalize(one.T, dim=1) @ F.normalize(two.T, dim=1).T  # (K,K)
+    return F.cross_entropy(cosine, torch.arange(len(cosine), device=cosine.device))
+
+
+def student_assignment(embedding: Tensor, centres: Tensor) -> Tensor:
+    """DEC (Xie et al. 2016, Eq. 1): log q of rows (N,D) by a Student-t similarity to centres (K,D), (N,K)."""
+    distance = (embedding[:, None] - centres).square().sum(2)  # (N,K)
+    return F.log_softmax(-torch.log1p(distance), 1)  # one degree of freedom
+
+
+def sharpened_target(log_assignment: Tensor) -> Tensor:
+    """DEC, Eq. 3: p, the squares of assignments (N,K) against the size of each cluster."""
+    return F.softmax(2 * log_assignment - torch.logsumexp(log_assignment, 0), 1)
+
+
+def target_divergence(log_assignment: Tensor, target: Tensor) -> Tensor:
+    """DEC, Eq. 2: KL(p || q), the mean over samples."""
+    return (torch.xlogy(target, target) - target * log_assignment).sum(1).mean()
+
+
+def pair_loss(similarity: Tensor, alike: Tensor, chosen: Tensor) -> Tensor:
+    """DAC (Chang et al. 2017, Sec. 3), a number: binary cross-entropy of similarities (N,N) of chosen pairs."""
+    similarity = similarity.clamp(TINY, 1 - 1e-6)  # in float32 a cosine may exceed 1
+    loss = -alike * similarity.log() - (1 - alike) * torch.log1p(-similarity)
+    return torch.where(chosen, loss, 0.0).sum() / chosen.sum().clamp(min=1)
+
+
+def sure_label_loss(log_assignment: Tensor, target: Tensor, threshold: float) -> Tensor:
+    """DCCM (Wu et al. 2019, Sec. 3), a number: where the target (N,K) is sure enough, its cluster is the label."""
+    confidence, label = target.max(1)
+    return label_loss(log_assignment, label, confidence > threshold)
+
+
+def label_loss(log_assignment: Tensor, label: Tensor, chosen: Tensor) -> Tensor:
+    """Cross-entropy of assignments (N,K) and labels (N,), a number: the mean over those that are `chosen` (N,)."""
+    loss = -log_assignment.gather(1, label[:, None]).squeeze(1)
+    return torch.where(chosen, loss, 0.0).sum() / chosen.sum().clamp(min=1)
+
+
+def discrimination_loss(true: Tensor, false: Tensor, valid: Tensor) -> Tensor:
+    """DCCM, Sec. 3: the Jensen-Shannon bound of mutual information, from scores (N,) of true and of false pairs.
+
+    Where a sample has no false pair, its score of one is not `valid`.
+    """
+    apart = torch.where(valid, F.softplus(false), 0.0).sum() / valid.sum().clamp(min=1)
+    return F.softplus(-true).mean() + apart
+
+
+def walk_loss(start: Tensor, via: Tensor, label: Tensor) -> Tensor:
+    """ADC (Haeusser et al. 2018), a number: walks from rows (M,D) to the rows `via` (N,D) and back.
+
+    The larger the product of two rows, the likelier the step from one to the other. A walk should end at rows of the
+    label (M,) that it began with, at each of them as often.
+    """
+    match = start @ via.T  # (M,N)
+    end = F.softmax(match, 1) @ F.softmax(match.T, 1)  # (M,M)
+    same = (label[:, None] == label).to(end.dtype)
+    return -(same / same.sum(1, keepdim=True) * (end + TINY).log()).sum(1).mean()
+
+
+def visit_loss(start: Tensor, via: Tensor) -> Tensor:
+    """ADC, a number: the first steps of these walks should lead to each row of `via` as often."""
+    share = F.softmax(start @ via.T, 1).mean(0)  # (N,)
+    return -(share + TINY).log().mean()
+
+
+def length_loss(rows: Tensor, length: float) -> Tensor:
+    """ADC, a number: squares of what rows (N,D) lack of a length; their sum, not the mean, as in the authors' code."""
+    lengths: Tensor = torch.linalg.vector_norm(rows, dim=1)  # whose gradient of a row of 0 is 0
+    return (lengths - length).square().sum()
+
+
+def surest_of_clusters(assignment: Tensor) -> Tensor:
+    """CDC (Jia et al. 2025), (N,) bool: of each cluster's N / K likeliest samples as many as they are sure of.
+
+    Their mean confidence is the share that is taken, the likeliest first.
+    """
+    count = max(1, len(assignment) // assignment.shape[1])
+    likeliest = assignment.topk(count, dim=0).indices  # (count,K)
+    taken = (assignment.amax(1)[likeliest].mean(0) * count).floor()  # (K,)
+    rank = torch.arange(count, device=assignment.device)[:, None]
+    return torch.zeros_like(assignment, dtype=torch.bool).scatter(0, likeliest, rank < taken).any(1)
+
+
+def mini_cluster_means(features: Tensor, assignment: Tensor, starts: Tensor, n_iter: int) -> Tensor:
+    """CDC, what a calibrated assignment is to be, (N,K): the mean over samples that are close to each other.
+
+    K-means on the features (N,D), from the rows `starts` (M,) on and for as many rounds as are given, tells which are.
+    """
+    centres = features[starts]  # (M,D)
+    for _ in range(n_iter):
+        member, size = _nearest(features, centres)
+        centres = torch.where(size > 0, member.T @ features / size.clamp(min=1), centres)
+    member, size = _nearest(features, centres)
+    return member @ (member.T @ assignment / size.clamp(min=1))
+
+
+def _nearest(features: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
+    """Which centre is the nearest of each row, as 0 and 1 (N,M), and how many rows each centre has (M,1)."""
+    member = F.one_hot(torch.cdist(features, centres).argmin(1), len(centres)).to(features.dtype)
+    return member, member.sum(0)[:, None]
+
+
+def gaussian_attention(place: Tensor, side: int, spread: float) -> Tensor:
+    """GATCluster (Niu et al. 2020), (N,1,H,H): the height of a Gaussian at each place of square maps.
+
+    Of `place` (N,3) the first two are its middle and the last its width, all between 0 and 1.
+    """
+    grid = torch.linspace(0, 1, side, dtype=place.dtype, device=place.device) if side > 1 else place.new_full((1,), 0.5)
+    down, along, width = place[:, :, None].unbind(1)  # (N,1) each
+    distance = (grid - down).square()[:, :, None] + (grid - along).square()[:, None]  # (N,H,H)
+    return torch.exp(-distance / (2 * spread * width[:, :, None] + 1e-5))[:, None]
+
+
+def even_target(log_assignment: Tensor, log_share: Tensor, power: float) -> Tensor:
+    """GATCluster, (N,K): powers of assignments, against the size of each cluster, (K,) as a logarithm.
+
+    With a power of 1 clusters become equally likely, with 2 the assignments surer as well, as those of DEC do.
+    """
+    return F.softmax(power * log_assignment - log_share, 1)
+
+
+def invariance_loss(assignment: Tensor, target: Tensor) -> Tensor:
+    """GATCluster, a number: how little assignments (N,K) of augmented images agree with targets, by the product."""
+    return -(assignment * target).sum(1).mean()
+
+
+def attention_loss(log_assignment: Tensor, target: Tensor) -> Tensor:
+    """GATCluster, a number: binary cross-entropy of each cluster, of assignments (N,K) by what was attended to."""
+    log_others = (-torch.expm1(log_assignment)).clamp(min=TINY).log()
+    return -(target * log_assignment + (1 - target) * log_others).mean()
+
+
+def relation_loss(assignment: Tensor, alike: Tensor) -> Tensor:
+    """GATCluster, a number: binary cross-entropy of the cosines of assignments (N,K), each pair (N,N) counted once.
+
+    What is missing to 1 is half the squared distance of unit rows, which is not rounded away where rows are close.
+    """
+    unit = F.normalize(assignment, dim=1)
+    similar = (unit @ unit.T).clamp(TINY, 1)
+    apart = torch.cdist(unit, unit, compute_mode="donot_use_mm_for_euclid_dist").square() / 2
+    loss = -alike * similar.log() - (1 - alike) * apart.clamp(min=1e-7).log()
+    return loss.tril().sum() / (len(loss) * (len(loss) + 1) / 2)
+
+
+def corner_distance(points: Tensor, corner: Tensor) -> Tensor:
+    """MMDC (Shiran and Weinshall 2020), a number: the mean square between points (N,K) and their corners (N,)."""
+    return (points - F.one_hot(corner, points.shape[1])).square().mean()
+
+
+def assignment_divergence(log_assignment: Tensor, log_other: Tensor) -> Tensor:
+    """DCCS (Zhao et al. 2020), a number: KL(q || other) of assignments (N,K), with a gradient for both."""
+    return (log_assignment.exp() * (log_assignment - log_other)).sum(1).mean()
+
+
+def triplet_loss(
+    embedding: Tensor, same: Tensor, other: Tensor, valid: Tensor, margin: float, pair_weight: float
+) -> Tensor:
+    """JULE (Yang et al. 2016), a number: pairs of one group are closer than to others, by the squares of distances.
+
+    `same` (N,N) tells which rows (N,D) are of one group, `other` (N,R) names rows of other groups where it is `valid`.
+    """
+    squares = embedding.square().sum(1)
+    distance = (squares[:, None] + squares - 2 * embedding @ embedding.T).clamp(min=0)  # (N,N)
+    excess = pair_weight * distance[:, :, None] - distance.gather(1, other)[:, None] + margin  # (N,N,R)
+    counted = same.tril(-1).logical_or(same.triu(1))[:, :, None] & valid[:, None]  # no row is its own partner
+    return torch.where(counted, excess.clamp(min=0), 0.0).sum() / counted.sum().clamp(min=1)
+
+
+def squared_error(rebuilt: Tensor, images: Tensor) -> Tensor:
+    """What an autoencoder descends, a number: the mean over images and their values, both (N,...)."""
+    return (rebuilt - images).square().mean()
+
+
+def gaussian_divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
+    """KL(N(mean, variance) || N(0, 1)) of codes (N,D), in nats, (N,): Kingma and Welling 2014, Appendix B."""
+    return 0.5 * (mean.square() + log_variance.exp() - log_variance - 1).sum(1)
+
+
+def variational_bound(rebuilt: Tensor, images: Tensor, mean: Tensor, log_variance: Tensor, noise: float) -> Tensor:
+    """The negative of Eq. 10 of Kingma and Welling 2014, in nats per value but for a constant, a number.
+
+    An image is the decoder's (N,...) with Gaussian noise of a known standard deviation; codes are (N,D).
+    """
+    divergence = gaussian_divergence(mean, log_variance).mean() / images[0].numel()
+    return squared_error(rebuilt, images) / (2 * noise**2) + divergence
+
+
+def sparse_cost(rebuilt: Tensor, images: Tensor, maps: Tensor, sparsity: float) -> Tensor:
+    """The cost of Zeiler et al. 2010 with p = 1, per value and divided by its lambda, whose inverse is `sparsity`.
+
+    Half the squared error of what the maps (N,D) rebuild, and the sum of their magnitudes; a number.
+    """
+    return squared_error(rebuilt, images) / 2 + sparsity * maps.abs().sum(1).mean() / images[0].numel()
+
+
+def discrimination(real: Tensor, made: Tensor) -> Tensor:
+    """What the discriminator of a pair of adversaries descends, a number, from the logits (N,) that images are real.
+
+    The negative of Eq. 1 of Goodfellow et al. 2014.
+    """
+    return F.softplus(-real).mean() + F.softplus(made).mean()
+
+
+def deception(made: Tensor) -> Tensor:
+    """What the generator descends, a number: -log D of what it made, which keeps a slope where D is sure (Sec. 3)."""
+    return F.softplus(-made).mean()
+
+
+def critic_gap(prior: Tensor, made: Tensor) -> Tensor:
+    """What a critic descends, a number, from what it says (N,) of samples of a prior and of those made to match it.
+
+    Its negative is the Wasserstein distance of both, once the critic has done its best (Arjovsky et al. 2017, Eq. 2).
+    """
+    return made.mean() - prior.mean()
+
+
+def slope_penalty(slopes: Tensor) -> Tensor:
+    """How far the critic's gradients (N,D) are from unit norm, a number: Gulrajani et al. 2017, Eq. 3."""
+    lengths = (slopes.square().sum(1) + 1e-12).sqrt()  # a root of 0 has no finite gradient
+    return (lengths - 1).square().mean()

@@ -1,0 +1,286 @@
+"""DAC: pairs of images that are clearly alike, or clearly not, teach the network until every pair is one or the other.
+
+Chang et al. 2017, "Deep Adaptive Image Clustering". Assignments of unit norm are compared by their cosine, and two
+thresholds on it move towards each other. Shapes: N batch, K clusters, F backbone features.
+
+DCCM: what a network already believes of pairs, of single images and of its own features teaches it the rest.
+
+Wu et al. 2019, "Deep Comprehensive Correlation Mining for Image Clustering": a pseudo-graph, pseudo-labels and mutual
+information, all of them found on the image and learned on its augmentation.
+Shapes: N batch, K clusters, F backbone features.
+
+ADC: walks from learned centroids to images and back end where they began, and so do walks from augmented images.
+
+Haeusser et al. 2018, "Associative Deep Clustering: Training a Classification Network with no Labels", after the
+authors' code. A layer that learns which centroids belong to which cluster says the same of images.
+Shapes: N batch, K clusters, C centroids of a cluster, D embedding, R augmentations of an image, n samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from twincluster.config import Config, Count, DataShape, Positive, Share, own_settings
+from twincluster.methods.base import Batch, Method, Network, Outcome
+from twincluster.methods.heads import k_means, mlp
+from twincluster.methods.peers import peer_losses
+from twincluster.nn import draws
+
+RISE = 0.1  # how much the lower threshold rises while the upper one falls by 1
+
+
+@dataclass(frozen=True)
+class DacSettings:
+    """Thresholds u = .95 - lambda and l = .455 + .1 lambda, until they meet."""
+
+    upper: Share = 0.95  # u, above which a pair is alike, when training begins
+    lower: Share = 0.455  # l, below which it is not
+
+
+class DacNetwork(Network):
+    """Backbone, and a layer whose batch-norm keeps assignments from being all alike at the start."""
+
+    def __init__(self, config: Config, shape: DataShape) -> None:
+        super().__init__(config, shape)
+        self.head = nn.Sequential(
+            nn.Linear(self.backbone.n_features, config.n_clusters, bias=False), nn.BatchNorm1d(config.n_clusters)
+        )
+
+    def embed(self, images: Tensor) -> Tensor:
+        return F.normalize(self.backbone_features(images), dim=1)
+
+    def log_assign(self, images: Tensor) -> Tensor:
+        return F.log_softmax(self.head(self.backbone_features(images)), 1)
+
+
+class Dac(Method):
+    """DAC: pairs become labels by two thresholds that meet when the run ends."""
+
+    # differs from the paper: Adam or SGD in place of RMSprop
+    # differs from the authors' code: other thresholds, and no second loss that holds assignments to what they were
+
+    network_type = DacNetwork
+    settings_type = DacSettings
+    online: DacNetwork
+    shift: Tensor  # () lambda
+
+    def __init__(self, config: Config, shape: DataShape) -> None:
+        super().__init__()
+        self.settings = own_settings(config, DacSettings)
+        self.online = DacNetwork(config, shape)
+        self.register_buffer("shift", torch.zeros(()))
+
+    def schedule(self, epoch: int, progress: float) -> None:
+        # lambda grows by the same amount in each epoch, as in the paper, which ends where the thresholds meet
+        gap = max(0.0, self.settings.upper - self.settings.lower)
+        self.shift.fill_(progress * gap / (1 + RISE))
+
+    def views(self, batch: Batch) -> tuple[Tensor, ...]:
+        return batch.view(0), batch.plain()
+
+    def losses(self, views: tuple[Tensor, ...], samples: Tensor, keys: Tensor) -> Outcome:
+        # as in the authors' code: pairs are labelled by the images as they are, and learned by augmented ones
+        features = self.online.backbone_features(torch.cat(views))
+        augmented, plain = F.softmax(self.online.head(features), 1).chunk(2)  # (N,K) each
+        similarity, known = (F.normalize(q, dim=1) @ F.normalize(q, dim=1).T for q in (augmented, plain.detach()))
+        upper, lower = self.settings.upper - self.shift, self.settings.lower + RISE * self.shift
+        chosen = (known >= upper) | (known < lower)
+        alike = (known >= upper).to(similarity.dtype)
+        return Outcome(
+            loss=peer_losses.pair_loss(similarity, alike, chosen),
+            assignment=augmented.detach(),
+            key_assignment=plain.detach(),
+            memory={},
+            metrics={"alike": alike.mean(), "chosen": chosen.to(alike.dtype).mean()},
+        )
+
+
+PARTNER = 15  # stream of random numbers
+
+
+@dataclass(frozen=True)
+class DccmSettings:
+    """For CIFAR-10, those of the authors' code but for beta."""
+
+    graph_threshold: Share = 0.95  # cosine of two assignments that are one edge of the graph
+    label_threshold: Share = 0.9  # of an assignment that is learned as a label
+    label_weight: float = 5.0  # alpha
+    information_weight: float = 0.1  # beta, .05 in the authors' code
+    hidden: Count = 512  # width of the discriminator
+
+
+class Dccm(Method):
+    """DCCM: pseudo-graph, pseudo-labels and mutual information of features."""
+
+    # differs from the paper: Adam or SGD in place of RMSprop
+    # differs from the authors' code: labels are learned by the cross-entropy of those that are sure, not by a binary
+    # one over all clusters; similarities are not divided by the largest of the batch
+
+    network_type = DacNetwork
+    settings_type = DccmSettings
+    online: DacNetwork
+
+    def __init__(self, config: Config, shape: DataShape) -> None:
+        super().__init__()
+        self.settings = own_settings(config, DccmSettings)
+        self.online = DacNetwork(config, shape)
+        self.discriminator = mlp(
+            self.online.backbone.n_features + config.n_clusters, self.settings.hidden, 1, batch_norm=False
+        )
+
+    def views(self, batch: Batch) -> tuple[Tensor, ...]:
+        return batch.view(0), batch.plain()
+
+    def losses(self, views: tuple[Tensor, ...], samples: Tensor, keys: Tensor) -> Outcome:
+        s, both = self.settings, self.online.backbone_features(torch.cat(views))
+        features, (log_q, log_plain) = both.chunk(2)[0], F.log_softmax(self.online.head(both), 1).chunk(2)
+        q, plain = log_q.exp(), log_plain.detach().exp()  # (N,K) each
+        similarity, known = (F.normalize(p, dim=1) @ F.normalize(p, dim=1).T for p in (q, plain))
+        edge = known >= s.graph_threshold  # (N,N)
+        graph = peer_losses.pair_loss(similarity, edge.to(q.dtype), torch.ones_like(edge))
+        label = peer_losses.sure_label_loss(log_q, plain, s.label_threshold)
+        information = self.information(features, q, edge, keys)
+        return Outcome(
+            loss=graph + s.label_weight * label + s.information_weight * information,
+            assignment=q.detach(),
+            key_assignment=plain,
+            memory={},
+            metrics={"graph_loss": graph, "label_loss": label, "information_loss": information},
+        )
+
+    def information(self, features: Tensor, assignment: Tensor, edge: Tensor, keys: Tensor) -> Tensor:
+        """Assignments tell features of an image that the graph joins to theirs from those of one that it does not."""
+        # differs from the paper: features are those of the whole image, where it has one vector for each place in a
+        # layer further down; a backbone shows no others
+        draw = draws.uniform(keys, PARTNER, len(keys)).to(features.dtype)  # (N,N)
+        same, other = (torch.where(among, draw, -1.0).argmax(1) for among in (edge, ~edge))
+        true, false = (
+            self.discriminator(torch.cat([features[partner], assignment], 1)).squeeze(1) for partner in (same, other)
+        )
+        return peer_losses.discrimination_loss(true, false, (~edge).any(1))
+
+
+APART = 19  # stream of random numbers
+FIRST, NEAR, SET_NEAR = 0.3, 0.01, 0.0001  # deviation of the first centroids; how far those of a cluster lie apart
+STARTS = 10  # of the k-means that sets the centroids
+
+
+@dataclass(frozen=True)
+class AdcSettings:
+    """What the authors' code has unless told otherwise; the recipe has what they give for CIFAR-10."""
+
+    n_features: Count = 128  # D
+    n_centroids: Count = 4  # C
+    repeats: Count = 3  # R
+    visit_weight: float = 0.5  # that walks from centroids pass all images; 1 for MNIST
+    view_weight: float = 0.2  # of walks from augmented images once clusters are learned; 1 before
+    label_weight: float = 0.5  # of the layer that tells centroids apart
+    length: Positive = 3.0  # of embeddings and centroids, as where their commands stand; 1 in the newest code
+    length_weight: float = 0.0002  # of each that is longer or shorter
+    cluster_start: Share = 0.1  # share of the run after which clusters are learned, as in their command for MNIST
+
+
+class AdcNetwork(Network):
+    """Backbone, one linear layer to the embedding and another one to the clusters."""
+
+    # differs from the authors' code: no dropout before the embedding
+
+    def __init__(self, config: Config, shape: DataShape) -> None:
+        super().__init__(config, shape)
+        settings = own_settings(config, AdcSettings)
+        self.projector = nn.Linear(self.backbone.n_features, settings.n_features)
+        self.head = nn.Linear(settings.n_features, config.n_clusters)
+
+    def embed(self, images: Tensor) -> Tensor:  # z, (N,D)
+        embedding: Tensor = self.projector(self.backbone_features(images))
+        return embedding
+
+    def log_assign(self, images: Tensor) -> Tensor:
+        return F.log_softmax(self.head(self.embed(images)), 1)
+
+
+class Adc(Method):
+    """ADC: walks between images and centroids, which are learned as well."""
+
+    # differs from the authors' code: no sum of absolute values in the loss, which most of their commands leave out; no
+    # loss of transformations, whose weight is 0 in all of them
+
+    network_type = AdcNetwork
+    settings_type = AdcSettings
+    online: AdcNetwork
+    label: Tensor  # (KC,) int64, the cluster of each centroid
+    clustering: Tensor  # () bool, whether clusters are learned
+    progress: Tensor  # ()
+
+    def __init__(self, config: Config, shape: DataShape) -> None:
+        super().__init__()
+        self.settings, self.n_clusters, self.seed = own_settings(config, AdcSettings), config.n_clusters, config.seed
+        self.online = AdcNetwork(config, shape)
+        each, n_features = self.settings.n_centroids, self.settings.n_features
+        middle = FIRST * torch.randn(self.n_clusters, n_features).repeat_interleave(each, 0)
+        self.prototypes = nn.Parameter(middle + NEAR * (2 * torch.rand_like(middle) - 1))  # mu, (KC,D)
+        self.register_buffer("label", torch.arange(self.n_clusters).repeat_interleave(each))
+        self.register_buffer("clustering", torch.zeros((), dtype=torch.bool))
+        self.register_buffer("progress", torch.zeros(()))
+
+    def schedule(self, epoch: int, progress: float) -> None:
+        self.progress.fill_(progress)
+
+    def views(self, batch: Batch) -> tuple[Tensor, ...]:
+        return batch.plain(), *(batch.view(i) for i in range(self.settings.repeats))
+
+    def losses(self, views: tuple[Tensor, ...], samples: Tensor, keys: Tensor) -> Outcome:
+        # differs from the authors' code: the images and their augmentations pass batch-norm together
+        s, embedding = self.settings, self.online.embed(torch.cat(views))  # ((1+R)N,D)
+        plain, augmented = embedding[: len(samples)], embedding[len(samples) :]
+        image = torch.arange(len(samples), device=samples.device).repeat(s.repeats)
+        view = peer_losses.walk_loss(augmented, plain, image) + peer_losses.visit_loss(augmented, plain)
+        walk, visit = self.walks(plain)
+        label = F.cross_entropy(self.online.head(self.prototypes), self.label)
+        cluster = walk + s.visit_weight * visit + s.label_weight * label + s.view_weight * view
+        length = peer_losses.length_loss(torch.cat([embedding, self.prototypes]), s.length)
+        q = F.softmax(self.online.head(embedding).detach(), 1)  # which no loss sees: the layer learns from centroids
+        return Outcome(
+            loss=torch.where(self.clustering, cluster, view) + s.length_weight * length,
+            assignment=q[: len(samples)],
+            key_assignment=q[len(samples) : 2 * len(samples)],
+            memory={},
+            metrics={"walk_loss": walk, "visit_loss": visit, "view_loss": view, "label_loss": label},
+        )
+
+    def walks(self, embedding: Tensor) -> tuple[Tensor, Tensor]:
+        """From centroids to images and back, and how evenly these are passed."""
+        return (
+            peer_losses.walk_loss(self.prototypes, embedding, self.label),
+            peer_losses.visit_loss(self.prototypes, embedding),
+        )
+
+    @torch.no_grad()
+    def after_epoch(
+        self, epoch: int, batches: Callable[[], Iterator[Batch]], optimiser: torch.optim.Optimizer
+    ) -> dict[str, float]:
+        """Clusters begin, once their share of the run has come, with those of k-means."""
+        if not self.clustering and self.progress >= self.settings.cluster_start:
+            self.online.eval()
+            embedding = torch.cat([self.online.embed(batch.plain()) for batch in batches()])  # (n,D)
+            self.online.train()
+            if len(embedding) >= self.n_clusters:  # otherwise from where they are
+                self.begin(embedding, epoch)
+            self.clustering.fill_(True)
+        return {"stage": float(self.clustering)}
+
+    def begin(self, embedding: Tensor, epoch: int) -> None:
+        """Centroids a little apart from the centres of k-means, and a layer that says which centre is the nearest."""
+        # differs from the authors' code: its layer begins with random weights, and moments of the optimiser with 0
+        seed, each = self.seed + epoch, self.settings.n_centroids
+        centres, _ = k_means(embedding, self.n_clusters, n_init=STARTS, seed=seed)  # (K,D)
+        keys = draws.sample_keys(seed, torch.zeros_like(self.label[0]), torch.arange(len(self.label)).to(self.label))
+        apart = SET_NEAR * (2 * draws.uniform(keys, APART, centres.shape[1]) - 1)  # (KC,D)
+        self.prototypes.copy_(centres.repeat_interleave(each, 0) + apart)
+        self.online.head.weight.copy_(centres)
+        self.online.head.bias.copy_(-centres.square().sum(1) / 2)

@@ -1,0 +1,1 @@
+"""Triton kernels for residual networks; imported only where a GPU trains."""

@@ -1,0 +1,11 @@
+from twincluster.pages.explorer.library import Library as Library
+from twincluster.pages.explorer.server import listen as listen
+from twincluster.pages.explorer.server import serve_library as serve_library
+from twincluster.pages.report.figures import FOLDER as FOLDER
+from twincluster.pages.report.figures import HUES as HUES
+from twincluster.pages.report.figures import blank_figure as blank_figure
+from twincluster.pages.report.figures import check_installed as check_installed
+from twincluster.pages.report.figures import in_style as in_style
+from twincluster.pages.report.figures import save_figure as save_figure
+from twincluster.pages.report.figures import write_figures as write_figures
+from twincluster.pages.report.page import write_report as write_report

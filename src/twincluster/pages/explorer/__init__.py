@@ -1,0 +1,1 @@
+"""`twincluster serve`: browse the clusters of a run and correct them."""

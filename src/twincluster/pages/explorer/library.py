@@ -1,0 +1,283 @@
+"""A run opened to be looked at: its rows, its pictures, its features and its edits, shared by all requests.
+
+Features are computed once, in the background, and kept in the cache. Shapes: n rows of the run, m with features, D.
+
+The run as it is now: after `twincluster update` it is opened again, beside the one that is being shown.
+
+Whoever asks is answered from the old one until the new one has its features; then all requests go to the new one. A
+run that cannot be opened again is told on the page and, once, on standard error, and tried again when its files are
+others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Lock, Thread
+from typing import Any
+
+import numpy as np
+
+from twincluster.clustering import POINTS, Layout, lay_out
+from twincluster.core import InputError, unfinished
+from twincluster.data import Images, Member, cache_folder
+from twincluster.pages.report.material import spread_evenly
+from twincluster.run_images import IS_ROWS, Inputs, Pictures
+from twincluster.runs import REPORT_FILE as REPORT
+from twincluster.runs import Edits, Run, mark_outdated, read_stamps, unit
+
+CHUNK = 65_536  # rows compared at once
+TABLES = ("assignments.csv", "updates.jsonl", "stamps.csv")  # what `twincluster update` writes
+Signature = tuple[tuple[int, int], ...]
+NOT_YET = "the features are still being computed: try again in a moment"
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What the network makes of those rows that can be read again."""
+
+    rows: np.ndarray  # (m,) rising
+    features: np.ndarray  # (m,D) of length 1
+    places: np.ndarray  # (n,) where a row is among them, -1 for none
+
+    def compare(self, feature: np.ndarray) -> np.ndarray:
+        """(m,) cosines with a feature (D,), times its length."""
+        parts = [self.features[start : start + CHUNK] @ feature for start in range(0, len(self.rows), CHUNK)]
+        return np.concatenate(parts or [np.empty(0, np.float32)])
+
+    def middle(self, rows: np.ndarray) -> np.ndarray:
+        """(D,) mean feature of those rows that have one; zeros where none has."""
+        members = np.zeros(len(self.rows), self.features.dtype)
+        members[self.places[rows][self.places[rows] >= 0]] = 1
+        return np.asarray(members @ self.features / max(1.0, members.sum()))
+
+    def nearest(self, feature: np.ndarray, count: int, without: int = -1) -> list[tuple[int, float]]:
+        """Rows of highest cosine with a feature (D,), best first."""
+        cosine = self.compare(feature)
+        if without >= 0 and self.places[without] >= 0:
+            cosine[self.places[without]] = -np.inf
+        best = np.argpartition(-cosine, count)[:count] if len(cosine) > count else np.arange(len(cosine))
+        best = best[np.argsort(-cosine[best], kind="stable")]
+        return [(int(self.rows[at]), float(cosine[at])) for at in best if np.isfinite(cosine[at])]
+
+
+class Library:
+    def __init__(self, run: Run, root: Path | None = None, decoding: Callable[[int, int], None] | None = None) -> None:
+        self.run, self.root = run, root
+        self.signature = self.read_signature()  # before anything is read
+        self.config, self.shape, self.data = run.read_config()
+        own = str(self.data["fingerprint"])[:12]
+        # a browser may keep a picture for as long as this is the same
+        self.version = f"{own}-{self.signature[0][0]:x}" if run.is_updated and self.signature else own
+        self.inputs = Inputs(run, root, decoding=decoding)
+        self.assignments = self.inputs.assignments
+        part = self.inputs.own
+        self.images: Images | None = part.images if part else None
+        self.is_rows = not (self.shape.side or self.config.train.frozen)
+        # those of the training for now: what came later is opened with the features, in the background
+        self.pictures = Pictures(len(self.assignments.paths), [part]) if part and not self.is_rows else None
+        self.no_pictures = "" if self.pictures else IS_ROWS if self.is_rows else self.inputs.absent
+        self.files: list[Path | Member] | None = self.inputs.files if self.inputs.knows_files else None
+        self.stamps = read_stamps(run.folder)  # of the files as the run has seen them, by their paths
+        self.seen: Seen | None = None
+        self.no_features = NOT_YET
+        self.edits = Edits(run, self._features_later)
+        self.edits.state  # noqa: B018  a file of edits that does not fit is told before the server starts
+        self.ready = Event()  # set when there is nothing more to wait for
+        self._dated: Signature = ()  # of the report that has been told of edits
+        self._layout: tuple[np.ndarray, Layout] | None = None
+        self._no_map = ""  # why there is none
+        self.map_is_coming = False
+        self._laying_out = Lock()
+
+    def read_signature(self, *names: str) -> Signature:
+        """Times and sizes of files of the run; without names, of those that every `twincluster update` changes."""
+        stats = []
+        for name in names or TABLES:
+            with suppress(FileNotFoundError):  # which `update --undo` may remove at any moment
+                stats.append((self.run.folder / name).stat())
+        return tuple((stat.st_mtime_ns, stat.st_size) for stat in stats)
+
+    def has(self, row: int) -> bool:
+        return 0 <= row < len(self.assignments.paths)
+
+    def start(self) -> None:
+        """Computes the features in the background."""
+        Thread(target=self._see, daemon=True, name="features").start()
+
+    def date_report(self) -> None:
+        """After an edit: a report that was written before says so, once."""
+        now = self.read_signature(REPORT)
+        if now != self._dated:
+            mark_outdated(self.run.folder, "corrected")
+            self._dated = self.read_signature(REPORT)
+
+    def features_of(self, rows: np.ndarray) -> np.ndarray:
+        """(len(rows),D); InputError where some cannot be had."""
+        if self.seen is None:
+            raise InputError(self.no_features)
+        if len(rows) and rows.max() >= len(self.seen.places):
+            raise InputError(
+                "twincluster update has just added images: the page shows them in a moment, try again then"
+            )
+        places = self.seen.places[rows]
+        if (places < 0).any():
+            lost = self.assignments.paths[rows[np.flatnonzero(places < 0)[0]]]
+            raise InputError(f"{lost[:200]} cannot be read again: put it back, or move it to another cluster first")
+        return np.asarray(self.seen.features[places])
+
+    def most_alike(self, rows: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+        """`rows` in another order: those that are chosen, then what is most like the chosen ones, which may meanwhile
+        be elsewhere. Rows without features come last."""
+        if self.seen is None:
+            raise InputError(self.no_features)
+        if not (self.seen.places[chosen] >= 0).any():
+            raise InputError("none of the selected images can be read again: select others")
+        likeness = np.full(len(rows), -np.inf)
+        known = self.seen.places[rows] >= 0
+        # what all of the rows share tells nothing: each is compared with the way from their middle to the chosen ones'
+        way = self.seen.middle(chosen) - self.seen.middle(rows)
+        likeness[known] = self.seen.compare(way)[self.seen.places[rows[known]]]
+        likeness[np.isin(rows, chosen)] = np.inf
+        return np.asarray(rows[np.argsort(-likeness, kind="stable")])
+
+    def layout(self) -> tuple[np.ndarray, Layout]:
+        """Rows on the map, and their places; InputError where there is none, or none yet."""
+        if self.seen is None:
+            raise InputError(self.no_features)
+        with self._laying_out:
+            if self._layout is None and not self.map_is_coming:
+                self.map_is_coming = True
+                Thread(target=self._lay_out, args=(self.seen,), daemon=True, name="map").start()
+        if self._layout is None:
+            raise InputError(self._no_map or "the map is being made: try again in a moment")
+        return self._layout
+
+    def _lay_out(self, seen: Seen) -> None:
+        """t-SNE of some thousand images takes a while on a busy machine: nobody waits for it in a request."""
+        chosen = spread_evenly(np.arange(len(seen.rows)), POINTS)
+        try:
+            if len(chosen) < 2:
+                raise InputError("there are too few images for a map")
+            self._layout = seen.rows[chosen], lay_out(seen.features[chosen], seed=self.config.seed)
+        except Exception as error:  # a thread has nobody to tell: the page does
+            self._no_map = " ".join(str(error).split())[:300]
+
+    @property
+    def waits_for_map(self) -> bool:
+        return not self.ready.is_set() or (self.map_is_coming and self._layout is None and not self._no_map)
+
+    def _features_later(self, rows: np.ndarray) -> np.ndarray | None:
+        try:
+            return self.features_of(rows)
+        except InputError:
+            return None
+
+    def _see(self) -> None:
+        try:
+            rows, features = self._kept() or self._computed()
+            if not self.is_rows and (later := self.inputs.pictures()[0]) is not None:
+                self.pictures, self.no_pictures = later, ""
+            places = np.full(len(self.assignments.paths), -1, np.int64)
+            places[rows] = np.arange(len(rows))
+            if len(rows):
+                self.seen = Seen(rows, features, places)
+                self.edits = Edits(self.run, self._features_later)  # rows that came after a split are compared now
+            else:
+                self.no_features = self.inputs.absent or self.no_pictures or "no image can be read again"
+        except Exception as error:  # a thread has nobody to tell: the page does
+            self.no_features = f"the features could not be computed ({' '.join(str(error).split())[:300]})"
+        self.ready.set()
+
+    def _computed(self) -> tuple[np.ndarray, np.ndarray]:
+        features, rows = self.inputs.features()
+        features = unit(features)
+        if self.images is not None and len(rows):
+            with suppress(OSError):  # a full disk costs the next start a minute, no more
+                path = self._place()
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with unfinished(path) as partial, partial.open("wb") as file:
+                    np.savez(file, rows=rows, features=features)
+        return rows, features
+
+    def _kept(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Features that an earlier start has left, if they are of this model and these images."""
+        if self.images is None or not (path := self._place()).is_file():
+            return None
+        try:
+            with np.load(path, allow_pickle=False) as kept:
+                rows, features = kept["rows"], kept["features"]
+        except (OSError, ValueError, KeyError):
+            return None
+        sound = rows.ndim == 1 and features.ndim == 2 and len(rows) == len(features) and len(rows)
+        return (rows, features) if sound and rows.max() < len(self.assignments.paths) else None
+
+    def _place(self) -> Path:
+        digest = hashlib.sha256((self.run.folder / "model.safetensors").read_bytes())
+        digest.update(
+            f"{self.data['fingerprint']} {self.assignments.paths} {self.stamps}".encode(errors="surrogatepass")
+        )
+        return cache_folder() / "explorer" / f"{digest.hexdigest()[:32]}.npz"
+
+
+OPENED = (*TABLES, "config.json", "edits.jsonl", "model.safetensors")  # what decides whether a run can be opened
+
+
+class Newest:
+    """An application that hands every request to that of the newest library."""
+
+    def __init__(self, library: Library, make: Callable[[Library, Newest], Any]) -> None:
+        self.library, self._make = library, make
+        self._app = make(library, self)
+        self._opening = Lock()  # held while a library is being opened
+        self._seen = library.signature  # of the run, when it was looked at last
+        self._failed: Signature | None = None  # of all that a run is opened from, when that could not be done
+        self.trouble = ""  # why
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self._app(scope, receive, send)
+
+    def look(self) -> None:
+        """Starts to open the run again if its tables have changed, and not gone on changing since the last look."""
+        now, before = self.library.read_signature(), self._seen
+        self._seen = now
+        if now == self.library.signature:
+            self.trouble = ""  # what could not be opened has been taken back
+            return
+        if now != before or self.library.read_signature(*OPENED) == self._failed:
+            return
+        if self._opening.acquire(blocking=False):
+            Thread(target=self._open, daemon=True, name="update").start()
+
+    @property
+    def busy(self) -> bool:
+        return self._opening.locked() or not self.library.ready.is_set() or self.library.waits_for_map
+
+    def _open(self) -> None:
+        tried = self.library.read_signature(*OPENED)  # before anything is read
+        try:
+            library = Library(self.library.run, self.library.root)
+            library.start()
+            library.ready.wait()
+            self._app, self.library = self._make(library, self), library
+            self._failed, self.trouble = None, ""
+        except OSError as error:  # it may pass by itself: the next look tries again
+            self._tell(error)
+        except Exception as error:  # an update is half-way, which then goes on, or somebody has to mend something
+            self._failed = tried
+            self._tell(error)
+        finally:
+            self._opening.release()
+
+    def _tell(self, error: Exception) -> None:
+        said = f"the run has changed but cannot be opened again: {' '.join(str(error).split())[:500]}"
+        if said != self.trouble:
+            if not isinstance(error, InputError | OSError):  # a fault of ours, which its words alone do not explain
+                traceback.print_exception(error)
+            print(f"twincluster: {said}", file=sys.stderr, flush=True)
+        self.trouble = said

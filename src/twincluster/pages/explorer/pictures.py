@@ -1,0 +1,141 @@
+"""Pictures of rows as small files, made when they are asked for: from the store of the run, or from the row's own file.
+
+Nothing is ever sent as it lies on the disk: what leaves here was decoded by us and encoded again. A file that is not
+the one the run has seen, be it a link to another image, is left alone.
+
+Images that somebody drops on the page: decoded in memory, put into a cluster, compared with the run's own.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import io
+from functools import cached_property
+from pathlib import Path
+from threading import Lock, Semaphore
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from twincluster.core import InputError
+from twincluster.data import Content, Images, Listing, Member, decode, decode_whole, from_array
+from twincluster.methods import Network, inference
+from twincluster.model import later_side, load_network
+from twincluster.nn import Encoder, encode, load_encoder
+from twincluster.pages.explorer.library import Library
+from twincluster.pages.report.thumbnails import tile
+from twincluster.resolve import resolve_device
+from twincluster.runs import stamps_of, unit
+
+THUMBNAIL = 160  # pixels a side, at most
+AS_PNG = 48  # pixels a side up to which pictures are sent as they are: codecs smear what is so small
+LARGEST = 2048  # pixels of the longer edge of a whole picture
+Encoded = tuple[bytes, str]  # and its type
+
+_whole_at_once = Semaphore(2)  # a photograph of 100 megapixels takes 300 MB while it is decoded
+
+
+def thumbnail(library: Library, row: int) -> Encoded | None:
+    """A small square; None where there is no picture."""
+    if library.assignments.clusters[row] < 0:
+        return None
+    pictures = library.pictures
+    if pictures is not None and row in pictures:
+        picture = pictures[row]
+        side = len(picture)
+        return _png(picture) if side <= AS_PNG else as_jpeg(tile(picture, min(side, THUMBNAIL)), 80)
+    file = _file(library, row)
+    pixels = decode(file, THUMBNAIL, library.config.train.frame)[0] if file is not None else None
+    return as_jpeg(pixels, 80) if pixels is not None else None
+
+
+def whole(library: Library, row: int) -> Encoded | None:
+    """The picture in its own proportions, at most LARGEST pixels long."""
+    if library.assignments.clusters[row] < 0:
+        return None
+    listing = library.images.listing if library.images else None
+    if listing is not None and listing.array is not None and listing.array.ndim > 2 and row < len(listing.array):
+        own = np.asarray(listing.array[row])
+        return _png(own[..., 0] if own.ndim == 3 and own.shape[2] == 1 else own[..., :3] if own.ndim == 3 else own)
+    file = _file(library, row)
+    if file is None:
+        return thumbnail(library, row)
+    with _whole_at_once:
+        pixels, _ = decode_whole(file, LARGEST)
+    return as_jpeg(pixels, 92) if pixels is not None else thumbnail(library, row)
+
+
+def as_jpeg(pixels: np.ndarray, quality: int) -> Encoded:
+    written = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(pixels)).save(written, "JPEG", quality=quality)
+    return written.getvalue(), "image/jpeg"
+
+
+def _file(library: Library, row: int) -> Path | Member | None:
+    """The row's own file, unless another one has taken its place since the run has seen it."""
+    if library.files is None:
+        return None
+    file = library.files[row]
+    path = library.assignments.paths[row]
+    (stamp,) = stamps_of(Listing("", (path,), files=(file,)))
+    return file if library.stamps.get(path, stamp) == stamp else None
+
+
+def _png(pixels: np.ndarray) -> Encoded:
+    written = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(pixels)).save(written, "PNG", compress_level=3)
+    return written.getvalue(), "image/png"
+
+
+NEIGHBOURS = 12
+MOST_BYTES = 40_000_000  # of one file
+
+
+class Visitors:
+    """One image at a time: the network has no use for several callers."""
+
+    def __init__(self, library: Library) -> None:
+        self.library, self._one_at_a_time = library, Lock()
+
+    def look_at(self, content: bytes) -> dict[str, Any]:
+        """Its cluster as the edits have it, the model's confidence, its nearest rows; nothing is kept."""
+        library = self.library
+        if library.is_rows:
+            raise InputError("this run is about rows of numbers: an image has no place in it")
+        with self._one_at_a_time:
+            side = self._encoder.side if self._encoder else later_side(library.config, library.data)
+            pixels, said = decode(Content(content), side or library.shape.side, library.config.train.frame)
+            if pixels is None:
+                raise InputError(said)
+            seen = self._as_the_network_sees(pixels)
+            everyone = np.zeros(1, np.int64)
+            feature = unit(inference.embed(self._network, seen, everyone).numpy())
+            probability = inference.predict(self._network, seen, everyone)[0].numpy()
+        cluster = int(library.edits.state.route(np.array([int(probability.argmax())]), feature)[0])
+        larger, _ = decode(Content(content), THUMBNAIL, library.config.train.frame)
+        small, kind = as_jpeg(pixels if larger is None else larger, 80)
+        near = library.seen.nearest(feature[0], NEIGHBOURS) if library.seen else []
+        return {
+            "cluster": cluster,
+            "confidence": round(float(probability.max()), 4),
+            "neighbours": [{"row": row, "cosine": round(cosine, 4)} for row, cosine in near],
+            "picture": f"data:{kind};base64,{base64.b64encode(small).decode()}",
+        }
+
+    def _as_the_network_sees(self, pixels: np.ndarray) -> np.ndarray:
+        if self._encoder is None:
+            return pixels[None]
+        alone = Images(from_array(pixels[None], "dropped"), pixels[None], ("ok",), np.zeros(1, np.int64), "")
+        nameless = dataclasses.replace(self._encoder, version="")  # whose features are not kept on the disk
+        return encode(alone, nameless, resolve_device("auto")).pixels
+
+    @cached_property
+    def _network(self) -> Network:
+        return load_network(self.library.run, resolve_device("auto"))
+
+    @cached_property
+    def _encoder(self) -> Encoder | None:
+        frozen = self.library.config.train.frozen
+        return load_encoder(frozen) if frozen else None

@@ -1,0 +1,263 @@
+"""The addresses that the explorer answers, and the process that does so.
+
+Images are asked for by row number, never by path. What is wrong with a request is told with a status of 4xx and one
+sentence; an edit that comes too late gets 409 and the state as it is now.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import secrets
+import socket
+import sys
+import webbrowser
+from contextlib import suppress
+from importlib.resources import files
+from threading import Thread
+from typing import Annotated, Any, Literal
+
+import torch
+import uvicorn
+from fastapi import FastAPI, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.concurrency import run_in_threadpool
+
+from twincluster.core import InputError
+from twincluster.pages.explorer import pictures
+from twincluster.pages.explorer.corrections import correct
+from twincluster.pages.explorer.guard import Access, Guard, is_local
+from twincluster.pages.explorer.library import Library, Newest
+from twincluster.pages.explorer.pictures import MOST_BYTES, Visitors
+from twincluster.pages.explorer.view import Order, View
+from twincluster.runs import ConflictError
+
+MOST_ROWS = 500  # that one address names
+ROW_NUMBERS = f"up to {MOST_ROWS} whole numbers with commas between them are expected"
+MOST_JSON = 32_000_000  # bytes of an edit: two million rows
+NO_IMAGE = "there is no such image"
+FOREVER = "private, max-age=31536000, immutable"  # the address of a picture has the version of the data in it
+TYPES = {"css": "text/css", "html": "text/html", "js": "text/javascript"}
+SHARED = ("dom.js", "clusters.js", "palette.js", "map.js", "map_tools.js", "page.css")  # with the report
+OWN = (
+    "talk.js", "pictures.js", "dialogs.js", "corrections.js", "cards.js", "grid.js", "list.js", "viewer.js",
+    "scatter.js", "drop.js", "explorer.js", "explorer.css",
+)  # fmt: skip
+
+
+def serve_library(library: Library, listening: socket.socket, host: str, in_browser: bool = False) -> None:
+    """Answers until it is interrupted."""
+    number = int(listening.getsockname()[1])
+    access = Access(number, "" if is_local(host) else secrets.token_urlsafe(24))
+    shown = socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+    address = f"http://{shown}:{number}/{f'?token={access.token}' if access.token else ''}"
+    print(f"open {address} in a browser", flush=True)
+    print("Ctrl+C ends it; corrections are kept as they are made", flush=True)
+    torch.set_num_threads(max(1, torch.get_num_threads() - 1))  # the features are not to take the page's core
+    library.start()
+    if in_browser:
+        # beside the server: a browser in the terminal comes back only when it is left, and has to be answered till then
+        Thread(target=webbrowser.open, args=(address,), daemon=True, name="browser").start()
+    newest = Newest(library, _app_of)
+    settings = uvicorn.Config(
+        Guard(newest, access), log_level="warning", access_log=False, server_header=False, proxy_headers=False,
+        timeout_graceful_shutdown=2,
+    )  # fmt: skip
+    with suppress(KeyboardInterrupt):
+        uvicorn.Server(settings).run(sockets=[listening])
+    if newest.busy:
+        sys.stdout.flush()
+        os._exit(0)  # a thread that computes cannot be ended in another way; every edit is on the disk already
+
+
+def make_app(library: Library, access: Access) -> Guard:
+    return Guard(Newest(library, _app_of), access)
+
+
+def _app_of(library: Library, newest: Newest) -> FastAPI:
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    view = View(library)
+    _add_page(app)
+    _add_views(app, library, view)
+    _add_watch(app, library, newest)
+    _add_pictures(app, library)
+    _add_edits(app, library, view)
+    _add_faults(app, view)
+    return app
+
+
+def _add_page(app: FastAPI) -> None:
+    content = {name: (files("twincluster.pages.report") / "page" / name).read_bytes() for name in SHARED}
+    content |= {
+        name: (files("twincluster.pages.explorer") / "page" / name).read_bytes() for name in (*OWN, "page.html")
+    }
+
+    @app.get("/")
+    def page() -> Response:
+        return Response(content["page.html"], media_type="text/html")
+
+    @app.get("/page/{name}")
+    def part(name: str) -> Response:
+        if name not in content:
+            return _said(404, "there is no such file")
+        return Response(content[name], media_type=TYPES[name.rpartition(".")[2]], headers={"cache-control": "no-cache"})
+
+
+def _add_views(app: FastAPI, library: Library, view: View) -> None:
+    @app.get("/api/state")
+    def state() -> Response:
+        return _json(view.state())
+
+    @app.get("/api/rows")
+    def rows(
+        of: Literal["cluster", "all", "junk", "unreadable"],
+        cluster: Annotated[int, Query(ge=-1, le=2**53)] = -1,
+        order: Order = "typical",
+        path: Annotated[str, Query(max_length=1000)] = "",
+        like: Annotated[str, Query(max_length=10_000)] = "",
+    ) -> Response:
+        chosen = _numbers(like) if order == "alike" else []
+        if chosen is None:
+            return _said(400, f"like: {ROW_NUMBERS}")
+        if chosen and not library.has(max(chosen)):
+            return _said(404, NO_IMAGE)
+        found = view.rows(of, cluster, order, path, chosen)
+        return _json(found) if found else _said(404, f"there is no cluster {cluster}: it was merged or split")
+
+    @app.get("/api/details")
+    def details(rows: Annotated[str, Query(max_length=10_000)]) -> Response:
+        numbers = _numbers(rows)
+        if numbers is None:
+            return _said(400, f"rows: {ROW_NUMBERS}")
+        return _json(view.details(numbers)) if library.has(max(numbers)) else _said(404, NO_IMAGE)
+
+    @app.get("/api/neighbours/{row}")
+    def neighbours(row: int) -> Response:
+        return _json(view.neighbours(row)) if library.has(row) else _said(404, NO_IMAGE)
+
+    @app.get("/api/map")
+    def map_() -> Response:
+        try:
+            return _json(view.map())
+        except InputError as error:
+            return _json({"absent": str(error), "waiting": library.waits_for_map})
+
+
+def _numbers(text: str) -> list[int] | None:
+    """The rows that an address names, None where that is something else."""
+    parts = text.split(",")
+    sound = len(parts) <= MOST_ROWS and all(part.isascii() and part.isdigit() and len(part) < 12 for part in parts)
+    return [int(part) for part in parts] if sound else None
+
+
+def _add_watch(app: FastAPI, library: Library, newest: Newest) -> None:
+    @app.get("/api/number")
+    def number() -> Response:
+        """What a page asks every other second: whether it has to look again."""
+        newest.look()
+        seen = {"ready": library.ready.is_set(), "version": library.version}
+        try:
+            return _json(seen | {"number": library.edits.state.number, "trouble": newest.trouble})
+        except InputError as error:  # nor can the edits be read
+            return _json(seen | {"number": None, "trouble": newest.trouble or str(error)})
+
+
+def _add_pictures(app: FastAPI, library: Library) -> None:
+    def answer(row: int, make: Any, request: Request) -> Response:
+        if not library.has(row):
+            return _said(404, NO_IMAGE)
+        tag = f'"{library.version}-{row}"'
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers={"etag": tag, "cache-control": FOREVER})
+        found = make(library, row)
+        if found is None:
+            return _said(404, "this image has no picture")
+        return Response(found[0], media_type=found[1], headers={"cache-control": FOREVER, "etag": tag})
+
+    @app.get("/api/thumbnail/{row}")
+    def thumbnail(row: int, request: Request) -> Response:
+        return answer(row, pictures.thumbnail, request)
+
+    @app.get("/api/image/{row}")
+    def whole(row: int, request: Request) -> Response:
+        return answer(row, pictures.whole, request)
+
+
+def _add_edits(app: FastAPI, library: Library, view: View) -> None:
+    visitors = Visitors(library)
+
+    @app.post("/api/edit")
+    async def edit(request: Request) -> Response:
+        if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+            return _said(415, "an edit is sent as application/json")
+        body = await _body(request, MOST_JSON)
+        if body is None:
+            return _said(413, f"an edit has at most {MOST_JSON:,} bytes")
+        try:
+            asked = json.loads(body)
+        except (ValueError, RecursionError):
+            return _said(400, "an edit is a JSON object")
+        await run_in_threadpool(correct, library, asked)
+        await run_in_threadpool(library.date_report)
+        return _json(await run_in_threadpool(view.state))
+
+    @app.post("/api/drop")
+    async def drop(request: Request) -> Response:
+        body = await _body(request, MOST_BYTES)
+        if body is None:
+            return _said(413, f"a file may have {MOST_BYTES // 1_000_000} MB at most")
+        return _json(await run_in_threadpool(visitors.look_at, body))
+
+
+async def _body(request: Request, most: int) -> bytes | None:
+    """None when it is larger, without reading the rest."""
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > most:
+            return None
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _add_faults(app: FastAPI, view: View) -> None:
+    @app.exception_handler(ConflictError)
+    def too_late(request: Request, error: ConflictError) -> Response:
+        return _json({"error": str(error), "state": view.state()}, 409)
+
+    @app.exception_handler(InputError)
+    def refused(request: Request, error: InputError) -> Response:
+        return _said(400, str(error))
+
+    @app.exception_handler(RequestValidationError)
+    def malformed(request: Request, error: RequestValidationError) -> Response:
+        return _said(400, "; ".join(f"{one['loc'][-1]}: {one['msg']}" for one in error.errors())[:500])
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    """ASCII, so that no odd character in a name can be a fault."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return Response(text, status_code=status, media_type="application/json")
+
+
+def _said(status: int, why: str) -> Response:
+    return _json({"error": why}, status)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that says it is TCP: of one that does not, asyncio leaves Nagle's algorithm on, and every answer, which
+    goes out as head and body, waits 40 ms for the browser to acknowledge the head."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+        listening.listen(128)  # whoever reads the address may come before the server is quite there
+    except (OSError, UnicodeError) as error:
+        listening.close()
+        said = getattr(error, "strerror", None) or str(error)
+        taken = getattr(error, "errno", None) == errno.EADDRINUSE
+        advice = "--port 0 takes any free one" if taken else "give another --port, or --host"
+        raise InputError(f"cannot listen on {host}:{port} ({said}): {advice}") from None
+    return listening

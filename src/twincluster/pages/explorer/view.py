@@ -1,0 +1,191 @@
+"""What the page shows of a run after its edits, as plain data that becomes JSON.
+
+Names stand here as they are; the page sets them as text. Shapes: n rows of the run, K clusters, D features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import Lock
+from typing import Any, Literal
+
+import numpy as np
+
+import twincluster
+from twincluster.clustering import how_many
+from twincluster.pages.explorer.library import Library
+from twincluster.runs import JUNK, UNREADABLE, Line, State
+
+ON_CARDS = 4_000  # images on all cards together, as far as each card has its share
+MOST, FEWEST, DOUBTFUL = 8, 4, 3
+NEIGHBOURS = 24
+PIXELATED = 48  # pixels a side up to which pixels are shown as squares
+Order = Literal["typical", "doubtful", "source", "alike"]
+
+
+class View:
+    """The newest state is kept until an edit changes it or the features arrive."""
+
+    def __init__(self, library: Library) -> None:
+        self.library = library
+        self._lock = Lock()
+        self._kept: tuple[tuple[int, bool, int], dict[str, Any], np.ndarray, np.ndarray] | None = None
+
+    def state(self) -> dict[str, Any]:
+        return self._current()[0]
+
+    def rows(self, of: str, cluster: int, order: Order, path: str, like: Sequence[int] = ()) -> dict[str, Any] | None:
+        """Rows of a cluster, of all, of junk or of what is unreadable; None where there is no such cluster. In the
+        order "alike" those named by `like` come first, as far as they are among them, then what is most like them."""
+        state, clusters, near = self._current()
+        if of == "cluster" and all(cluster != one["id"] for one in state["clusters"]):
+            return None
+        wanted = {"junk": JUNK, "unreadable": UNREADABLE, "cluster": cluster}
+        rows = np.flatnonzero(clusters >= 0) if of == "all" else np.flatnonzero(clusters == wanted[of])
+        if path:
+            paths, letters = self.library.assignments.paths, path.lower()
+            rows = np.array([row for row in rows if letters in paths[row].lower()], dtype=np.int64)
+        if order == "typical":
+            rows = rows[np.argsort(-near[rows], kind="stable")]
+        elif order == "doubtful":
+            rows = rows[np.argsort(self.library.assignments.confidence[rows], kind="stable")]
+        elif order == "alike":
+            rows = self.library.most_alike(rows, np.asarray(like, dtype=np.int64))
+        return {"number": state["number"], "rows": rows.tolist()}
+
+    def details(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        _, clusters, _ = self._current()
+        known = self.library.assignments
+        return [
+            {"row": row, "path": known.paths[row], "cluster": int(clusters[row]), "status": known.status[row]}
+            | {"confidence": _rounded(known.confidence[row])}
+            for row in rows
+        ]
+
+    def neighbours(self, row: int) -> dict[str, Any]:
+        """The rows that are most like one, or why there are none."""
+        seen = self.library.seen
+        if seen is None or seen.places[row] < 0:
+            return {"absent": self.library.no_features if seen is None else "this image cannot be read again"}
+        near = seen.nearest(seen.features[seen.places[row]], NEIGHBOURS, without=row)
+        cosines = {found: round(cosine, 4) for found, cosine in near}
+        return {"neighbours": [one | {"cosine": cosines[one["row"]]} for one in self.details(list(cosines))]}
+
+    def map(self) -> dict[str, Any]:
+        """InputError where there is none, or none yet."""
+        rows, layout = self.library.layout()
+        state, clusters, _ = self._current()
+        readable = int((self.library.assignments.clusters >= 0).sum())
+        seen = self.library.seen
+        kind = "rows" if self.library.is_rows else "images"
+        note = how_many(len(rows), len(seen.rows) if seen else len(rows), readable, kind)
+        shown = np.flatnonzero(clusters[rows] >= 0)  # without junk
+        return {
+            "number": state["number"], "method": layout.method, "meaning": layout.meaning, "note": note,
+            "image": rows[shown].tolist(), "cluster": clusters[rows[shown]].tolist(),
+            "x": layout.places[shown, 0].tolist(), "y": layout.places[shown, 1].tolist(),
+        }  # fmt: skip
+
+    def _current(self) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
+        library = self.library
+        with self._lock:
+            edits = library.edits
+            now = edits.state
+            key = (now.number, library.ready.is_set(), len(now.home))
+            if self._kept is None or self._kept[0] != key:
+                clusters = now.clusters[: len(library.assignments.paths)]  # `update` may have added some since
+                near = _nearness(library, clusters)
+                self._kept = key, self._shown(now, edits.history, clusters, near), clusters, near
+            return self._kept[1:]
+
+    def _shown(
+        self, state: State, history: tuple[list[Line], list[Line]], clusters: np.ndarray, near: np.ndarray
+    ) -> dict[str, Any]:
+        library, (done, undone) = self.library, history
+        data = library.data
+        return {
+            "number": state.number,
+            "run": {
+                "source": data["source"], "kind": "rows" if library.is_rows else "images",
+                "inputs": len(library.assignments.paths), "method": library.config.method,
+                "version": twincluster.__version__,
+            },
+            "clusters": _cards(library, state, clusters, near),
+            "labels": {"names": []},
+            "junk": int((clusters == JUNK).sum()),
+            "unreadable": int((clusters == UNREADABLE).sum()),
+            "undo": describe(done[-1], state) if done else None,
+            "redo": describe(undone[-1], state) if undone else None,
+            "pictures": {
+                "absent": library.no_pictures if library.pictures is None and library.files is None else "",
+                "version": library.version,
+                "pixelated": library.pictures is not None and library.pictures.side <= PIXELATED,
+            },
+            "features": {"ready": library.seen is not None, "absent": "" if library.seen else library.no_features},
+        }  # fmt: skip
+
+
+def describe(line: Line, state: State) -> str:
+    """An edit in a few words."""
+    kind = line["kind"]
+
+    def name(cluster: int) -> str:
+        called = state.names.get(cluster, "")
+        return called if called != str(cluster) and called else f"cluster {cluster}"
+
+    if kind == "rename":
+        return f"rename cluster {line['cluster']} to {line['name']}"
+    if kind == "merge":
+        return f"merge {len(line['clusters']) + 1} clusters into {name(line['into'])}"
+    if kind == "split":
+        return f"split cluster {line['cluster']} into {len(line['parts'])}"
+    images = f"{len(line['rows']):,} image" + "s" * (len(line["rows"]) != 1)
+    if kind == "move":
+        return f"move {images} to {name(line['to'])}"
+    return f"mark {images} as junk" if kind == "junk" else f"take {images} out of the junk"
+
+
+def _nearness(library: Library, clusters: np.ndarray) -> np.ndarray:
+    """(n,) cosine of each row with the middle of its cluster; below -1 without features, the surest first."""
+    near = np.nan_to_num(library.assignments.confidence) - 3
+    if library.seen is None:
+        return np.asarray(near)
+    rows, features = library.seen.rows, library.seen.features
+    found, group = np.unique(clusters[rows], return_inverse=True)
+    order = np.argsort(group, kind="stable")
+    starts = np.searchsorted(group[order], np.arange(len(found)))
+    middles = np.add.reduceat(features[order], starts, axis=0)
+    middles /= np.maximum(np.linalg.norm(middles, axis=1, keepdims=True), 1e-12)
+    near[rows] = np.einsum("nd,nd->n", features, middles[group])
+    return np.asarray(near)
+
+
+def _cards(library: Library, state: State, clusters: np.ndarray, near: np.ndarray) -> list[dict[str, Any]]:
+    confidence = library.assignments.confidence
+    each = max(FEWEST, min(MOST, ON_CARDS // max(1, len(state.names))))
+    typical, doubtful = _grouped(clusters, -near), _grouped(clusters, confidence)
+    readable = max(1, int((clusters >= 0).sum()))
+    cards = []
+    for cluster, name in state.names.items():
+        mine = typical.get(cluster, np.empty(0, np.int64))
+        size = len(mine)
+        shown = mine[: min(each, max(1, size - size // 3))].tolist() if size else []
+        unsure = [row for row in doubtful.get(cluster, mine)[: each + DOUBTFUL].tolist() if row not in set(shown)]
+        cards.append({
+            "id": cluster, "name": name if name != str(cluster) else f"Cluster {cluster}", "size": size,
+            "named": name != str(cluster), "share": round(size / readable, 5),
+            "confidence": _rounded(np.nanmean(confidence[mine])) if size else None,
+            "typical": shown, "doubtful": unsure[:DOUBTFUL] if each == MOST else [],
+        })  # fmt: skip
+    return cards
+
+
+def _grouped(clusters: np.ndarray, key: np.ndarray) -> dict[int, np.ndarray]:
+    """Rows of each cluster, lowest key first."""
+    order = np.lexsort((key, clusters))
+    found, starts = np.unique(clusters[order], return_index=True)
+    return dict(zip(found.tolist(), np.split(order, starts[1:]), strict=True)) if len(found) else {}
+
+
+def _rounded(value: float) -> float | None:
+    return round(float(value), 4) if np.isfinite(value) else None

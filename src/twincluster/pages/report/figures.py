@@ -1,0 +1,152 @@
+"""Figures of the kinds the paper has, as PNG and SVG: map, training curves, sizes of clusters, confusion matrix."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from twincluster.core import InputError, unfinished
+from twincluster.pages.report.gather import Gathered
+from twincluster.pages.report.material import Material
+
+FOLDER = "figures"
+RESOLUTION = 200  # dots an inch of a PNG
+NAMED = 12  # classes or clusters that a figure names
+HUES = ("#332288", "#cc6677", "#117733", "#b07d00", "#3f93bd", "#882255", "#2a9d8f", "#77771c", "#aa4499", "#20242a")
+SHAPES = ("o", "s", "^", "D", "P")
+LONGEST = 18  # letters of a name
+STYLE: dict[Any, Any] = {"font.size": 8, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "0"}
+
+
+def check_installed(what: str = "--figures") -> None:
+    """Refuse figures where they cannot be drawn, before any work is done."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise InputError(f"{what} needs a package: pip install 'twincluster[plots]'")
+
+
+def write_figures(material: Material, gathered: Gathered) -> Path:
+    """RUN/figures with two files for each figure that the run has material for."""
+    folder = material.run.folder / FOLDER
+    folder.mkdir(exist_ok=True)
+    data = gathered.data
+    with in_style():
+        if "x" in data["map"]:
+            save_figure(_map_figure(data), folder / "map")
+        for group in data["curves"]["groups"]:
+            save_figure(
+                _curve_figure(group, data["curves"]["epochs"]), folder / group["title"].lower().replace(" ", "-")
+            )
+        if data["curves"]["histograms"]:
+            save_figure(_sizes_figure(data["curves"]["histograms"]), folder / "sizes")
+        if "confusion" in data["labels"]:
+            save_figure(_confusion_figure(data["labels"], _called(data)), folder / "confusion")
+    return folder
+
+
+@contextmanager
+def in_style() -> Iterator[None]:
+    """How all figures look."""
+    import matplotlib
+
+    with matplotlib.rc_context(STYLE):
+        yield
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    """As PNG and as SVG."""
+    for suffix in (".png", ".svg"):
+        with unfinished(path.with_suffix(suffix)) as partial:
+            figure.savefig(partial, format=suffix[1:], dpi=RESOLUTION, bbox_inches="tight", metadata=_undated(suffix))
+
+
+def _undated(suffix: str) -> dict[str, None] | None:
+    return {"Date": None} if suffix == ".svg" else None  # the same run, the same file
+
+
+def blank_figure(width: float, height: float, columns: int = 1, *, same_scale: bool = True) -> tuple[Any, Any]:
+    """A figure and its axes, beside each other."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots(1, columns, squeeze=False, sharey=same_scale)[0]
+
+
+def _map_figure(data: dict[str, Any]) -> Any:
+    """One colour and shape for each cluster, or for each class where there are labels."""
+    figure, (axes,) = blank_figure(4, 4)
+    images, places = np.array(data["map"]["image"]), data["map"]
+    by_label, called = "acc" in data["labels"], _called(data)
+    groups = np.array(data["images"]["label" if by_label else "cluster"])[images]
+    x, y = np.array(places["x"]), -np.array(places["y"])
+    for group in np.unique(groups[groups >= 0]).tolist():
+        name = _name(data["labels"]["names"], group) if by_label else _text(called[group][:LONGEST])
+        colour, shape = HUES[group % len(HUES)], SHAPES[group // len(HUES) % len(SHAPES)]
+        axes.scatter(*(axis[groups == group] for axis in (x, y)), s=4, c=colour, marker=shape, linewidths=0, label=name)
+    if len(np.unique(groups)) <= NAMED:
+        figure.legend(loc="outside lower center", ncols=5, frameon=False, markerscale=2.5)
+    axes.set(xticks=[], yticks=[], aspect="equal", title=f"{places['method']}, {places['note']}")
+    axes.spines[:].set_visible(False)
+    return figure
+
+
+def _curve_figure(group: dict[str, Any], epochs: list[int]) -> Any:
+    figure, (axes,) = blank_figure(4, 2.6)
+    for line, colour, dashes in zip(group["lines"], HUES, ("-", "--", ":", "-."), strict=False):
+        values = [np.nan if value is None else value for value in line["values"]]
+        axes.plot(
+            epochs, values, dashes, color=colour, label=_text(line["name"]), marker="." if len(epochs) == 1 else ""
+        )
+    axes.set(xlabel="epoch", title=_text(group["title"]))
+    axes.legend(frameon=False)
+    return figure
+
+
+def _sizes_figure(histograms: list[dict[str, Any]]) -> Any:
+    figure, parts = blank_figure(1.6 * len(histograms), 1.8, len(histograms))
+    for axes, moment in zip(parts, histograms, strict=True):
+        axes.bar(range(len(moment["shares"])), moment["shares"], color=HUES[4], width=0.85)
+        axes.axhline(1 / moment["clusters"], color=HUES[9], linewidth=0.8, linestyle="--")
+        axes.set(title=f"epoch {moment['epoch']}", xticks=[])
+    parts[0].set_ylabel("share of the images")
+    return figure
+
+
+def _confusion_figure(labels: dict[str, Any], called: dict[int, str]) -> Any:
+    confusion = labels["confusion"]
+    counts = np.array(confusion["counts"])
+    side = 1.5 + 0.28 * min(counts.shape[1], 40)
+    figure, (axes,) = blank_figure(side, 1 + 0.28 * counts.shape[0])
+    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    names = [_name(labels["names"], code) for code in confusion["classes"]]
+    axes.set_xticks(range(len(names)), names, rotation=90)
+    axes.set_yticks(range(len(counts)), [_text(called[cluster][:LONGEST]) for cluster in confusion["clusters"]])
+    axes.set(
+        xlabel="class",
+        ylabel="cluster",
+        title=f"ACC {labels['acc']:.3f}, NMI {labels['nmi']:.3f}, ARI {labels['ari']:.3f}",
+    )
+    if max(counts.shape) <= NAMED:
+        for row, column in np.argwhere(counts):
+            ink = "white" if shares[row, column] > 0.5 else "black"
+            axes.text(column, row, str(counts[row, column]), ha="center", va="center", fontsize=6, color=ink)
+    return figure
+
+
+def _called(data: dict[str, Any]) -> dict[int, str]:
+    """What stands for each cluster: its name, or its number."""
+    return {cluster["id"]: cluster["short"] for cluster in data["clusters"]}
+
+
+def _name(names: list[str], code: int) -> str:
+    return _text((names[code] if code < len(names) else str(code))[:LONGEST])
+
+
+def _text(text: str) -> str:
+    """Letters as they are: matplotlib takes a pair of dollar signs for a formula."""
+    return text.replace("$", r"\$")

@@ -1,0 +1,5 @@
+"""The tables and figures of "You Never Cluster Alone", made again."""
+
+from twincluster.core import attach_stub
+
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

@@ -1,0 +1,287 @@
+"""What the paper's tables say, read from published.csv, where the numbers stand in per cent as they are printed.
+
+How a table is written: as Markdown to be read, and as CSV to be used.
+
+Table 1 of the paper: its data sets, and what is found of them here.
+
+Table 6 of the paper, which says how likely the differences between systems are by chance, from its Table 2.
+
+The paper calls it a paired hypothesis test in the title and a chi-squared test in the text, and does not say of which
+numbers. A one-sided paired t-test of ACC, over the data sets that two systems both have, gives what is printed for all
+pairs of MMDC, GATCluster, CC and IDFD, and for no other pair.
+
+The paper's comparisons, Tables 2 to 5: each row with what was published and what was measured.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from scipy.stats import ttest_rel
+
+from twincluster.clustering import CLASSICS, Scores, cluster_by, pixel_rows, score
+from twincluster.config import load_recipe, make_config
+from twincluster.core import InputError, write_atomically
+from twincluster.data import open_images, open_source
+from twincluster.methods import METHODS
+from twincluster.paper.trainings import (
+    Asked,
+    Finished,
+    Outcomes,
+    Training,
+    by_default,
+    by_own_paper,
+    by_paper,
+    paper_recipe,
+)
+from twincluster.runs import provenance
+
+SCORES = ("acc", "nmi", "ari")
+SETS = {  # of Table 1 and Appendix D: title, images, clusters, pixels a side
+    "cifar10": ("CIFAR-10", 60_000, 10, 32),
+    "cifar100": ("CIFAR-100", 60_000, 20, 32),
+    "stl10": ("STL-10", 13_000, 10, 96),
+    "imagenet10": ("ImageNet-10", 13_000, 10, 96),
+    "imagenet_dogs": ("ImageNet-Dog", 19_500, 15, 96),
+    "tiny_imagenet": ("Tiny ImageNet", None, None, None),  # of which the paper gives results alone
+}
+P_VALUES = {  # Table 6, without its lower half, which is the same
+    "IIC": (0.3213, 0.0955, 0.1895, 0.01, 0.0313, 0.0048, 0.0014, 0.0005),
+    "MMDC": (0.1649, 0.4746, 0.0105, 0.1111, 0.068, 0.0228, 0.0075),
+    "PICA": (0.024, 0.0048, 0.2876, 0.1219, 0.0046, 0.0023),
+    "GATCluster": (0.0015, 0.0551, 0.0202, 0.0003, 0.0002),
+    "CC": (0.0243, 0.1843, 0.2563, 0.0191),
+    "MoCo baseline": (0.0199, 0.0456, 0.0023),
+    "MiCE": (0.121, 0.0073),
+    "IDFD": (0.0778,),
+    "TCC": (),
+}
+
+
+@dataclass(frozen=True)
+class Published:
+    """A row of one of the tables."""
+
+    name: str  # as printed
+    method: str  # ours, or a classic system; of some that the paper compares with there is none
+    scores: Mapping[str, tuple[float | None, ...]]  # by data set: ACC, NMI and ARI as shares, None where not given
+
+
+def published(table: int) -> list[Published]:
+    """The rows of Table 2, 3, 4 or 5, in the paper's order."""
+    with (Path(__file__).parent / "published.csv").open(encoding="utf-8", newline="") as file:
+        return [_row(line) for line in csv.DictReader(file) if int(line["table"]) == table]
+
+
+def _row(line: Mapping[str, str]) -> Published:
+    by_set = {name: tuple(_share(line[f"{name}_{score}"]) for score in SCORES) for name in SETS}
+    given = {name: scores for name, scores in by_set.items() if any(score is not None for score in scores)}
+    return Published(line["name"], line["method"], given)
+
+
+def _share(text: str) -> float | None:
+    return round(float(text) / 100, 3) if text else None
+
+
+Line = Sequence[str]
+
+
+def write_table(
+    asked: Asked, name: str, title: str, lines: Sequence[Line], numbers: Sequence[Sequence[object]] | None = None
+) -> str:
+    """NAME.md and NAME.csv in the folder, the first line their head; returns the former.
+
+    `numbers` go into the latter where the lines have several of them in one cell.
+    """
+    head, *body = lines
+    marked = [head, ["---"] * len(head), *body]
+    text = "\n".join([title, "", *(f"| {' | '.join(map(_in_cell, line))} |" for line in marked)])
+    table = io.StringIO()
+    csv.writer(table, lineterminator="\n").writerows(numbers or lines)
+    asked.out.mkdir(parents=True, exist_ok=True)
+    write_atomically(asked.out / f"{name}.md", text + "\n")
+    write_atomically(asked.out / f"{name}.csv", table.getvalue())
+    return text
+
+
+def short(share: float, digits: int = 3) -> str:
+    """.906, and -.012; no sign before what rounds to nothing."""
+    return f"{share:z.{digits}f}".replace("0.", ".", 1)
+
+
+def _in_cell(text: str) -> str:
+    return " ".join(text.replace("|", "/").split())
+
+
+def data_sets(asked: Asked) -> str:
+    """Table 1: what the paper says of its data sets, and what is found here."""
+    head = ("data set", "images", "clusters", "pixels", "found here: images", "clusters", "pixels")
+    body, missing = [], []
+    for name in [asked.data] if asked.data else SETS:
+        title, images, clusters, side = SETS.get(name, (name, None, None, None))  # digits, which the paper has not
+        told = ("-" if images is None else f"{images:,}", str(clusters or "-"), str(side or "-"))
+        try:
+            body.append((title, *told, *_found(name, asked)))
+        except InputError as error:
+            body.append((title, *told, "-", "-", "-"))
+            missing.append(str(error))
+    about = "the data sets as the paper describes them, and as they are found here"
+    return "\n\n".join([write_table(asked, "table1", about, [head, *body]), *missing])
+
+
+def _found(name: str, asked: Asked) -> Line:
+    """Images, clusters and pixels a side."""
+    listing = open_source(name, root=asked.root)
+    side = "of many sizes" if listing.array is None else str(listing.array.shape[1])
+    n_classes = len(np.unique(listing.labels)) if listing.labels is not None else 0
+    return f"{len(listing.paths):,}", str(n_classes), side
+
+
+DIGITS = 4  # as printed
+
+
+def p_values(asked: Asked) -> str:
+    rows = {row.name: row for row in published(2)}
+    names = list(P_VALUES)
+    lines, agreeing = [], 0
+    for first, printed in P_VALUES.items():
+        others = names[len(names) - len(printed) :]
+        found = [p_value(rows[first], rows[second]) for second in others]
+        agreeing += sum(round(p, DIGITS) == told for p, told in zip(found, printed, strict=True))
+        cells = [f"{short(p, DIGITS)} ({short(told, DIGITS)})" for p, told in zip(found, printed, strict=True)]
+        lines.append([first, *[""] * (len(names) - len(cells)), *cells])
+    pairs = sum(map(len, P_VALUES.values()))
+    title = f"p-values found from Table 2 (printed): {agreeing} of {pairs} agree in all {DIGITS} digits"
+    return write_table(asked, "table6", title, [("", *names), *lines])
+
+
+def p_value(first: Published, second: Published) -> float:
+    """Of the difference in ACC."""
+    by_set = {name: [row.scores.get(name, (None,))[0] for row in (first, second)] for name in SETS}
+    pairs = [pair for pair in by_set.values() if None not in pair]
+    return float(ttest_rel(*zip(*pairs, strict=True)).pvalue) / 2
+
+
+OURS = "twincluster, by default"
+NUMBERS = (
+    "name", *(f"published_{score}" for score in SCORES), "seeds",
+    *(f"{score}_{kind}" for score in SCORES for kind in ("mean", "min", "max")), "epochs", "minutes", "note",
+)  # fmt: skip
+Given = Sequence[float | None]  # ACC, NMI and ARI, as far as they were published
+NO_SCORES = (None,) * len(SCORES)
+
+
+def rows_of(table: int, data: str) -> list[Published]:
+    """Those of a table, and after Table 2 what this package recommends."""
+    rows = published(table)
+    return [*rows, Published(OURS, "anchored", {})] if table == 2 and by_default(data) else rows
+
+
+def trainings_of(table: int, data: str) -> list[Training]:
+    """One for each row that there is a method for."""
+    methods = [row.method for row in rows_of(table, data) if row.method in METHODS]
+    ours = {training.name: training for training in by_default(data)}
+    return [
+        ours[method] if method in ours else by_paper(data, method) if method.startswith("tcc")
+        else by_own_paper(data, method)
+        for method in methods
+    ]  # fmt: skip
+
+
+def compare(table: int, asked: Asked, outcomes: Outcomes) -> str:
+    """Table 2, 3, 4 or 5 for one data set."""
+    rows = rows_of(table, asked.data)
+    shown = asked.data if any(asked.data in row.scores for row in rows) else next(iter(rows[0].scores))
+    classics = [row.method for row in rows if row.method in CLASSICS]
+    measured = _by_methods(outcomes) | (_by_classics(classics, asked) if classics else {})
+    head = ("", f"published, {SETS[shown][0]}", f"measured, {asked.data}", "epochs", "minutes", "note")
+    of_rows = [(row.name, row.scores.get(shown, NO_SCORES), measured.get(row.method, UNKNOWN)) for row in rows]
+    seeds = "seed 0" if asked.seeds == 1 else f"seeds 0 to {asked.seeds - 1}: mean (lowest to highest)"
+    title = f"ACC / NMI / ARI; measured with {seeds}{_hardware(outcomes)}"
+    lines, numbers = [head, *(_cells(*one) for one in of_rows)], [NUMBERS, *(_numbers(*one) for one in of_rows)]
+    return write_table(asked, f"table{table}", title, lines, numbers)
+
+
+def _hardware(outcomes: Outcomes) -> str:
+    """What the runs were trained on, as far as they know."""
+    runs = [one.run for by_seed in outcomes.values() for one in by_seed.values() if isinstance(one, Finished)]
+    told = dict.fromkeys(provenance.read(run.folder).told().get("hardware") for run in runs)
+    return "".join(f", on {hardware}" for hardware in told if hardware)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Of one row: what its seeds came to."""
+
+    scores: tuple[tuple[float, ...], ...]  # for each seed ACC, NMI and ARI
+    epochs: str = ""
+    minutes: str = ""
+    note: str = ""
+
+
+UNKNOWN = Measured((), note="there is no such method here, see docs/peers.md")
+
+
+def _by_methods(outcomes: Outcomes) -> dict[str, Measured]:
+    measured = {}
+    for name, by_seed in outcomes.items():
+        finished = [outcome for outcome in by_seed.values() if isinstance(outcome, Finished)]
+        notes = [f"seed {seed} {outcome}" for seed, outcome in by_seed.items() if isinstance(outcome, str)]
+        if not finished:
+            measured[name] = Measured((), note="; ".join(notes))
+            continue
+        epochs = statistics.fmean(outcome.epochs for outcome in finished)
+        minutes = statistics.fmean(outcome.seconds for outcome in finished) / 60
+        scores = tuple(_three(outcome.scores) for outcome in finished)
+        measured[name] = Measured(scores, f"{epochs:.0f}", f"{minutes:.1f}", "; ".join(notes))
+    return measured
+
+
+def _by_classics(names: Sequence[str], asked: Asked) -> dict[str, Measured]:
+    """Cluster the pixels, which takes seconds where training takes hours: nothing is kept."""
+    listing = open_source(asked.data, root=asked.root)
+    config = make_config(load_recipe(paper_recipe(asked.data)).settings)
+    images = open_images(listing, side=config.train.image_size)
+    rows, labels = pixel_rows(images.pixels, images.usable), listing.labels
+    assert labels is not None, "the sets of the paper, and digits, have labels"
+    measured = {}
+    for name in names:
+        by_seed = [cluster_by(name, rows, config.n_clusters, seed) for seed in range(asked.seeds)]
+        scores = tuple(_three(score(labels[images.usable], clusters)) for clusters in by_seed)
+        left = sum(int((clusters < 0).sum()) for clusters in by_seed[:1])
+        notes = ("on pixels", f"of {len(rows) - left:,} drawn at random" if left else "")
+        measured[name] = Measured(scores, note="; ".join(filter(None, notes)))
+    return measured
+
+
+def _cells(name: str, given: Given, measured: Measured) -> Line:
+    """For readers."""
+    told = " / ".join("-" if share is None else short(share) for share in given) if any(given) else "-"
+    return name, told, _spread(measured.scores), measured.epochs, measured.minutes, measured.note
+
+
+def _numbers(name: str, given: Given, measured: Measured) -> list[object]:
+    """The same for programs: not rounded, and one in each cell. None is an empty cell."""
+    by_score = list(zip(*measured.scores, strict=True)) or [()] * len(SCORES)
+    over_seeds = [of(values) if values else None for values in by_score for of in (statistics.fmean, min, max)]
+    seeds = len(measured.scores)
+    return [name, *given, seeds, *over_seeds, measured.epochs, measured.minutes, measured.note]
+
+
+def _spread(of_seeds: tuple[tuple[float, ...], ...]) -> str:
+    """.906 / .790 / .733, with the lowest and the highest of several seeds."""
+    parts = []
+    for values in zip(*of_seeds, strict=True):
+        between = f" ({short(min(values))} to {short(max(values))})" if len(values) > 1 else ""
+        parts.append(short(statistics.fmean(values)) + between)
+    return " / ".join(parts) or "-"
+
+
+def _three(scores: Scores) -> tuple[float, ...]:
+    return scores.acc, scores.nmi, scores.ari

@@ -1,0 +1,191 @@
+"""One training of a table or a figure: the recipe it follows, what it changes there, and the command that does it.
+
+Does the trainings that are not done yet, each in a process of its own, and reads what came of all of them.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from twincluster.clustering import Scores, score
+from twincluster.config import (
+    Config,
+    configure,
+    differences,
+    how_long,
+    load_recipe,
+    make_config,
+    parse_overrides,
+    recipe_names,
+)
+from twincluster.core import InputError, explained, run_child
+from twincluster.data import Listing, open_source
+from twincluster.model import open_for, with_image_size
+from twincluster.resolve import resolve
+from twincluster.runs import Run
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command line says."""
+
+    data: str
+    out: Path
+    seeds: int = 1
+    epochs: int | None = None
+    minutes: float | None = None
+    device: str | None = None
+    settings: Sequence[str] = ()
+    root: Path | None = None
+
+
+@dataclass(frozen=True)
+class Training:
+    name: str  # of its folder, which the seed follows
+    recipe: str
+    method: str = ""  # instead of the recipe's
+    settings: tuple[str, ...] = ()  # as --set takes them
+
+    def folder(self, asked: Asked, seed: int) -> Path:
+        return asked.out / f"{self.name}-{seed}"
+
+    def command(self, asked: Asked, seed: int) -> list[str]:
+        """What one would type."""
+        given = {
+            "--recipe": self.recipe, "--method": self.method, "--epochs": asked.epochs, "--minutes": asked.minutes,
+            "--device": asked.device, "--data-root": asked.root, "--seed": seed, "--out": self.folder(asked, seed),
+        }  # fmt: skip
+        words = [word for name, value in given.items() if value not in (None, "") for word in (name, str(value))]
+        changes = [word for setting in (*self.settings, *asked.settings) for word in ("--set", setting)]
+        return ["twincluster", "fit", asked.data, *words, *changes]
+
+    def config(self, asked: Asked, seed: int) -> Config:
+        """The settings that this command stands for."""
+        changes: dict[str, Any] = {"method": self.method} if self.method else {}
+        changes |= parse_overrides((*self.settings, *asked.settings))
+        train: Mapping[str, Any] = {**how_long(asked.epochs, asked.minutes), "device": asked.device}
+        return configure(self.recipe, changes, {"seed": seed, "train": train})
+
+
+def by_paper(data: str, method: str = "tcc", name: str = "", settings: tuple[str, ...] = ()) -> Training:
+    """With the paper's settings for this set: TCC, an ablation, or another method that gets them too."""
+    recipe = paper_recipe(data)
+    return Training(name or method, recipe, "" if method == "tcc" else method, settings)
+
+
+def by_own_paper(data: str, method: str) -> Training:
+    """A peer with the settings of its own recipe, which is for CIFAR-10, at the size and number of this set."""
+    recipe = f"{method.replace('_', '-')}-cifar10"
+    if data == "digits":  # which all but its optimiser is too large for
+        optimiser = asdict(make_config(load_recipe(recipe).settings).optimiser)
+        return Training(method, data, method, tuple(f"optimiser.{name}={value}" for name, value in optimiser.items()))
+    paper = load_recipe(paper_recipe(data)).settings
+    fitting = (f"n_clusters={paper['n_clusters']}", f"train.image_size={paper['train']['image_size']}")
+    return Training(method, recipe, settings=() if data == "cifar10" else fitting)
+
+
+def by_default(data: str) -> list[Training]:
+    """What twincluster recommends for a set, where it has a recipe for it."""
+    return [Training("anchored", data)] if data in recipe_names() else []
+
+
+def paper_recipe(data: str) -> str:
+    return f"paper-{data.replace('_', '-')}"
+
+
+# where and how a run was computed, which changes nothing in what it is a run of
+ELSEWHERE = {"train.device", "train.precision", "train.compile", "train.parts", "train.checkpoint_minutes"}
+
+
+@dataclass(frozen=True)
+class Finished:
+    run: Run
+    scores: Scores
+    epochs: int
+    seconds: float  # of training
+
+
+Outcomes = Mapping[str, Mapping[int, Finished | str]]  # by name and seed: what came of a training, or why nothing did
+
+
+def carry_out(trainings: Sequence[Training], asked: Asked, say: Callable[[str], None]) -> Outcomes:
+    """One after the other. A failure is noted and the next one begins."""
+    cells = _checked(trainings, asked)
+    listing = open_source(asked.data, root=asked.root)
+    asked.out.mkdir(parents=True, exist_ok=True)
+    outcomes: dict[str, dict[int, Finished | str]] = {}
+    for number, (training, seed) in enumerate(cells, start=1):
+        folder, command = training.folder(asked, seed), _command(training, asked, seed)
+        kept = _is_finished(folder)
+        say(f"{number} of {len(cells)}: {shlex.join(command)}{' (kept)' if kept else ''}")
+        status = 0 if kept else _status_of(command)
+        outcome = _read(folder, listing) if status == 0 else f"failed with status {status}"
+        outcomes.setdefault(training.name, {})[seed] = outcome
+    return outcomes
+
+
+def commands_left(trainings: Sequence[Training], asked: Asked) -> list[list[str]]:
+    """Of the trainings that are not finished. What `carry_out` would refuse is refused; the data need not be here."""
+    return [
+        _command(training, asked, seed)
+        for training, seed in _checked(trainings, asked)
+        if not _is_finished(training.folder(asked, seed))
+    ]
+
+
+def _checked(trainings: Sequence[Training], asked: Asked) -> list[tuple[Training, int]]:
+    """Each training with each seed, after a look for what would make hours of work useless."""
+    configs = [training.config(asked, 0) for training in trainings]  # which refuses wrong settings
+    for number, config in enumerate(configs):
+        if (first := configs.index(config)) != number:
+            same = f"{trainings[number].name} the same as {trainings[first].name}"
+            raise InputError(f"--set makes {same}: leave out the setting in which they differ")
+    cells = [(training, seed) for training in trainings for seed in range(asked.seeds)]
+    begun = [cell for cell in cells if _is_begun(cell[0].folder(asked, cell[1]))]
+    if begun:
+        listing = open_source(asked.data, root=asked.root)
+        for training, seed in begun:
+            _refuse_other(training.folder(asked, seed), training.config(asked, seed), listing)
+    return cells
+
+
+def _refuse_other(folder: Path, config: Config, listing: Listing) -> None:
+    """A run that is there must be of the very training that is asked for."""
+    config = with_image_size(config, listing)
+    wanted = resolve(config, open_for(config, listing))
+    changed = [name for name in differences(Run.open(folder).read_config()[0], wanted) if name not in ELSEWHERE]
+    if changed:
+        raise InputError(f"{folder} was trained with another {', '.join(changed)}: choose another --out, or delete it")
+
+
+def _is_begun(folder: Path) -> bool:
+    return (folder / "config.json").is_file()
+
+
+def _is_finished(folder: Path) -> bool:
+    return (folder / "assignments.csv").is_file()
+
+
+def _command(training: Training, asked: Asked, seed: int) -> list[str]:
+    """What one would type now: a run that was interrupted goes on."""
+    folder = training.folder(asked, seed)
+    goes_on = _is_begun(folder) and not _is_finished(folder)
+    return [*training.command(asked, seed), *(["--resume"] if goes_on else [])]
+
+
+def _status_of(command: Sequence[str]) -> int:
+    with explained(lambda: "the same `twincluster reproduce` goes on where it stopped"):
+        return run_child([sys.executable, "-m", *command])
+
+
+def _read(folder: Path, listing: Listing) -> Finished:
+    run = Run.open(folder)
+    assert listing.labels is not None, "the sets of the paper, and digits, have labels"
+    scores = score(listing.labels, run.read_assignments().clusters)
+    metrics = run.read_metrics()
+    return Finished(run, scores, len(metrics), metrics[-1]["seconds"])

@@ -1,0 +1,9 @@
+from twincluster.parallel import launch as launch
+from twincluster.parallel.launch import decided as decided
+from twincluster.parallel.launch import first as first
+from twincluster.parallel.launch import in_turn as in_turn
+from twincluster.parallel.launch import refuse_several as refuse_several
+from twincluster.parallel.launch import several as several
+from twincluster.parallel.processes import ALONE as ALONE
+from twincluster.parallel.processes import Processes as Processes
+from twincluster.parallel.processes import join as join

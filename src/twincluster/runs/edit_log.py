@@ -1,0 +1,376 @@
+"""edits.jsonl: numbered lines that are only ever appended, by any number of processes at once.
+
+Each line is one JSON object. Writers take turns under a file lock, and a line counts once it is whole and on the disk:
+a kill in the midst of writing loses that line alone, and the next writer removes what is left of it.
+
+What a run looks like after its edits: a function of the model's assignments and of the lines of edits.jsonl alone.
+
+Nothing is drawn or trained here. A line names the images it concerns by their rows in assignments.csv, and a split has
+the centres that decide about images which come later. Shapes: n rows of the run, m other images, P parts, D features.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import RLock
+from typing import Any
+
+import numpy as np
+
+from twincluster.core import InputError, lock, strict_json
+
+Line = dict[str, Any]
+
+
+class ConflictError(InputError):
+    """Somebody else wrote in between. `last` is the number of their newest line."""
+
+    def __init__(self, last: int, what: str = "") -> None:
+        super().__init__(what or f"somebody else has edited meanwhile (edit {last}): look again, and repeat it")
+        self.last = last
+
+
+class EditLog:
+    """The lines of one file; what is known of it is kept, and only new lines are read again."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._guard = RLock()  # threads of one process share this object
+        self._lines: list[Line] = []
+        self._end = 0  # bytes of the file that the known lines take
+        self._last = b""  # the newest of them, to notice a file that was put in the place of this one
+
+    def read(self) -> list[Line]:
+        """All whole lines. Whoever is writing one at this moment is not waited for."""
+        with self._guard:
+            self._catch_up()
+            return list(self._lines)
+
+    def append(self, build: Callable[[list[Line]], list[Line]], expected: int | None = None) -> list[Line]:
+        """Add what `build` makes of the lines there are, while nobody else can write, and return all lines.
+
+        Lines get a number and a time. `expected` is the number of the newest line the caller knows: if there is a newer
+        one, nothing is written.
+        """
+        with self._guard, _alone(self.path) as descriptor:
+            self._catch_up()
+            last = self._number()
+            if expected is not None and expected != last:
+                raise ConflictError(last)
+            now = datetime.now(UTC).isoformat(timespec="milliseconds")
+            added = [
+                {"edit": number, "time": now} | line
+                for number, line in enumerate(build(list(self._lines)), last + 1 if self._lines else 0)
+            ]
+            _write(descriptor, self._end, "".join(strict_json(line) + "\n" for line in added).encode())
+            self._catch_up()
+            return list(self._lines)
+
+    def _number(self) -> int:
+        return int(self._lines[-1]["edit"]) if self._lines else 0
+
+    def _catch_up(self) -> None:
+        """Read what was appended since the last time; a half-written end stays unread."""
+        if not self.path.is_file():
+            self._forget()
+            return
+        with self.path.open("rb") as file:
+            file.seek(max(0, self._end - len(self._last)))
+            if file.read(len(self._last)) != self._last:  # another file in its place
+                self._forget()
+                file.seek(0)
+            new = file.read()
+        rows = new.split(b"\n")[:-1]  # what follows the last line break is not whole
+        for position, row in enumerate(rows):
+            line = _parsed(row)
+            if line is None and position == len(rows) - 1:
+                return  # an end that never reached the disk as it was written
+            if line is None or line["edit"] != (self._number() + 1 if self._lines else 0):
+                where = f"{self.path} is damaged in line {len(self._lines) + 1}"
+                raise InputError(f"{where}: put back a copy, or delete it from there on")
+            self._lines.append(line)
+            self._last = row + b"\n"
+            self._end += len(self._last)
+
+    def _forget(self) -> None:
+        self._lines, self._end, self._last = [], 0, b""
+
+
+def _parsed(row: bytes) -> Line | None:
+    try:
+        line = json.loads(row)
+    except (ValueError, RecursionError):
+        return None
+    sound = isinstance(line, dict) and type(line.get("edit")) is int and isinstance(line.get("kind"), str)
+    return line if sound else None
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[int]:
+    """The file, opened to be appended to, while everybody else who wants that waits."""
+    is_new = not path.exists()
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)  # network drives lock no file for readers
+    try:
+        lock(descriptor)
+        if is_new:
+            _sync_folder(path.parent)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _write(descriptor: int, end: int, content: bytes) -> None:
+    """Append after byte `end`, all that is whole; what a killed writer left behind it goes."""
+    try:
+        os.ftruncate(descriptor, end)
+        while content:
+            content = content[os.write(descriptor, content) :]
+        os.fsync(descriptor)
+    except BaseException:
+        os.ftruncate(descriptor, end)  # a full disk must not leave half a line
+        raise
+
+
+def _sync_folder(folder: Path) -> None:
+    """So that the name of a new file survives a power cut as well."""
+    with suppress(OSError):  # folders cannot be opened everywhere
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+UNREADABLE, JUNK = -1, -2  # in the place of a cluster
+LONGEST_NAME = 200  # characters
+DAMAGE = (KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError)  # what odd lines can raise
+Features = Callable[[np.ndarray], np.ndarray]  # rows (m,) to the network's embedding of them, (m,D)
+Later = Callable[[np.ndarray], np.ndarray | None]  # the same; None where the images cannot be had
+
+
+@dataclass(frozen=True, eq=False)
+class Merge:
+    into: int
+    clusters: np.ndarray  # that end in it
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    cluster: int
+    parts: np.ndarray  # (P,) ids
+    rest: int  # where images go that cannot be compared with the centres
+    centres: np.ndarray | None  # (P,D) unit rows
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """Where every image is, and what the clusters are called."""
+
+    home: np.ndarray  # (n,) int64: the cluster of each row, of junk too; -1 unreadable
+    junk: np.ndarray  # (n,) bool
+    moved: np.ndarray  # (n,) bool: put where it is by hand
+    guessed: np.ndarray  # (n,) bool: came after a split and went to `rest`, for want of features
+    names: Mapping[int, str]  # of the clusters there are, by id
+    joined: tuple[Merge | Split, ...] = ()  # what decides about other images, in order
+    number: int = 0  # of the newest line, undone ones and those that undo included
+
+    @property
+    def clusters(self) -> np.ndarray:
+        """(n,) the cluster of each row, -1 unreadable, -2 junk."""
+        return np.where(self.junk, JUNK, self.home)
+
+    @property
+    def is_split(self) -> bool:
+        """Whether `route` needs features."""
+        return any(isinstance(step, Split) and step.centres is not None for step in self.joined)
+
+    def members(self, cluster: int) -> np.ndarray:
+        """Rows that lie in a cluster, without junk."""
+        return np.flatnonzero((self.home == cluster) & ~self.junk)
+
+    def sizes(self) -> dict[int, int]:
+        """Images in each cluster, empty ones included."""
+        found, counts = np.unique(self.home[~self.junk], return_counts=True)
+        held = dict(zip(found.tolist(), counts.tolist(), strict=True))
+        return {cluster: held.get(cluster, 0) for cluster in self.names}
+
+    def route(self, clusters: np.ndarray, features: np.ndarray | None = None) -> np.ndarray:
+        """Clusters of images that the edits do not name, (m,), from the model's (m,) and the embedding (m,D).
+
+        Merges take them along, and a split gives each to the part with the nearest centre.
+        """
+        found = np.array(clusters, dtype=np.int64)
+        for step in self.joined:
+            if isinstance(step, Merge):
+                found[np.isin(found, step.clusters)] = step.into
+            else:
+                rows = np.flatnonzero(found == step.cluster)
+                found[rows] = nearest_part(step, features[rows] if features is not None else None)
+        return found
+
+
+def initial(clusters: np.ndarray, n_clusters: int) -> State:
+    """The model's own clusters, which are called by their numbers."""
+    none = np.zeros(len(clusters), dtype=bool)
+    home = np.array(clusters, dtype=np.int64)
+    return State(home, none, none, none, {cluster: str(cluster) for cluster in range(n_clusters)})
+
+
+def in_force(lines: Sequence[Line]) -> tuple[list[Line], list[Line]]:
+    """The edits that count, and those that were undone and can be done again, the next one last."""
+    done: list[Line] = []
+    undone: list[Line] = []
+    for line in lines:
+        if line["kind"] == "undo" and done:
+            undone.append(done.pop())
+        elif line["kind"] == "redo" and undone:
+            done.append(undone.pop())
+        elif line["kind"] not in ("start", "undo", "redo"):
+            done.append(line)
+            undone = []
+    return done, undone
+
+
+def applied(state: State, line: Line, features: Later | None = None) -> State:
+    """A state after one more edit."""
+    if line["kind"] not in KINDS:
+        raise InputError(f"edit {line['edit']} is of a kind that this version does not know: {line['kind'][:40]!r}")
+    try:
+        return KINDS[line["kind"]](state, line, features)
+    except InputError:
+        raise
+    except DAMAGE as error:
+        raise InputError(
+            f"edit {line['edit']} in edits.jsonl cannot be applied ({type(error).__name__}: {str(error)[:80]}): the "
+            "file is damaged; put back a copy, or delete it from there on"
+        ) from error
+
+
+def name_complaint(name: Any) -> str:
+    """What is wrong with the name of a cluster, if anything: any text will do, markup and line breaks too."""
+    if not isinstance(name, str) or not name.strip():
+        return "a cluster needs a name of at least one letter"
+    if len(name) > LONGEST_NAME:
+        return f"a name has at most {LONGEST_NAME} characters, this one has {len(name):,}: shorten it"
+    if any("\ud800" <= letter <= "\udfff" for letter in name):
+        return "the name holds half a character (a lone surrogate), which no file can keep: type it again"
+    return ""
+
+
+def nearest_part(step: Split, features: np.ndarray | None) -> np.ndarray | int:
+    """Ids (m,) of the parts whose centres have the highest cosine with the features (m,D)."""
+    if features is None or step.centres is None:
+        return step.rest
+    if features.shape[1] != step.centres.shape[1]:
+        raise InputError(f"the centres of cluster {step.cluster}'s parts are of another network: fit and edit again")
+    found: np.ndarray = step.parts[(features @ step.centres.T).argmax(1)]
+    return found
+
+
+def _rename(state: State, line: Line, features: Later | None) -> State:
+    return replace(state, names={**state.names, _living(state, line["cluster"]): _text(line["name"])})
+
+
+def _merge(state: State, line: Line, features: Later | None) -> State:
+    into, ended = _living(state, line["into"]), [_living(state, cluster) for cluster in line["clusters"]]
+    if into in ended:
+        raise ValueError("a cluster cannot end in itself")
+    names = {cluster: name for cluster, name in state.names.items() if cluster not in ended}
+    names[into] = _text(line.get("name") or names[into])
+    home = np.where(np.isin(state.home, ended), into, state.home)
+    return replace(state, home=home, names=names, joined=(*state.joined, Merge(into, np.array(ended, np.int64))))
+
+
+def _split(state: State, line: Line, features: Later | None) -> State:
+    step = _read_split(_living(state, line["cluster"]), line)
+    names = {cluster: name for cluster, name in state.names.items() if cluster != step.cluster}
+    home, guessed, left = state.home.copy(), state.guessed.copy(), state.home == step.cluster
+    inside = left.copy()
+    for part in line["parts"]:
+        names[_new(names, part["id"])] = _text(part["name"])
+        rows = _rows(state, part["rows"])
+        rows = rows[inside[rows]]  # a file that was replaced since may lie elsewhere now
+        home[rows], left[rows] = int(part["id"]), False
+    if left.any():  # rows that came after the split
+        rows = np.flatnonzero(left)
+        seen = features(rows) if features and step.centres is not None else None
+        home[rows] = nearest_part(step, seen)
+        guessed[rows] = seen is None
+    return replace(state, home=home, guessed=guessed, names=dict(sorted(names.items())), joined=(*state.joined, step))
+
+
+def _read_split(cluster: int, line: Line) -> Split:
+    parts = np.array([int(part["id"]) for part in line["parts"]], np.int64)
+    rest = int(line["rest"])
+    if rest not in parts or len(set(parts.tolist())) != len(parts):
+        raise ValueError("the parts do not fit together")
+    given = [part["centre"] for part in line["parts"]]
+    if any(centre is None for centre in given):
+        return Split(cluster, parts, rest, None)
+    return Split(cluster, parts, rest, np.array(given, np.float32).reshape(len(given), -1))
+
+
+def _move(state: State, line: Line, features: Later | None) -> State:
+    names, to = dict(state.names), int(line["to"])
+    if line.get("name") is not None:  # a new cluster
+        names[_new(names, to)] = _text(line["name"])
+    elif to not in names:
+        raise ValueError(f"there is no cluster {to}")
+    rows = _rows(state, line["rows"])
+    home, junk, moved, guessed = state.home.copy(), state.junk.copy(), state.moved.copy(), state.guessed.copy()
+    home[rows], junk[rows], moved[rows], guessed[rows] = to, False, True, False
+    return replace(state, home=home, junk=junk, moved=moved, guessed=guessed, names=names)
+
+
+def _junk(state: State, line: Line, features: Later | None) -> State:
+    junk = state.junk.copy()
+    junk[_rows(state, line["rows"])] = True
+    return replace(state, junk=junk)
+
+
+def _unjunk(state: State, line: Line, features: Later | None) -> State:
+    junk = state.junk.copy()
+    junk[_rows(state, line["rows"])] = False
+    return replace(state, junk=junk)
+
+
+def _living(state: State, cluster: Any) -> int:
+    if type(cluster) is not int or cluster not in state.names:
+        raise ValueError(f"there is no cluster {cluster}")
+    return cluster
+
+
+def _new(names: Mapping[int, str], cluster: Any) -> int:
+    if type(cluster) is not int or cluster < 0 or cluster in names:
+        raise ValueError(f"{cluster} cannot be a new cluster")
+    return cluster
+
+
+def _rows(state: State, given: Any) -> np.ndarray:
+    """Those that can be read: a file may have become unreadable since."""
+    rows = np.array(given, dtype=np.int64).reshape(-1)
+    if len(rows) and (rows.min() < 0 or rows.max() >= len(state.home)):
+        raise ValueError("it names images that the run does not have")
+    return np.asarray(rows[state.home[rows] != UNREADABLE])
+
+
+def _text(name: Any) -> str:
+    if complaint := name_complaint(name):
+        raise ValueError(complaint)
+    return str(name)
+
+
+KINDS: dict[str, Callable[[State, Line, Later | None], State]] = {
+    "rename": _rename,
+    "merge": _merge,
+    "split": _split,
+    "move": _move,
+    "junk": _junk,
+    "unjunk": _unjunk,
+}

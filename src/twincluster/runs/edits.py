@@ -1,0 +1,457 @@
+"""The corrections a person makes to a run: rename, merge and split clusters, move images, mark junk, undo and redo.
+
+They lie in edits.jsonl beside the model's own assignments, which never change. Every method here appends one line; what
+the run looks like with all of them is `Edits.state`. Clusters have ids that are never used twice, images are rows.
+
+What goes into a line of edits.jsonl, checked: names, clusters and images a caller gives, and the parts of a split.
+
+Shapes: m images, P parts, D features.
+
+The model's assignments with a person's edits on top: what `export` and `predict` write.
+
+cluster is the final id, confidence stays the model's own, of the cluster it had chosen; an image marked as junk has no
+cluster and the status junk. Where an edit is in force there is a column name. assignments.csv itself never changes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from threading import RLock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from twincluster.core import InputError
+from twincluster.data import Listing
+from twincluster.runs.edit_log import (
+    JUNK,
+    LONGEST_NAME,
+    UNREADABLE,
+    ConflictError,
+    EditLog,
+    Features,
+    Later,
+    Line,
+    State,
+    applied,
+    in_force,
+    initial,
+    name_complaint,
+)
+from twincluster.runs.folder import Assignments, Run
+from twincluster.runs.identity import read_stamps, row_names, stamps_of
+
+if TYPE_CHECKING:
+    from twincluster.runs.folder import Run
+
+__all__ = ["ConflictError", "Edits", "State"]
+
+EDITS_FILE = "edits.jsonl"
+MOST_PARTS = 100  # of one split
+
+
+class Edits:
+    """The edits of one run. Threads may share one; other processes may edit the same run at the same time.
+
+    `features` gives the network's embedding of rows of the run; it is asked only for rows that came by `update` after
+    their cluster had been split. `expected`, wherever it is taken, is the newest edit that the caller has seen
+    (`State.number`): if somebody else wrote since, nothing is done, and ConflictError says so.
+    """
+
+    def __init__(self, run: Run, features: Later | None = None, embed: Features | None = None) -> None:
+        self._run, self._features, self._embed = run, features, embed
+        self.n_clusters = run.read_config()[0].n_clusters  # of the model
+        self._log = EditLog(run.folder / EDITS_FILE)
+        self._paths: tuple[str, ...] = ()
+        self._model_clusters = np.empty(0, np.int64)  # a model can be shared without its rows
+        self._stamp: tuple[int, int] | None = None  # of assignments.csv, when it was read
+        self._known: tuple[list[Line], State] | None = None  # the edits in force, and what they make of the run
+        self._checked: Line | None = None  # the first line, once it is known to be about this run
+        self._guard = RLock()  # of the five above
+
+    @property
+    def state(self) -> State:
+        return self._state_of(self._log.read())
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """What the rows are called in assignments.csv."""
+        with self._guard:
+            self._read_rows()
+            return self._paths
+
+    @property
+    def any(self) -> bool:
+        """Whether an edit is in force."""
+        return bool(self.history[0])
+
+    @property
+    def history(self) -> tuple[list[Line], list[Line]]:
+        """The edits in force, and those that `redo` would bring back, the next one last."""
+        return in_force(self._log.read())
+
+    def without_rows(self) -> list[Line]:
+        """Lines that decide about other images as these edits do, and name none of the run's own: to go with a copy of
+        the model. Junk is left out, and so is what was undone."""
+        start = self._start() | {"inputs": 0, "paths": _digest_of_paths(())}
+        kept = [line for line in in_force(self._log.read())[0] if line["kind"] not in ("junk", "unjunk")]
+        lines = [start]
+        for line in kept:
+            parts = {"parts": [part | {"rows": []} for part in line["parts"]]} if line["kind"] == "split" else {}
+            lines.append(line | parts | ({"rows": []} if "rows" in line else {}))
+        return [
+            {"edit": number, "time": kept[0]["time"] if kept else ""} | line | {"edit": number}
+            for number, line in enumerate(lines)
+        ]
+
+    def rename(self, cluster: int, name: str, *, expected: int | None = None) -> State:
+        def build(state: State, lines: list[Line]) -> Line:
+            return {"kind": "rename", "cluster": a_cluster(state, cluster), "name": a_name(name)}
+
+        return self._append(build, expected)
+
+    def merge(self, clusters: Sequence[int], *, name: str | None = None, expected: int | None = None) -> State:
+        """Put all into the first of them, which keeps its id and, unless one is given, its name."""
+
+        def build(state: State, lines: list[Line]) -> Line:
+            into, *others = dict.fromkeys(a_cluster(state, cluster) for cluster in clusters) or [None]
+            if not others:
+                raise InputError("name at least two clusters to merge")
+            line = {"kind": "merge", "into": into, "clusters": others}
+            return line | ({"name": a_name(name)} if name is not None else {})
+
+        return self._append(build, expected)
+
+    def split(
+        self, cluster: int, parts: int, features: Features | None = None, *, seed: int = 0, expected: int | None = None
+    ) -> State:
+        """Divide a cluster by k-means on the network's embedding, or on `features`; the largest part is first."""
+        state = self.state
+        cluster = a_cluster(state, cluster)
+        visible, everyone = state.members(cluster), np.flatnonzero(state.home == cluster)
+        most = max(2, min(len(visible), MOST_PARTS))
+        if not 2 <= parts <= most or len(visible) < 2:
+            raise InputError(f"cluster {cluster} has {len(visible):,} images: a split makes 2 to {most} parts of one")
+        embed = features or self._embed
+        if embed is None:
+            raise InputError("a split needs the features of the images: give features, or use RunImages(run).edits")
+        found = by_k_means(everyone, unit(embed(everyone)), visible, parts, seed)
+        if len(found) < 2:
+            raise InputError(f"all images of cluster {cluster} look the same to the network: select some instead")
+
+        def build(now: State, lines: list[Line]) -> Line:
+            _same_images(now, cluster, everyone)
+            first = next_id(lines, self.n_clusters)
+            made = [
+                a_part(first + place, part_name(cluster, now.names[cluster], place + 1), rows, centre)
+                for place, (rows, centre) in enumerate(found)
+            ]
+            return {"kind": "split", "cluster": cluster, "how": "k-means", "rest": first, "parts": made}
+
+        return self._append(build, expected)
+
+    def split_off(
+        self,
+        cluster: int,
+        rows: Iterable[int],
+        features: Features | None = None,
+        *,
+        name: str | None = None,
+        expected: int | None = None,
+    ) -> State:
+        """Divide a cluster by a selection, which becomes a new cluster; the others keep id and name.
+
+        Without features (`Edits.features` gives them) new images cannot be compared with the two parts, and stay with
+        the others.
+        """
+        state, chosen = self.state, some_rows(rows)
+        cluster = a_cluster(state, cluster)
+        everyone = np.flatnonzero(state.home == cluster)
+        embedded = unit(features(everyone)) if features else None
+
+        def build(now: State, lines: list[Line]) -> Line:
+            members = now.members(cluster)
+            _same_images(now, cluster, everyone)
+            if not np.isin(chosen, members).all() or len(chosen) == len(members):
+                raise InputError(f"select some images of cluster {cluster}, but not all of them")
+            new, taken = next_id(lines, self.n_clusters), np.isin(everyone, chosen)
+            called = part_name(cluster, now.names[cluster], 2) if name is None else a_name(name)
+            middles = [middle(embedded[~taken]), middle(embedded[taken])] if embedded is not None else [None, None]
+            made = [
+                a_part(cluster, now.names[cluster], everyone[~taken], middles[0]),
+                a_part(new, called, everyone[taken], middles[1]),
+            ]
+            return {"kind": "split", "cluster": cluster, "how": "selection", "rest": cluster, "parts": made}
+
+        return self._append(build, expected)
+
+    def move(
+        self, rows: Iterable[int], to: int | None = None, *, name: str | None = None, expected: int | None = None
+    ) -> State:
+        """Put images into a cluster, or, without `to`, into a new one: these images, and none that come later."""
+        chosen = some_rows(rows)
+
+        def build(state: State, lines: list[Line]) -> Line:
+            line: Line = {"kind": "move", "rows": readable(state, chosen)}
+            if to is not None:
+                return line | {"to": a_cluster(state, to)}
+            new = next_id(lines, self.n_clusters)
+            return line | {"to": new, "name": str(new) if name is None else a_name(name)}
+
+        return self._append(build, expected)
+
+    def mark_junk(self, rows: Iterable[int], *, expected: int | None = None) -> State:
+        """Take images out of their clusters."""
+        chosen = some_rows(rows)
+        return self._append(lambda state, lines: {"kind": "junk", "rows": readable(state, chosen)}, expected)
+
+    def unmark_junk(self, rows: Iterable[int], *, expected: int | None = None) -> State:
+        """Put images back into the clusters they were in, or that those have become part of."""
+        chosen = some_rows(rows)
+        return self._append(lambda state, lines: {"kind": "unjunk", "rows": readable(state, chosen)}, expected)
+
+    def undo(self, *, expected: int | None = None) -> State:
+        """Take back the newest edit that is in force, whoever made it."""
+
+        def build(state: State, lines: list[Line]) -> Line:
+            done, _ = in_force(lines)
+            if not done:
+                raise InputError("there is no edit to undo")
+            return {"kind": "undo", "of": done[-1]["edit"]}
+
+        return self._append(build, expected)
+
+    def redo(self, *, expected: int | None = None) -> State:
+        """Bring back what was undone last, unless another edit has come since."""
+
+        def build(state: State, lines: list[Line]) -> Line:
+            _, undone = in_force(lines)
+            if not undone:
+                raise InputError("there is no edit to redo")
+            return {"kind": "redo", "of": undone[-1]["edit"]}
+
+        return self._append(build, expected)
+
+    def _append(self, build: Callable[[State, list[Line]], Line], expected: int | None) -> State:
+        def lines_to_add(lines: list[Line]) -> list[Line]:
+            line = build(self._state_of(lines), lines)
+            return [line] if lines else [self._start(), line]
+
+        return self._state_of(self._log.append(lines_to_add, expected))
+
+    def _state_of(self, lines: list[Line]) -> State:
+        """Only what came since the last time is applied, unless something was undone or `update` added rows."""
+        done, _ = in_force(lines)
+        with self._guard:
+            self._read_rows()
+            if lines and lines[0] is not self._checked:
+                self._check(lines[0])
+                self._checked = lines[0]
+            known, state = self._known or ([], initial(self._model_clusters, self.n_clusters))
+            if done[: len(known)] != known:  # not by numbers: another file may have been put in the place of this one
+                known, state = [], initial(self._model_clusters, self.n_clusters)
+            for line in done[len(known) :]:
+                state = applied(state, line, self._features)
+            self._known = (done, state)
+        return replace(state, number=int(lines[-1]["edit"]) if lines else 0)
+
+    def _read_rows(self) -> None:
+        path = self._run.folder / "assignments.csv"
+        found = path.stat() if path.is_file() else None
+        stamp = (found.st_mtime_ns, found.st_size) if found else None
+        if stamp != self._stamp:
+            assignments = self._run.read_assignments()
+            self._paths, self._model_clusters = assignments.paths, assignments.clusters
+            self._stamp, self._known, self._checked = stamp, None, None
+
+    def _start(self) -> Line:
+        """What the edits are about, so that they are never applied to something else."""
+        return {
+            "kind": "start",
+            "clusters": self.n_clusters,
+            "model": _digest_of_model(self._run),
+            "inputs": len(self._paths),
+            "paths": _digest_of_paths(self._paths),
+        }
+
+    def _check(self, start: Line) -> None:
+        inputs = start.get("inputs")
+        if start["kind"] != "start" or type(inputs) is not int:
+            raise InputError(f"{self._log.path} does not begin as a file of edits does: move it away to do without")
+        same_rows = not self._paths or start.get("paths") == _digest_of_paths(self._paths[: max(0, inputs)])
+        if (
+            start.get("clusters") != self.n_clusters
+            or start.get("model") != _digest_of_model(self._run)
+            or not same_rows
+        ):
+            raise InputError(
+                f"the edits in {self._log.path} were made on another model or on other rows than this run has now: "
+                "move that file away to start anew, or put the run back as it was"
+            )
+
+
+def _same_images(now: State, cluster: int, everyone: np.ndarray) -> None:
+    """Features were computed before the lock was taken, which is not held for as long as that takes."""
+    if cluster not in now.names or not np.array_equal(np.flatnonzero(now.home == cluster), everyone):
+        raise ConflictError(now.number, f"cluster {cluster} has been changed meanwhile: look again")
+
+
+def _digest_of_model(run: Run) -> str:
+    path = run.folder / "model.safetensors"
+    if not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:32]
+
+
+def _digest_of_paths(paths: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(paths).encode(errors="surrogatepass")).hexdigest()[:32]
+
+
+DECIMALS = 7  # of a centre's numbers: float32 has little more to say of a unit row
+
+
+def a_name(name: str) -> str:
+    """The name as it is, if it can be one."""
+    if complaint := name_complaint(name):
+        raise InputError(complaint)
+    return name
+
+
+def a_cluster(state: State, cluster: Any) -> int:
+    if isinstance(cluster, bool | np.bool_) or not isinstance(cluster, int | np.integer):
+        raise InputError(f"{str(cluster)[:40]!r} is no cluster: give its number")
+    if int(cluster) not in state.names:
+        raise InputError(f"there is no cluster {cluster}: it may have been merged or split meanwhile")
+    return int(cluster)
+
+
+def some_rows(rows: Iterable[int]) -> np.ndarray:
+    """(m,) int64, each once, rising."""
+    given = rows if isinstance(rows, np.ndarray) else list(rows)
+    array = np.asarray(given)
+    if array.ndim != 1 or not array.size:
+        raise InputError("select at least one image")
+    if array.dtype.kind not in "iu":
+        raise InputError("images are given by their row numbers, which are whole")
+    return np.unique(array).astype(np.int64)
+
+
+def readable(state: State, rows: np.ndarray) -> list[int]:
+    """The rows as they go into a line; all are images of the run that could be read."""
+    if rows[0] < 0 or rows[-1] >= len(state.home):
+        odd = rows[0] if rows[0] < 0 else rows[-1]
+        raise InputError(f"there is no image {odd}: the run has {len(state.home):,}, counted from 0")
+    unread = rows[state.home[rows] == UNREADABLE]
+    if len(unread):
+        raise InputError(f"image {unread[0]} could not be read, and so is in no cluster: leave it out")
+    listed: list[int] = rows.tolist()
+    return listed
+
+
+def next_id(lines: Sequence[Line], n_clusters: int) -> int:
+    """An id that no cluster has ever had, not even one of an edit that was undone."""
+    used = [n_clusters - 1]
+    for line in lines:
+        if line["kind"] == "split":
+            used += [int(part["id"]) for part in line["parts"]]
+        elif line["kind"] == "move":
+            used.append(int(line["to"]))
+    return max(used) + 1
+
+
+def a_part(cluster: int, name: str, rows: np.ndarray, centre: np.ndarray | None) -> dict[str, Any]:
+    numbers = None if centre is None else [round(float(number), DECIMALS) for number in centre]
+    return {"id": cluster, "name": name, "rows": rows.tolist(), "centre": numbers}
+
+
+def part_name(cluster: int, name: str, number: int) -> str:
+    """What a part of a cluster is called, no longer than names may be: "beaches 2", or "8, part 2" without a name."""
+    ending = f", part {number}" if name == str(cluster) else f" {number}"
+    return name[: LONGEST_NAME - len(ending)] + ending
+
+
+def unit(features: np.ndarray) -> np.ndarray:
+    """(m,D) rows of length one; all zeros stay so."""
+    rows = np.asarray(features, dtype=np.float32)
+    length = np.linalg.norm(rows, axis=1, keepdims=True)
+    return np.asarray(rows / np.maximum(length, np.finfo(np.float32).tiny))
+
+
+def middle(embedded: np.ndarray) -> np.ndarray:
+    """(D,) the direction of unit rows (m,D) taken together."""
+    return np.asarray(unit(embedded.mean(0, keepdims=True))[0])
+
+
+def by_k_means(
+    everyone: np.ndarray, embedded: np.ndarray, visible: np.ndarray, parts: int, seed: int
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Rows and centre (D,) of each part, the largest first. Junk, which is not visible, follows the centres."""
+    import torch
+
+    from twincluster.clustering import spherical_kmeans
+
+    shown = torch.from_numpy(embedded[np.isin(everyone, visible)])
+    centres = spherical_kmeans(shown, parts, seed=seed, n_init=10).centres.numpy()
+    nearest = (embedded @ centres.T).argmax(1)
+    found = [(everyone[nearest == part], centres[part]) for part in range(parts)]
+    return sorted((part for part in found if len(part[0])), key=lambda part: len(part[0]), reverse=True)
+
+
+JUNK_STATUS = "junk"
+
+
+def with_edits(assignments: Assignments, state: State) -> Assignments:
+    """All rows of a run where the edits have put them."""
+    return _table(assignments, state.clusters, state)
+
+
+def corrected(
+    run: Run, found: Assignments, listing: Listing, location: str | None, embed: Callable[[np.ndarray], np.ndarray]
+) -> Assignments:
+    """What the model made of the inputs of some source, as a person would have it by the edits of the run.
+
+    Images that the run knows stay where they were put; others follow merges and splits. `embed` gives the embedding of
+    rows of the source, (m,D).
+    """
+    if not (run.folder / EDITS_FILE).is_file():
+        return found
+    edits = Edits(run)
+    state = edits.state
+    if not edits.any:
+        return found
+    clusters = found.clusters.copy()
+    known = _known_rows(run, edits.paths, listing, location)
+    settled = np.array([row >= 0 and state.home[row] >= 0 and not state.guessed[row] for row in known], dtype=bool)
+    settled &= clusters >= 0
+    new = np.flatnonzero((clusters >= 0) & ~settled)
+    if len(new):
+        clusters[new] = state.route(clusters[new], embed(new) if state.is_split else None)
+    clusters[settled] = state.clusters[known[settled]]
+    return _table(found, clusters, state)
+
+
+def _known_rows(run: Run, paths: tuple[str, ...], listing: Listing, location: str | None) -> np.ndarray:
+    """(m,) the row in the run of each input, -1 for those it does not know, or that have changed since."""
+    names = row_names(listing, location, run.read_config()[2], paths)
+    places = {path: row for row, path in reversed(list(enumerate(paths)))}
+    stamps = read_stamps(run.folder)
+    rows = [
+        places.get(name, -1) if stamps.get(name, stamp) == stamp else -1
+        for name, stamp in zip(names, stamps_of(listing), strict=True)
+    ]
+    return np.array(rows, dtype=np.int64)
+
+
+def _table(assignments: Assignments, clusters: np.ndarray, state: State) -> Assignments:
+    junk = clusters == JUNK
+    return dataclasses.replace(
+        assignments,
+        clusters=np.where(junk, -1, clusters),
+        confidence=np.where(junk, np.nan, assignments.confidence),
+        status=tuple(JUNK_STATUS if out else said for out, said in zip(junk, assignments.status, strict=True)),
+        names=tuple(state.names.get(int(cluster), "") for cluster in clusters),
+    )

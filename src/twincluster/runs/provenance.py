@@ -1,0 +1,165 @@
+"""How a run came about: when, on what hardware, by which command, and how long it trained.
+
+It names neither a user nor a machine. Nothing that a run computes follows from it, so it has a file of its own: runs
+that are the same in all that matters have the same config.json. torch is imported only when a run is made: the command
+line is known long before.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
+
+from twincluster.core import duration, write_atomically
+from twincluster.parallel import several
+
+PROVENANCE_FILE = "provenance.json"
+_command: ContextVar[str | None] = ContextVar("command", default=None)  # under way; None in Python
+_WHOLE_PATH = re.compile(r"(^|[=:])(/.+)$", re.DOTALL)  # at the end of a word
+
+
+@dataclass(frozen=True)
+class Sitting:
+    """One command, or one call in Python, that trained a run or a part of it. None: not known."""
+
+    started: str | None = None  # UTC, ISO 8601
+    ended: str | None = None  # None also where it was broken off
+    device: str | None = None  # cuda or cpu
+    hardware: str | None = None  # name of the GPU, or of the processor
+    count: int | None = None  # GPUs, or cores
+    threads: int | None = None  # of each process, on the processor
+    processes: int | None = None
+    command: str | None = None  # as typed, quoted for a shell; None in Python
+
+    def told(self) -> str:
+        """Where it ran."""
+        if self.hardware is None:
+            return "unknown"
+        if self.device == "cuda":
+            return f"{self.hardware}" if self.count == 1 else f"{self.count} x {self.hardware}"
+        said = f"{self.hardware}, {_many(self.count, 'core')}"
+        said += f", {_many(self.threads, 'thread')}" if self.threads != self.count else ""
+        return said if self.processes == 1 else f"{said}, {_many(self.processes, 'process')}"
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """All sittings of a run; those after the first have resumed it."""
+
+    sittings: tuple[Sitting, ...] = ()
+    seconds: float | None = None  # of training, in all sittings together; None until it is finished
+
+    def __bool__(self) -> bool:
+        return bool(self.sittings)
+
+    def begin(self, started: str, device: str) -> Provenance:
+        """With a sitting more, which is under way. `device` is cuda or cpu."""
+        return Provenance((*self.sittings, _here(started, device)))
+
+    def end(self, seconds: float) -> Provenance:
+        last = self.sittings[-1] if self.sittings else Sitting()  # somebody may have deleted the file
+        return Provenance((*self.sittings[:-1], replace(last, ended=now())), round(seconds, 3))
+
+    def told(self) -> dict[str, str]:
+        """What a person would like to know, as far as it is known; without the commands."""
+        if not self.sittings:
+            return {}
+        began, more, said = self.sittings[0].started, len(self.sittings) - 1, {}
+        if began is not None:
+            times = {0: "", 1: ", resumed once", 2: ", resumed twice"}.get(more, f", resumed {more} times")
+            said["begun"] = f"{str(began)[:10]} {str(began)[11:16]} UTC{times}"
+        said["hardware"] = ", then ".join(dict.fromkeys(sitting.told() for sitting in self.sittings))
+        if isinstance(self.seconds, int | float) and math.isfinite(self.seconds):
+            said["training time"] = duration(self.seconds)
+        return said
+
+    def command(self) -> str | None:
+        """That of the first sitting, for pages that are passed on: of whole paths only the last part stays."""
+        command = self.sittings[0].command if self.sittings else None
+        try:
+            return command and shlex.join(_WHOLE_PATH.sub(_last_part, word) for word in shlex.split(command))
+        except (ValueError, AttributeError):  # somebody changed it by hand
+            return None
+
+    def without_commands(self) -> Provenance:
+        return replace(self, sittings=tuple(replace(sitting, command=None) for sitting in self.sittings))
+
+
+UNKNOWN = Provenance((Sitting(),))  # a run from before this was kept
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@contextmanager
+def typed(words: Sequence[str]) -> Iterator[None]:
+    """What is made in here was made by `twincluster WORDS`."""
+    before = _command.set(shlex.join(("twincluster", *words)))
+    try:
+        yield
+    finally:
+        _command.reset(before)
+
+
+def read(run: Path) -> Provenance:
+    """That of a run folder; nothing where there is nothing that can be understood."""
+    names = [field.name for field in fields(Sitting)]
+    try:
+        content = json.loads((run / PROVENANCE_FILE).read_text(encoding="utf-8"))
+        sittings = tuple(Sitting(**{name: row.get(name) for name in names}) for row in content["sittings"])
+        return Provenance(sittings, content.get("seconds"))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return Provenance()
+
+
+def write(run: Path, provenance: Provenance) -> None:
+    write_atomically(run / PROVENANCE_FILE, json.dumps(asdict(provenance), indent=2) + "\n")
+
+
+def _here(started: str, device: str) -> Sitting:
+    import torch
+
+    processes = int(os.environ["WORLD_SIZE"]) if several() else 1
+    on_gpu = device == "cuda"
+    return Sitting(
+        started=started,
+        device=device,
+        hardware=torch.cuda.get_device_name() if on_gpu else _processor(),
+        count=processes if on_gpu else _cores(),  # each process takes a GPU
+        threads=torch.get_num_threads(),
+        processes=processes,
+        command=_command.get(),
+    )
+
+
+def _processor() -> str:
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    return found[1].strip() if found else platform.processor() or platform.machine()
+
+
+def _cores() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _last_part(found: re.Match[str]) -> str:
+    """photos/ of /home/ann/photos/."""
+    return found[1] + (PurePosixPath(found[2]).name or "/") + "/" * (len(found[2]) > 1 and found[2].endswith("/"))
+
+
+def _many(count: object, one: str) -> str:
+    return f"{count} {one}{'' if count == 1 else 'es' if one.endswith('s') else 's'}"
