@@ -51,7 +51,7 @@ def test_stays_light(arguments: tuple[str, ...]) -> None:
 def test_help_names_every_command() -> None:
     done = subprocess.run([sys.executable, "-m", "twincluster", "--help"], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    for command in ("demo", "fit", "predict", "evaluate", "report", "recipes", "methods", "bench"):
+    for command in ("demo", "fit", "predict", "evaluate", "report", "recipes", "methods", "reproduce"):
         assert command in done.stdout
 
 
@@ -80,7 +80,7 @@ def test_wheel_is_complete(tmp_path: Path) -> None:
     }
     assert packed == expected
     assert "twincluster/py.typed" in packed
-    assert {"twincluster/recipes/default.toml", "twincluster/recipes/digits.toml"} <= packed
+    assert {"twincluster/config/recipes/default.toml", "twincluster/config/recipes/digits.toml"} <= packed
     assert "License-Expression: Apache-2.0" in metadata
 
 

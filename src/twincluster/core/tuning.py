@@ -1,13 +1,4 @@
-"""Python's garbage collector, kept away from many things that are made at once and all stay.
-
-Memory that one step of training frees and the next one takes again: it stays with the process in between.
-
-glibc hands it back to the system, which clears every page before it gives it away again. On a CPU that took a seventh
-of all processor time where images are small.
-
-How many threads compute. A step on rows is some hundred small operations, after each of which threads meet: that
-costs more than it brings, and far more where cores are busy and whoever waits spins.
-"""
+"""Tuning of this process: the garbage collector, freed memory, and how many threads compute."""
 
 import ctypes
 import gc
@@ -15,12 +6,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-import torch
-
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """While many small things are made that all stay, Python need not look through them for rubbish again and again."""
+    """Pause garbage collection while many small objects are made that all stay."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -32,9 +21,10 @@ def uncollected() -> Iterator[None]:
 
 @contextmanager
 def torch_for_good() -> Iterator[None]:
-    """Around the first import of torch in a process of our own: a seventh of its time is spent on looking through a
-    quarter of a million objects that all stay. They are not looked through later either; nor is what else there is by
-    now, so that this is not for a program that somebody else has written."""
+    """Wrap the first import of torch: it takes a seventh less time without garbage collection.
+
+    What exists at the end is never collected. Process-wide; call only from the CLI.
+    """
     if "torch" in sys.modules:
         yield
         return
@@ -48,7 +38,11 @@ _LARGEST = 1 << 25  # bytes, the most that glibc allows; blocks that are larger 
 
 
 def keep_freed() -> None:
-    """From now on in this process, which had better be one of our own. Without glibc nothing changes."""
+    """Keep the memory that one training step frees for the next one, instead of handing it back to the system.
+
+    glibc returns large blocks at once, and the kernel clears every page before it hands them out again: a seventh of
+    the processor time where images are small. Process-wide; call only from the CLI. Does nothing without glibc.
+    """
     if not sys.platform.startswith("linux"):
         return
     with suppress(OSError, AttributeError):
@@ -62,7 +56,12 @@ FEW = 2**16  # values in a batch of rows up to which one thread is taken; tried 
 
 @contextmanager
 def one_thread(enough: bool) -> Iterator[None]:
-    """Where one is enough; afterwards there are as many as before."""
+    """Compute with one thread where `enough` is true, then restore the number.
+
+    A step on rows is some hundred small operations; joining threads after each costs more than they save.
+    """
+    import torch
+
     before = torch.get_num_threads()
     if enough:
         torch.set_num_threads(1)
