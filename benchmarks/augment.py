@@ -18,8 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms import v2
 
-from benchmarks.cpu_time import TICK, cpu_seconds
-from benchmarks.synthetic import noise_images
+from benchmarks.common import TICK, cpu_seconds, noise_images
 from twincluster.config import Augment
 from twincluster.data import N_DRAWS, Feed, Images, augment_images
 from twincluster.nn import draws

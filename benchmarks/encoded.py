@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.cpu_time import cpu_seconds
-from benchmarks.synthetic import write_noise
+from benchmarks.common import cpu_seconds, environment, write_noise
 from twincluster.config import load_recipe, make_config, parse_overrides
 from twincluster.data import location_of, open_source
 from twincluster.fit import fit
@@ -66,7 +63,7 @@ class _Watch(Reporter):
 def measure(source: str | None, images: int, settings: Sequence[str]) -> Phases:
     base = make_config(load_recipe("pretrained").settings, make_config({"n_clusters": 10, "train": {"device": "cpu"}}))
     config = make_config(parse_overrides(settings), base)
-    with tempfile.TemporaryDirectory() as place, _cache_in(place):
+    with tempfile.TemporaryDirectory() as place, environment(TWINCLUSTER_CACHE=place):
         folder = Path(place)
         if source is None:
             write_noise(folder / "noise.npy", images, SIDE)
@@ -79,16 +76,3 @@ def measure(source: str | None, images: int, settings: Sequence[str]) -> Phases:
         watch.until_now(REPORT)
     title = f"{config.train.encoder}, {len(listing.paths):,} images of {listing.name}, {config.train.epochs} epochs"
     return Phases(f"{title}, {torch.get_num_threads()} threads", watch.seconds)
-
-
-@contextmanager
-def _cache_in(folder: str) -> Iterator[None]:
-    before = os.environ.get("TWINCLUSTER_CACHE")
-    os.environ["TWINCLUSTER_CACHE"] = folder
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["TWINCLUSTER_CACHE"]
-        else:
-            os.environ["TWINCLUSTER_CACHE"] = before

@@ -3,6 +3,7 @@ all, server memory."""
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common import peak_memory
 from benchmarks.report import find_browser, write_run
 from twincluster.core import InputError
 
@@ -79,7 +81,7 @@ def measure(n_images: int, n_clusters: int, side: int) -> ExplorerFigures:
     browser = find_browser()
     if browser is None:
         raise InputError("the page is measured in Chromium: install it, and pip install playwright")
-    busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
+    busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else math.nan
     with tempfile.TemporaryDirectory() as place:
         run = write_run(Path(place) / "noise", n_images, n_clusters, side)
         with _serving(run.folder) as (address, process), sync_playwright() as playwright:
@@ -93,7 +95,7 @@ def measure(n_images: int, n_clusters: int, side: int) -> ExplorerFigures:
                 page.wait_for_timeout(1000)
             page.wait_for_timeout(1000)
             jump, frame, select = page.evaluate(JUMP), page.evaluate(SCROLL, SCROLLS), page.evaluate(SELECT)
-            memory = _peak(process.pid)
+            memory = (peak_memory(process.pid) or math.nan) / 2**20
             running.close()
     return ExplorerFigures(n_images, n_clusters, load / 1000, shown / 1000, jump, frame, select, memory, busy)
 
@@ -107,12 +109,3 @@ def _serving(run: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
             yield next(line.split()[1] for line in server.stdout if line.startswith("open http")), server
         finally:
             server.kill()
-
-
-def _peak(pid: int) -> float:
-    """Megabytes, as Linux counts them; nan elsewhere."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return float("nan")
-    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM")), float("nan"))

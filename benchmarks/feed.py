@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.common import write_noise
 from benchmarks.peers import Turn, turn_seconds, turns
-from benchmarks.synthetic import write_noise
 from benchmarks.train import EPOCH, title_of
 from twincluster.config import Config
 from twincluster.data import Feed, Images, open_images, open_source

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from benchmarks.common import blank_images, noise_images
 from benchmarks.floor import now
-from benchmarks.synthetic import blank_images, noise_images
 from benchmarks.train import ROUNDS, Stopwatch, configure, on_cpu
 from twincluster.clustering import score
 from twincluster.config import Config, make_config

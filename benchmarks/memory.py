@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.synthetic import write_noise
+from benchmarks.common import write_noise
 from twincluster.core import InputError, terminable
 
 TARGET = 2.5  # GB
@@ -58,7 +58,7 @@ class Memory:
 def measure(images: int, epochs: int, settings: Sequence[str]) -> Memory:
     """Train in a child process on `images` made-up images in a temporary folder."""
     if not (PROC / "self/status").is_file():
-        raise InputError("bench memory reads /proc, which this system lacks: run it on Linux")
+        raise InputError("the benchmark memory reads /proc, which this system lacks: run it on Linux")
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "images.npy"
         write_noise(data, images, SIDE)

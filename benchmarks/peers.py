@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from benchmarks.augment import Pairs
+from benchmarks.common import noise_images
 from benchmarks.floor import now
-from benchmarks.synthetic import noise_images
 from benchmarks.train import title_of
 from twincluster.config import Config
 from twincluster.core import InputError
@@ -114,7 +114,7 @@ def plain(config: Config, images: Images, workers: int) -> Turn:
     trainer = Trainer(config, images)  # for its method and optimiser alone
     method, optimiser, device = trainer.method, trainer.optimiser, trainer.device
     if type(method).views is not Method.views:
-        raise InputError(f"{config.method} takes other views than two: bench peers compares methods that take two")
+        raise InputError(f"{config.method} takes other views than two: this benchmark compares methods that take two")
     batches = DataLoader(
         Numbered(images, pillow=False, settings=config.augment), config.train.batch_size, shuffle=True, drop_last=True,
         num_workers=workers, persistent_workers=True, pin_memory=device.type == "cuda",

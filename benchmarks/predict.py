@@ -16,9 +16,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from benchmarks.common import make_pictures, noise_images
 from benchmarks.peers import Turn, turn_seconds
-from benchmarks.store import make_pictures
-from benchmarks.synthetic import noise_images
 from benchmarks.train import on_cpu, title_of
 from twincluster.config import Config
 from twincluster.core import InputError

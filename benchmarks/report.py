@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.synthetic import SEED, write_noise
+from benchmarks.common import SEED, write_noise
 from twincluster.config import make_config
 from twincluster.core import InputError
 from twincluster.data import open_images, open_source

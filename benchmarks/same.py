@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from benchmarks.common import noise_images
 from benchmarks.feed import feed_of
-from benchmarks.synthetic import noise_images
 from benchmarks.train import title_of
 from twincluster.config import Config, Precision
 from twincluster.data import Images

@@ -20,10 +20,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from PIL import Image
 
-from benchmarks.cpu_time import cpu_seconds
+from benchmarks.common import cpu_seconds, make_pictures, python_path
 from twincluster.core import torch_for_good
 from twincluster.data import Listing, open_images, open_source
 
@@ -31,8 +30,6 @@ GOAL, START_GOAL = 0.8, 2.0  # of Pillow's speed; seconds
 BATCH = 16  # files that a process takes at a time
 PHOTO = (500, 375)  # pixels of a made-up photograph
 THUMBNAIL = (32, 32)
-DIFFERENT = 64  # pictures that are made; the other files are links to them
-PER_FOLDER = 1000
 MOMENTS = ("imports", "files listed", "store opened", "first batch")
 CHILD = "import sys; from benchmarks.store import first_batch; first_batch(sys.argv[1])"
 BARE = "import torch"
@@ -157,7 +154,7 @@ def measure_start(images: int, runs: int) -> SecondStart:
     with tempfile.TemporaryDirectory() as folder:
         photos = Path(folder) / "photos"
         make_pictures(photos, images, THUMBNAIL)
-        environment = os.environ | {"TWINCLUSTER_CACHE": str(Path(folder) / "cache")}
+        environment = os.environ | {"TWINCLUSTER_CACHE": str(Path(folder) / "cache"), "PYTHONPATH": python_path()}
         for turn in range(runs + 1):
             began = time.monotonic()
             subprocess.run([sys.executable, "-c", BARE], check=True)
@@ -200,30 +197,6 @@ def first_batch(folder: str) -> None:
 
 def _moment() -> tuple[float, float]:
     return time.monotonic(), time.process_time()
-
-
-def make_pictures(folder: Path, count: int, size: tuple[int, int]) -> None:
-    """So many JPEG files of smooth waves with some grain, in folders of PER_FOLDER; a few pictures, many links."""
-    random = np.random.default_rng(0)
-    originals = folder.with_name(folder.name + "-originals")
-    originals.mkdir(parents=True)
-    for number in range(min(count, DIFFERENT)):
-        _picture(random, size).save(originals / f"{number}.jpg", quality=90)
-    for number in range(count):
-        file = folder / f"{number // PER_FOLDER:04}" / f"{number:07}.jpg"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        os.link(originals / f"{number % DIFFERENT}.jpg", file)
-
-
-def _picture(random: np.random.Generator, size: tuple[int, int]) -> Image.Image:
-    width, height = size
-    rows, columns = np.mgrid[:height, :width] / max(size)
-    pixels = random.normal(0, 8, (height, width, 3))
-    for _ in range(6):
-        down, across, phase = (*random.uniform(-25, 25, 2), random.uniform(0, 2 * np.pi))
-        wave = np.sin(down * rows + across * columns + phase)
-        pixels += random.uniform(5, 30, 3) * wave[..., None]
-    return Image.fromarray((128 + pixels).clip(0, 255).astype(np.uint8))
 
 
 def _share(theirs: list[float], ours: list[float]) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,10 +17,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
 
+from benchmarks.common import blank_images, noise_images, peak_memory
 from benchmarks.floor import PRODUCT_TYPE, Floor, copy_speed, floor, now, passes_alone, product_speed
-from benchmarks.kernels import FIRST, PROFILED, Kernels, KernelWatch
-from benchmarks.synthetic import blank_images, noise_images
 from twincluster.config import Config, DataShape, load_recipe, make_config, parse_overrides
 from twincluster.core import InputError
 from twincluster.methods import Batch, find_method
@@ -32,6 +33,15 @@ ROUNDS = 3
 CPU_STEPS = 2
 DEFAULT_SIDE, DEFAULT_CLUSTERS = 32, 10  # where the recipe leaves them to the data
 PROBE = 4  # images that are enough to count the passes of a step
+FIRST, PROFILED = 3, 5  # steps before the profiler looks, and at which it looks
+KINDS = {  # by what the name of a kernel holds, the first that fits
+    "fused": ("triton",),
+    "convolution": ("conv", "xmma", "cutlass", "sm90", "sm80", "implicit", "wgrad", "dgrad", "fprop", "mkldnn"),
+    "matrix product": ("gemm", "cublas", "addmm", "::mm"),
+    "optimiser": ("multi_tensor", "adam", "sgd", "foreach", "lerp"),
+    "batch-norm": ("batch_norm", "bn_", "_settle_", "_sum_kernel", "_activate_", "_slope_", "_pull_back_"),
+    "copies": ("copy", "memcpy", "memset", "fill", "cat"),
+}
 
 
 @dataclass(frozen=True)
@@ -93,7 +103,7 @@ def configure(recipe: str, method: str | None, device: str | None, overrides: Se
     config = make_config(parse_overrides(overrides), config)
     config = make_config({"train": {"device": device}} if device else {}, config)
     if config.train.backbone.startswith("mlp"):
-        raise InputError(f"recipe {recipe} is for rows of numbers: bench train measures recipes for images")
+        raise InputError(f"recipe {recipe} is for rows of numbers: the benchmark train measures recipes for images")
     config = replace(config, n_clusters=config.n_clusters or DEFAULT_CLUSTERS)
     return resolve(config, blank_images(EPOCH, config.train.image_size or DEFAULT_SIDE))
 
@@ -108,7 +118,7 @@ def measure(config: Config, steps: int | None = None) -> TrainSpeed:
     watch = Stopwatch(steps, lambda: now(device))
     trainer = Trainer(config, images, reporter=watch)
     trainer.run()
-    resident, on_gpu = high_water(), torch.cuda.max_memory_reserved() if device == "cuda" else None
+    resident, on_gpu = peak_memory(), torch.cuda.max_memory_reserved() if device == "cuda" else None
     began = _process_began()
     online, momentum = passes(config, data_shape(config, images))
     backbone = trainer.method.online.backbone
@@ -130,15 +140,6 @@ def measure(config: Config, steps: int | None = None) -> TrainSpeed:
         resident=resident,
         on_gpu=on_gpu,
     )
-
-
-def measure_kernels(config: Config) -> Kernels:
-    """Of the same step, in a run of its own."""
-    train = config.train
-    images = noise_images((FIRST + PROFILED) * max(train.batch_size, config.n_clusters), train.image_size)
-    watch = KernelWatch(train.device)
-    Trainer(replace(config, train=replace(train, epochs=1, minutes=0.0)), images, reporter=watch).run()
-    return watch.found()
 
 
 class Stopwatch(Reporter):
@@ -218,10 +219,66 @@ def _process_began() -> float | None:
     return time.monotonic() - age
 
 
-def high_water() -> int | None:
-    """The most memory this process ever held, in bytes; None where /proc cannot tell."""
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)
+# -- kernels of a step -------------------------------------------------------------------------------------------------
+
+
+def measure_kernels(config: Config) -> Kernels:
+    """Of the same step, in a run of its own."""
+    train = config.train
+    images = noise_images((FIRST + PROFILED) * max(train.batch_size, config.n_clusters), train.image_size)
+    watch = KernelWatch(train.device)
+    Trainer(replace(config, train=replace(train, epochs=1, minutes=0.0)), images, reporter=watch).run()
+    return watch.found()
+
+
+@dataclass(frozen=True)
+class Kernels:
+    seconds: dict[str, float]  # of each in a step, by name
+
+    def to_text(self, most: int) -> str:
+        total = sum(self.seconds.values())
+        kinds: dict[str, float] = defaultdict(float)
+        for name, seconds in self.seconds.items():
+            kinds[kind_of(name)] += seconds
+        lines = [f"kernels of a step: {1000 * total:.2f} ms, mean of {PROFILED} steps"]
+        lines += [_line(name, seconds, total) for name, seconds in _longest(kinds)]
+        lines += ["", f"the longest {most}"]
+        return "\n".join(lines + [_line(name, seconds, total) for name, seconds in _longest(self.seconds)[:most]])
+
+
+class KernelWatch(Reporter):
+    """Profiles the steps of a run from the FIRST on. With a graph on CUDA it sees the kernels that the graph runs."""
+
+    def __init__(self, device: str) -> None:
+        self.cuda, self.taken = device == "cuda", 0
+        self.profiler = profile(activities=[ProfilerActivity.CUDA if self.cuda else ProfilerActivity.CPU])
+
+    def step(self, progress: float, remaining: float | None) -> None:
+        self.taken += 1
+        if self.taken in (FIRST, FIRST + PROFILED) and self.cuda:
+            torch.cuda.synchronize()
+        if self.taken == FIRST:
+            self.profiler.start()
+        elif self.taken == FIRST + PROFILED:
+            self.profiler.stop()
+
+    def found(self) -> Kernels:
+        events = self.profiler.key_averages()
+        times = {
+            event.key: (event.self_device_time_total if self.cuda else event.self_cpu_time_total) / 1e6 / PROFILED
+            for event in events
+        }
+        return Kernels({name: seconds for name, seconds in times.items() if seconds > 0})
+
+
+def kind_of(name: str) -> str:
+    low = name.lower()
+    return next((kind for kind, parts in KINDS.items() if any(part in low for part in parts)), "other")
+
+
+def _longest(seconds: dict[str, float]) -> list[tuple[str, float]]:
+    return sorted(seconds.items(), key=lambda item: -item[1])
+
+
+def _line(name: str, seconds: float, total: float) -> str:
+    return f"{1000 * seconds:9.3f} ms {seconds / total:6.1%}  {name[:100]}"

@@ -14,7 +14,7 @@ from twincluster.core import torch_for_good, uncollected
 
 FIRST = """
 import gc
-from twincluster.collector import torch_for_good
+from twincluster.core import torch_for_good
 with torch_for_good():
     assert not gc.isenabled()
     import torch

@@ -20,7 +20,7 @@ SOURCE = Path(twincluster.__file__).parents[1]
 # Writes half of a file, says so, and writes the rest when it is told to.
 HALTING = """
 import pathlib, sys
-from twincluster.disk import write_atomically
+from twincluster.core import write_atomically
 
 def parts():
     yield b"a" * 100_000
@@ -108,7 +108,7 @@ def test_what_stands_where_a_folder_would_have_to_be(tmp_path: Path) -> None:
 # As another user, because root may write everywhere.
 CLOSED_TO = """
 import os, pathlib, sys
-from twincluster.disk import check_writable
+from twincluster.core import check_writable
 os.geteuid() or os.setuid(65534)
 for folder in sys.argv[1:]:
     try:

@@ -18,6 +18,7 @@ import pytest
 import twincluster
 from command_line import TINY, colours, command, worked
 from twincluster import fit as pipeline
+from twincluster.runs import Run
 
 SOURCE = Path(twincluster.__file__).parents[1]
 
@@ -125,8 +126,9 @@ def test_an_interrupted_run_on_a_terminal_says_how_to_go_on_and_can() -> None:
     assert re.search(r"training.*━.*\d+%, .* left", shown)  # the bar
     assert "Traceback" not in shown
     assert "interrupted; the same command with --out run --resume goes on from the last checkpoint" in shown
-    done = len(Path("run/metrics.jsonl").read_text().splitlines())
-    worked(*arguments, "--epochs", max(1, done), "--resume")  # there is nothing left to train: it finishes
+    done = len(Run(Path("run")).read_metrics())  # none where the first checkpoint comes within the first epoch
+    worked(*arguments, "--epochs", done + 1, "--resume")
+    assert [row["epoch"] for row in Run(Path("run")).read_metrics()] == list(range(done + 1))
     assert Path("run/assignments.csv").exists()
 
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from sklearn.metrics import adjusted_rand_score, silhouette_score
 from torch import Tensor
 
-from twincluster.clustering import Candidate, Choice, choose, choose_clusters, plot
+from twincluster.clustering import Candidate, Choice, choose, choose_clusters, plot, spherical_kmeans
 from twincluster.core import InputError
 
 
@@ -161,7 +161,7 @@ def test_uneven_blobs_are_found_or_the_second_opinion_raises_doubt() -> None:
 def test_silhouette_is_scikit_learns() -> None:
     rows = blobs(4, n=200, spread=2.0)
     for k in (2, 4, 9):
-        labels = choose.assign.spherical_kmeans(rows, k, seed=0, n_init=choose.SECOND_STARTS).labels
+        labels = spherical_kmeans(rows, k, seed=0, n_init=choose.SECOND_STARTS).labels
         expected = silhouette_score(rows.numpy(), labels.numpy(), metric="cosine")
         assert choose._silhouette(rows, k, 0) == pytest.approx(expected, abs=1e-4)
     assert choose._silhouette(F.normalize(torch.ones(20, 4), dim=1), 3, 0) == pytest.approx(0.0, abs=1e-4)

@@ -103,7 +103,7 @@ def test_a_cluster_without_the_most_of_any_group_starts_from_where_it_was(monkey
     sized = Sized(directions(unit, few, 3), torch.zeros(3), few, 0.0)
     begun = []
     monkeypatch.setattr(
-        regrouping.assign, "spherical_kmeans",
+        regrouping.kmeans, "spherical_kmeans",
         lambda unit, k, **options: begun.append(options["init"]) or spherical_kmeans(unit, k, **options),
     )  # fmt: skip
     monkeypatch.setattr(regrouping, "_move", lambda groups, before, *_: before)
@@ -121,7 +121,7 @@ def test_a_round_counts_only_where_it_is_better(monkeypatch: pytest.MonkeyPatch,
     unit, sized = F.normalize(rows, dim=1), clustered(rows, kept, 0.0)
     goal = regroup(unit, rows, sized, 0.0, per_cluster=5, seed=0)
     monkeypatch.setattr(regrouping, "_move", lambda groups, before, *_: 1 - before if better else before.flip(0))
-    monkeypatch.setattr(regrouping.assign, "spherical_kmeans", lambda unit, k, **_: _ends(unit, k, goal, better))
+    monkeypatch.setattr(regrouping.kmeans, "spherical_kmeans", lambda unit, k, **_: _ends(unit, k, goal, better))
     monkeypatch.setattr(regrouping, "_groups", lambda unit, n_groups, seed: torch.arange(len(unit)) % n_groups)
     after = regroup(unit, rows, sized, 0.0, per_cluster=5, seed=0)
     assert torch.equal(after.labels, goal.labels if better else kept)

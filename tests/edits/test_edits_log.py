@@ -20,7 +20,7 @@ SOURCE = str(Path(twincluster.__file__).parents[1])
 WRITER = """if True:
     import sys
     from pathlib import Path
-    from twincluster.edits.log import EditLog
+    from twincluster.runs import EditLog
     log, name, count = EditLog(Path(sys.argv[1])), sys.argv[2], int(sys.argv[3])
     print("ready", flush=True)
     for number in range(count):
@@ -146,8 +146,7 @@ def test_a_refused_line_leaves_the_file_as_it_is(tmp_path: Path) -> None:
 
 EDITOR = """if True:
     import sys
-    from twincluster.edits import Edits
-    from twincluster.results import Run
+    from twincluster.runs import Edits, Run
     edits = Edits(Run.open(sys.argv[1]))
     print("ready", flush=True)
     for number in range(60):

@@ -36,6 +36,7 @@ def run(tmp_path: Path) -> Run:
         (lambda edits: edits.merge([0, 7]), "no cluster 7"),
         (lambda edits: edits.split(0, 5, features), "2 to 4 parts"),
         (lambda edits: edits.split(0, 1, features), "2 to 4 parts"),
+        (lambda edits: edits.split(0, 2), "needs the features"),
         (lambda edits: edits.split(0, 2, lambda rows: np.ones((len(rows), 4))), "look the same"),
         (lambda edits: edits.split_off(0, [0, 1, 2, 3]), "not all of them"),
         (lambda edits: edits.split_off(0, [4]), "some images of cluster 0"),

@@ -25,8 +25,7 @@ from twincluster.data import store as module
 KILLED = """
 import multiprocessing, os, signal, sys
 from pathlib import Path
-from twincluster.images.sources import open_source
-from twincluster.images.store import open_images
+from twincluster.data import open_images, open_source
 
 def stop(done, total):
     if done == 150:
@@ -155,9 +154,8 @@ def test_two_builds_at_once_do_the_work_once(tmp_path: Path) -> None:
 FULL = """
 import resource, sys
 from pathlib import Path
-from twincluster.errors import InputError
-from twincluster.images.sources import open_source
-from twincluster.images.store import open_images
+from twincluster.core import InputError
+from twincluster.data import open_images, open_source
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), resource.RLIM_INFINITY))
 try:
     open_images(open_source(sys.argv[1]), side=8, cache=Path(sys.argv[2]), workers=1)

@@ -14,8 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw, features
 
-from twincluster.data import decode, decode_whole
-from twincluster.data import decode as module
+from twincluster.data import decode, decode_whole, decoding
 from twincluster.data.files import IMAGE_SUFFIXES
 
 
@@ -280,7 +279,7 @@ def test_damage_never_raises(tmp_path: Path, data: st.DataObject) -> None:
 def test_no_permission() -> None:
     """As another user, because root may read everything; in a folder that user may enter."""
     code = (
-        "import os, sys, pathlib; from twincluster.data.decoding import decode; path = pathlib.Path(sys.argv[1]); "
+        "import os, sys, pathlib; from twincluster.data import decode; path = pathlib.Path(sys.argv[1]); "
         "path.chmod(0); os.geteuid() or os.setuid(65534); print(decode(path, 8))"
     )
     with tempfile.TemporaryDirectory() as folder:
@@ -292,4 +291,4 @@ def test_no_permission() -> None:
 
 
 def _with_source() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(Path(module.__file__).parents[2])}
+    return {**os.environ, "PYTHONPATH": str(Path(decoding.__file__).parents[2])}

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from pictures import opened, photos
 from PIL import Image
 
-from twincluster.data import decode, may_pass, typical_side
-from twincluster.data import decode as module
+from twincluster.data import decode, decoding, may_pass, typical_side
 from twincluster.data.decoding import header_sizes
 from twincluster.data.files import IMAGE_SUFFIXES
 
@@ -32,9 +31,9 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As on a machine without pillow-heif, though an earlier test may have used it."""
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
     monkeypatch.setattr(Image, "OPEN", {name: opener for name, opener in Image.OPEN.items() if name != "HEIF"})
-    module._formats.cache_clear()
+    decoding._formats.cache_clear()
     yield
-    module._formats.cache_clear()
+    decoding._formats.cache_clear()
 
 
 @pytest.mark.parametrize("suffix", ["heic", "heif", "hif", "jpg"])
@@ -114,9 +113,9 @@ def test_after_an_install_the_next_run_reads_it(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "pillow_heif", None)
         patch.setattr(Image, "OPEN", {name: opener for name, opener in Image.OPEN.items() if name != "HEIF"})
-        module._formats.cache_clear()
+        decoding._formats.cache_clear()
         before = opened(folder)
-    module._formats.cache_clear()
+    decoding._formats.cache_clear()
     assert before.listing.paths[-1] == "z.heic"
     assert before.status[-1] == MISSING
     told: list[tuple[int, int]] = []

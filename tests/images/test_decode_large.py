@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from twincluster.data import decode, typical_side
-from twincluster.data import decode as module
+from twincluster.data import decode, decoding, typical_side
 from twincluster.data.decoding import header_sizes
 
 EDGE = 30_000
@@ -23,7 +22,7 @@ REFUSED = (None, "unreadable: too many pixels")
 MEASURED = """
 import resource, sys
 from pathlib import Path
-from twincluster.images.decode import decode
+from twincluster.data import decode
 decode(Path(sys.argv[1]), 144)  # what loading the decoders takes
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 print(decode(Path(sys.argv[2]), 144)[1])
@@ -65,7 +64,7 @@ def resized(content: bytes, edge: int) -> bytes:
 
 def measured(small: Path, large: Path) -> tuple[str, int]:
     """The status of a file, and by how many MiB decoding it raised the peak of a process."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(module.__file__).parents[2])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(decoding.__file__).parents[2])}
     command = [sys.executable, "-c", MEASURED, str(small), str(large)]
     said = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout.splitlines()
     return said[0], int(said[1]) // 1024
@@ -125,5 +124,5 @@ def test_a_large_png_is_a_status(tmp_path: Path, edge: int) -> None:
 def test_other_formats_are_measured_too(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     Image.new("RGB", (40, 30)).save(tmp_path / f"a.{suffix}")
     assert decode(tmp_path / f"a.{suffix}", SIDE)[1] == "ok"
-    monkeypatch.setattr(module, "MAX_PIXELS", 1199)
+    monkeypatch.setattr(decoding, "MAX_PIXELS", 1199)
     assert decode(tmp_path / f"a.{suffix}", SIDE) == REFUSED

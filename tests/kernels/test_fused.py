@@ -18,11 +18,7 @@ triton = pytest.importorskip("triton")
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
-from twincluster.nn.kernels import (
-    fused,
-    norm,
-)
-from twincluster.nn.kernels import fused as stem  # noqa: E402
+from twincluster.nn.kernels import fused, norm  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -91,8 +87,8 @@ def test_kernels_of_the_stem_fit_small_gpus(precision: str, masked: bool) -> Non
     back = {"slope": f"*{precision}", "x": f"*{precision}", "settled": "*fp32", "back": "*fp32", "images": "*fp32"}
     back |= {"of_weight": "*fp32", **sizes}
     for kernel, arguments, given in (
-        (stem._convolve_kernel, forth, stem.TILE),
-        (stem._convolve_back_kernel, back, {"MASKED": masked, **stem.BACK_TILE}),
+        (fused._convolve_kernel, forth, fused.TILE),
+        (fused._convolve_back_kernel, back, {"MASKED": masked, **fused.BACK_TILE}),
     ):
         constants = {"C": 3, "K": 32, **given}
         fusion = {"enable_fp_fusion": constants.pop("enable_fp_fusion")}

@@ -15,7 +15,7 @@ from twincluster.nn import encode
 # pages that the system had to give while as much memory was taken and freed again and again as a small step takes
 FAULTS = """
 import resource, torch
-from twincluster.training.allocator import keep_freed
+from twincluster.core import keep_freed
 keep_freed()
 def steps():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -154,10 +154,9 @@ def test_two_updates_at_once_wait_for_each_other(place: Path) -> None:
 KILLED = """
 import os, shutil, signal, sys
 from pathlib import Path
-from twincluster import disk
-from twincluster.images.sources import open_source
-from twincluster.results import Run
-from twincluster.updates.update import update
+from twincluster.data import open_source
+from twincluster.runs import Run
+from twincluster.update import update
 
 whole, place, source = map(Path, sys.argv[1:])
 calls = 0
@@ -175,7 +174,7 @@ def attempt(number):
             os.truncate(file, os.fstat(file).st_size // 2)
         die(number)
         fsync(file)
-    disk.os.fsync = torn
+    os.fsync = torn
     real = Path.replace
     Path.replace = lambda self, target: (die(number), real(self, target), die(number))[1]
     update(Run.open(run), open_source(source), location=str(source), device="cpu")
