@@ -35,6 +35,19 @@ def test_whitening_evens_out_directions_down_to_the_floor(shrinkage: float) -> N
     assert np.allclose(unit @ unit.T, wanted @ wanted.T, atol=1e-2)  # the same cosines; directions have no sign
 
 
+def test_whitening_survives_an_eigensolver_that_does_not_converge(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LAPACK's divide and conquer failed so on 16 rows of 1,280 features, on one thread of one processor."""
+    features = stretched(n=16, d=40)
+    expected = whiten(features)(features)
+
+    def fail(matrix: Tensor) -> None:
+        raise torch.linalg.LinAlgError("the algorithm failed to converge")
+
+    monkeypatch.setattr(torch.linalg, "eigh", fail)
+    found = whiten(features)(features)
+    torch.testing.assert_close(found @ found.T, expected @ expected.T, rtol=0, atol=1e-4)
+
+
 def test_features_of_an_estimator_may_be_float64() -> None:
     features = stretched()
     torch.testing.assert_close(whiten(features.double())(features.double()), whiten(features)(features))

@@ -7,6 +7,7 @@ so a seed means the same on every device. Shapes: N rows, K clusters, D feature,
 import math
 from dataclasses import dataclass
 
+import scipy.linalg
 import torch
 from torch import Tensor
 
@@ -64,9 +65,20 @@ def principal_directions(centred: Tensor) -> tuple[Tensor, Tensor]:
     """Variances (d,), smallest first, and the directions (d,d) they lie in, as columns."""
     with torch.autocast(centred.device.type, enabled=False):
         covariance = centred.T @ centred / len(centred)
-    # where rows are few or alike most variances are zero, and the single-precision algorithm may find no answer
-    variance, directions = torch.linalg.eigh(covariance.double())
+    variance, directions = _eigen(covariance.double())
     return variance.to(centred.dtype), directions.to(centred.dtype)
+
+
+def _eigen(covariance: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues (d,), smallest first, and eigenvectors (d,d) of a symmetric matrix in double precision."""
+    try:
+        variance, directions = torch.linalg.eigh(covariance)
+    except torch.linalg.LinAlgError:
+        # divide and conquer may not converge where rows are few or alike and most variances zero; QR iteration does
+        values, vectors = scipy.linalg.eigh(covariance.cpu().numpy(), driver="ev")
+        variance = torch.from_numpy(values).to(covariance)
+        directions = torch.from_numpy(vectors).to(covariance)
+    return variance, directions
 
 
 @torch.no_grad()
