@@ -25,8 +25,8 @@ from twincluster.clustering import Scores, cluster_by, pixel_rows, score
 from twincluster.config import Config, make_config
 from twincluster.core import InputError, strict_json, terminable, write_atomically
 from twincluster.data import Listing, open_source
-from twincluster.methods import import_method, inference
-from twincluster.model import open_for, open_with
+from twincluster.methods import import_method
+from twincluster.model import Model, open_for
 from twincluster.runs import Run
 from twincluster.training import Reporter
 
@@ -144,8 +144,8 @@ def checkpoint_of(folder: Path) -> Path:
 
 def _clustered(job: Job, listing: Listing, config: Config) -> Result:
     if job.run:
-        network, images = open_with(Run.open(job.run), listing, config.train.device)
-        rows = inference.embed(network, images.pixels, images.usable).numpy()
+        model = Model.load(Run.open(job.run), config.train.device)
+        rows = model.embed(model.open(listing)).numpy()
     else:
         images = open_for(config, listing)
         rows = pixel_rows(images.pixels, images.usable)

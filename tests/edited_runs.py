@@ -1,5 +1,6 @@
 """Runs to edit: a network that was never trained, rows as a test wants them, and features that need no images."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ def untrained_run(folder: Path, clusters: list[int], n_clusters: int = 3) -> Run
     config = small_config(images, f"n_clusters={n_clusters}", f"tcc.cluster_queue={2 * n_clusters}")
     shape = data_shape(config, images)
     run = Run.create(folder)
-    run.write_config(config, shape, describe(images) | {"inputs": len(clusters)})
+    run.write_config(config, shape, replace(describe(images), inputs=len(clusters)))
     torch.manual_seed(0)
     run.save_model(METHODS[config.method].network_type(config, shape))
     run.write_assignments(table(clusters))

@@ -17,7 +17,7 @@ from twincluster.config import network_settings
 from twincluster.core import InputError
 from twincluster.estimator import TwinContrastClustering
 from twincluster.nn import BACKBONES, build_backbone, encoders, load_encoder
-from twincluster.run_images import Inputs
+from twincluster.run_images import RunImages
 from twincluster.runs import Run
 
 QUICK = ("--epochs", "2", "--device", "cpu", "--set", "train.batch_size=16", "--set", "augment.neighbours=3")
@@ -52,7 +52,7 @@ def test_pictures_are_those_that_were_encoded(
     worked("fit", photo_folder, "-k", "3", "--out", run, "--backbone", name, *QUICK)
     loads, load = [], encoders.ADAPTERS["small"]
     monkeypatch.setitem(encoders.ADAPTERS, "small", lambda *given: loads.append(given) or load(*given))
-    pictures, _ = Inputs(Run.open(run)).pictures()
+    pictures, _ = RunImages(Run.open(run)).pictures()
     assert pictures is not None
     assert pictures.side == load_encoder(name).side
     assert len(loads) == 2  # one of them the line above
@@ -137,7 +137,7 @@ def test_a_saved_estimator_knows_the_weights_of_its_encoder(tmp_path: Path) -> N
     model = TwinContrastClustering(3, backbone=f"small:{weights}", settings=settings, epochs=9, device="cpu",
                                    random_state=0).fit(tmp_path / "images.npy")  # fmt: skip
     model.save(run)
-    assert Run.open(run).read_config()[2]["encoder"] == load_encoder(f"small:{weights}").version
+    assert Run.open(run).data.encoder == load_encoder(f"small:{weights}").version
     assert "silhouette of the features" in worked("evaluate", run).out
     save_file(build_backbone("small", side=32, n_inputs=3).state_dict(), weights)
     done = command("predict", run, tmp_path / "images.npy", "--out", tmp_path / "new.csv")
@@ -206,7 +206,7 @@ def test_photographs_without_a_gpu_get_the_pretrained_encoder(tmp_path: Path, ph
     common = ("-k", "2", "--device", "cpu", "--epochs", "1")
     asked = worked("fit", tmp_path / "large", *common, "--out", tmp_path / "run")
     assert "a pretrained network is used" in asked.out
-    assert Run.open(tmp_path / "run").read_config()[0].train.encoder == "pretrained"
+    assert Run.open(tmp_path / "run").config.train.encoder == "pretrained"
     with pytest.warns(UserWarning, match='a pretrained network is used; recipe="cpu" trains one all the same'):
         model = TwinContrastClustering(2, device="cpu", epochs=1, random_state=0).fit(tmp_path / "large")
     assert model.config_.train.encoder == "pretrained"
@@ -215,7 +215,7 @@ def test_photographs_without_a_gpu_get_the_pretrained_encoder(tmp_path: Path, ph
     np.save(tmp_path / "large.npy", np.stack([np.asarray(image) for image in large]))
     asked = worked("fit", tmp_path / "large.npy", *common, "--out", tmp_path / "array", "--backbone", "auto")
     assert "a pretrained network is used" in asked.out
-    assert Run.open(tmp_path / "array").read_config()[0].train.encoder == "pretrained"
+    assert Run.open(tmp_path / "array").config.train.encoder == "pretrained"
     finetuned = command("fit", tmp_path / "large", *common, "--set", "train.finetune=true", "--out", tmp_path / "none")
     assert finetuned.complaint.endswith("train.encoder names no pretrained network: give --backbone NAME")
     for name, source, more in [
@@ -225,7 +225,7 @@ def test_photographs_without_a_gpu_get_the_pretrained_encoder(tmp_path: Path, ph
     ]:
         said = worked("fit", tmp_path / source, *common, *more, "--out", tmp_path / name)
         assert "pretrained" not in said.out
-        assert not Run.open(tmp_path / name).read_config()[0].train.encoder
+        assert not Run.open(tmp_path / name).config.train.encoder
 
 
 def test_a_weights_file_is_remembered_by_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

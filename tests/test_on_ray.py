@@ -23,7 +23,7 @@ from twincluster.data import decode, open_source
 from twincluster.methods import inference
 from twincluster.model import load_network
 from twincluster.nn import build_backbone
-from twincluster.run_images import reopen
+from twincluster.run_images import RunImages
 from twincluster.runs import EDITS_FILE as EDITS
 from twincluster.runs import Assignments, Edits, Run
 
@@ -139,7 +139,7 @@ def test_edits_hold_for_every_image(cluster: Any, small_run: Run, photo_folder: 
     """A split decides by features, a merge takes one part of it along, and names come with the rows."""
     shutil.copytree(small_run.folder, tmp_path / "run")
     run = Run(tmp_path / "run")
-    own, _ = reopen(run, None, None)
+    own = RunImages(run).training
     assert own is not None
     pixels, network, edits = own.pixels, load_network(run), Edits(run)
     assert EDITS not in on_ray.files_of(run)
@@ -167,7 +167,7 @@ def test_what_an_image_gets_does_not_depend_on_the_others(small_run: Run, photo_
     together = pipeline.predict(small_run, open_source(small), "cpu")
     assert together.clusters[:4].tolist() == alone.clusters.tolist()
     assert together.confidence[:4].tolist() == alone.confidence.tolist()
-    assert small_run.read_config()[2]["side"] == 18
+    assert small_run.data.side == 18
 
 
 def test_a_worker_with_an_encoder_leaves_nothing_behind(tmp_path: Path, own_cache: Path) -> None:

@@ -39,7 +39,7 @@ def test_the_example_of_the_page() -> None:
     for row, image in enumerate(colours()[0]):
         Image.fromarray(image).save(f"photos/{row}.png")
     worked(*fit, *SMALL)
-    config = Run("runs/mine").read_config()[0]
+    config = Run("runs/mine").config
     assert (config.method, config.n_clusters, config.optimiser.learning_rate) == ("moco", 12, 0.03)
     assert (config.own["queue_size"], config.own["temperature"], config.own["hidden"]) == (4096, 0.1, 8)
 

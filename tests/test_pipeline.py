@@ -16,7 +16,7 @@ from twincluster.config import Config, make_config, parse_overrides
 from twincluster.core import InputError
 from twincluster.data import Listing, decoding, listing, open_images, open_source
 from twincluster.methods import inference
-from twincluster.runs import Assignments, Run
+from twincluster.runs import Assignments, Run, RunData
 from twincluster.training import Trainer
 
 PAIRS = [argument for argument in TINY if "=" in argument]
@@ -38,13 +38,16 @@ def test_a_run_folder_has_all_the_contract_names(tmp_path: Path) -> None:
         "config.json", "model.safetensors", "assignments.csv", "metrics.jsonl", "checkpoint", "reference.safetensors",
         "stamps.csv", "provenance.json",
     }  # fmt: skip
-    config, shape, data = Run.open(tmp_path / "run").read_config()
+    run = Run.open(tmp_path / "run")
+    config, shape, data = run.config, run.shape, run.data
     assert config == fitted.config
     assert (config.train.batch_size, config.train.image_size, config.train.precision) == (16, 16, "float32")
     assert (shape.n_samples, shape.side, shape.n_inputs) == (48, 16, 3)
-    assert len(data.pop("fingerprint")) == 64
-    assert data == {"source": "array", "location": "somewhere", "root": str(tmp_path), "files": False, "inputs": 48,
-                    "side": 12, "readable": 48, "split": "all"}  # fmt: skip
+    assert len(data.fingerprint) == 64
+    assert dataclasses.replace(data, fingerprint="") == RunData(
+        source="array", location="somewhere", root=str(tmp_path), files=False, fingerprint="", inputs=48, side=12,
+        readable=48, split="all",
+    )  # fmt: skip
     assert [row["epoch"] for row in fitted.run.read_metrics()] == [0]
     assert fitted.run.read_assignments().clusters.tolist() == fitted.assignments.clusters.tolist()
 
@@ -97,8 +100,8 @@ def test_one_part_is_trained_on_and_the_other_scored(tmp_path: Path, split: pipe
     assert listing.labels is not None
     fitted = pipeline.fit(listing, tiny(), tmp_path / "run", split=split)
     trained, scored = listing.split != other, listing.split == other
-    _, shape, data = fitted.run.read_config()
-    assert (shape.n_samples, data["split"], data["inputs"]) == (trained.sum(), split, 48)
+    shape, data = fitted.run.shape, fitted.run.data
+    assert (shape.n_samples, data.split, data.inputs) == (trained.sum(), split, 48)
     assert (fitted.assignments.clusters >= 0).all()  # a row for every input, trained on or not
     assert fitted.scores is not None
     assert fitted.scores.confusion.sum() == scored.sum()
@@ -146,7 +149,7 @@ def test_unreadable_files_keep_their_rows_and_are_not_trained_on(tmp_path: Path,
     assert {path: status for path, status in rows.items() if status != "ok"} == {
         "blue-rings/truncated.jpg": "unreadable: truncated file", "red-rows/empty.png": "unreadable: empty file",
     }  # fmt: skip
-    assert fitted.run.read_config()[1].n_samples == 60
+    assert fitted.run.shape.n_samples == 60
     assert sum(fitted.assignments.sizes(3)) == 60
     assert "2 inputs could not be read; the status in assignments.csv says why" in fitted.summary()
 

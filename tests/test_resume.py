@@ -247,7 +247,7 @@ def test_length_and_checkpoints_may_change(tmp_path: Path) -> None:
     fit(listing, tmp_path / "run")
     fit(listing, tmp_path / "run", "train.epochs=5", OFTEN, resume=True)
     assert [row["epoch"] for row in Run(tmp_path / "run").read_metrics()] == [0, 1, 2, 3, 4]
-    assert Run(tmp_path / "run").read_config()[0].train.epochs == 5
+    assert Run(tmp_path / "run").config.train.epochs == 5
 
 
 def test_other_data_is_refused_and_the_same_data_elsewhere_is_not(tmp_path: Path) -> None:

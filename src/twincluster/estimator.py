@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
@@ -21,7 +21,6 @@ from torch import Tensor, nn
 
 from twincluster.config import (
     Config,
-    DataShape,
     clusters_of,
     configure,
     how_long,
@@ -41,16 +40,15 @@ from twincluster.data import (
     location_of,
     open_source,
     outline,
-    refuse_too_few,
 )
-from twincluster.fit import describe, unwell
-from twincluster.methods import Network, inference
-from twincluster.model import by_device, encoder_of, later_side, load_network, open_for, squares_for, with_image_size
+from twincluster.fit import train, write_run
+from twincluster.methods import inference
+from twincluster.model import Model, by_device, encoder_of, later_side, open_for, squares_for, with_image_size
 from twincluster.nn import wrap_module
 from twincluster.parallel import decided
-from twincluster.resolve import data_shape, resolve, resolve_device
-from twincluster.runs import Assignments, Reference, Run, provenance, read_stamps, stamps_of, write_stamps
-from twincluster.training import Trainer, Watcher
+from twincluster.resolve import resolve_device
+from twincluster.runs import Assignments, Reference, Run, provenance, read_stamps
+from twincluster.training import Watcher
 
 
 class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -147,7 +145,6 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
 
     def fit(self, X: Any, y: object = None) -> Self:
         """Train on `X`; `y` is ignored."""
-        started = provenance.now()
         with python_words(), (watcher := Watcher(self.verbose)):
             X = as_arrays(X)
             listing = outline(X) if are_open(X) else self._listing(X, reset=True)
@@ -155,30 +152,23 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
             if note:
                 warnings.warn(in_python(note), stacklevel=2)
             config = with_image_size(config, listing)
-            stamps = stamps_of(listing) if listing.files else ()
-            encoder = encoder_of("this model", config, {}, self.backbone)
+            encoder = encoder_of("this model", config, None, self.backbone)
             if are_open(X):
                 listing = self._listing(squares_for(config, X, encoder), reset=True)
-            images = open_for(config, listing, watcher.decoding, encoder=encoder, device=self.device,
-                              encoding=watcher.encoding)  # fmt: skip
-            refuse_too_few(images, 0 if self.n_clusters == "auto" else self.n_clusters)
-            config = resolve(config, images)
-            method = Trainer(config, images, reporter=watcher).run()
-        self._made = provenance.Provenance().begin(started, config.train.device).end(watcher.rows[-1]["seconds"])
-        self.choice_ = method.choice
-        if method.choice:
-            config = replace(config, n_clusters=method.choice.n_clusters)
-            watcher.warning = "" if method.choice.clear else method.choice.describe()
-        self._keep(method.online, config, data_shape(config, images), 1 if self.n_clusters == 1 else config.n_clusters)
-        self._data = describe(images, location_of(X)) | {"columns": list(getattr(self, "feature_names_in_", ()))}
-        self._data |= {"encoder": encoder.version} if encoder and encoder.version else {}
-        self._loaded = encoder
-        probabilities = self._apply(inference.predict, images)
-        self._assignments, self._history = Assignments.of(images, images.usable, probabilities), watcher.rows
-        if self.n_clusters != 1 and (warning := unwell(config, method.choice, probabilities, self._assignments)):
+            trained = train(
+                listing, config, encoder=encoder, location=location_of(X), reporter=watcher,
+                decoding=watcher.decoding, encoding=watcher.encoding,
+            )  # fmt: skip
+        trained.model = self._keep(trained.model, one_cluster=self.n_clusters == 1)
+        self._made, self.choice_, self._history = trained.made, trained.choice, watcher.rows
+        self._stamps = trained.stamps if listing.files else {}  # arrays have no place at which they could change
+        if trained.choice:
+            watcher.warning = "" if trained.choice.clear else trained.choice.describe()
+        result = trained.result(self._predict)
+        self._assignments = result.assignments
+        self._reference: Reference | None = result.reference
+        if self.n_clusters != 1 and (warning := trained.unwell(result)):
             watcher.warning = watcher.warning or in_python(warning)
-        self._reference: Reference | None = Reference.of(self._apply(inference.embed, images), probabilities)
-        self._stamps = dict(zip(listing.paths, stamps, strict=False))  # none for arrays, which have no place
         self.labels_, self.n_iter_ = self._assignments.clusters, len(watcher.rows)
         if watcher.warning:
             warnings.warn(watcher.warning, ConvergenceWarning, stacklevel=2)
@@ -187,66 +177,58 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
     def predict(self, X: Any) -> np.ndarray:
         """Cluster of each input, (n,) int64; -1 where a file could not be read."""
         images = self._images(X)
-        return Assignments.of(images, images.usable, self._apply(inference.predict, images)).clusters
+        return Assignments.of(images, images.usable, self._predict(images)).clusters
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probability of each cluster, (n, n_clusters); nan where a file could not be read."""
         images = self._images(X)
-        return inference.spread(self._apply(inference.predict, images), images)
+        return inference.spread(self._predict(images), images)
 
     def transform(self, X: Any) -> np.ndarray:
         """The learned embedding, (n, n_features_out); nan where a file could not be read."""
         images = self._images(X)
-        return inference.spread(self._apply(inference.embed, images), images)
+        return inference.spread(self._model.on(resolve_device(self.device)).embed(images), images)
 
     def save(self, folder: str | Path) -> None:
         """Write a run folder, which `load` and the command line read (`twincluster predict FOLDER ...`)."""
         check_is_fitted(self)
         folder = Path(folder)
-        if self._n_clusters < 2:
+        if self._one_cluster:
             raise InputError("a model of one cluster has no run folder: fit with n_clusters=2 or more, or pickle it")
         if is_taken(folder):
             raise InputError(f"{folder} exists and is not empty: choose another folder")
         run = Run.create(folder)
-        run.write_config(self.config_, self._shape, self._data)
-        provenance.write(folder, self._made)
-        if self.choice_:
-            run.write_choice(self.choice_)
         for row in self._history:
             run.append_metrics(row)
-        if self._reference:
-            self._reference.write(folder)
-        write_stamps(folder, self._stamps)
-        run.save_model(copy.deepcopy(self._network).float())
-        run.write_assignments(self._assignments)
+        model = replace(self._model, network=copy.deepcopy(self._model.network).float())
+        write_run(
+            run, model, self._assignments, reference=self._reference, stamps=self._stamps, made=self._made,
+            choice=self.choice_,
+        )  # fmt: skip
 
     @classmethod
     def load(cls, folder: str | Path, *, backbone: nn.Module | None = None, device: str = "auto") -> Self:
         """A fitted estimator from a run folder, made by `save` or by `twincluster fit`. Nothing is unpickled; a module
         that was given to the constructor is not in the folder either, and is given once more as `backbone`."""
         run = Run.open(folder)
-        config, shape, data = run.read_config()
+        config = run.config
         settings = config.to_dict()
         for name in ("device", "precision"):  # the next machine may be another
             del settings["train"][name]
         for group in unread_groups(config.method):
             del settings[group]
         model = cls(config.n_clusters, settings=settings, backbone=backbone, device=device, random_state=config.seed)
-        model._keep(load_network(run), config, shape, config.n_clusters)
+        model._keep(replace(Model.load(run, "cpu", backbone), name="this model"))
         model.choice_, model._reference = run.read_choice(), Reference.read(run.folder, config.n_clusters)
-        model._stamps, model._data, model._history = read_stamps(run.folder), data, run.read_metrics()
-        model._made = provenance.read(run.folder)
-        model._assignments = run.read_assignments().first(data["inputs"])  # without what was added by updates
+        model._stamps, model._made = read_stamps(run.folder), provenance.read(run.folder)
+        model._history = run.read_metrics()
+        model._assignments = run.read_assignments().first(run.data.inputs)  # without what was added by updates
         model.labels_, model.n_iter_ = model._assignments.clusters, len(model._history)
-        if not shape.side and not config.train.frozen:
-            model.n_features_in_ = shape.n_inputs
-            if names := data.get("columns"):
-                model.feature_names_in_ = np.array(names, dtype=object)
+        if not model._model.sees_images:
+            model.n_features_in_ = run.shape.n_inputs
+            if run.data.columns:
+                model.feature_names_in_ = np.array(run.data.columns, dtype=object)
         return model
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Without the encoder, which `config_` names and which may be large."""
-        return {name: value for name, value in super().__getstate__().items() if name != "_loaded"}
 
     def _listing(self, X: Any, *, reset: bool) -> Listing:
         """What `X` holds. Rows are validated by scikit-learn, so that its users meet its messages."""
@@ -281,42 +263,42 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         clusters = clusters_of(self.n_clusters)  # differs for one, which `_apply` joins from two
         return configure(recipe, settings, {"n_clusters": clusters, "seed": int(seed), "train": train})
 
-    def _keep(self, network: Network, config: Config, shape: DataShape, n_clusters: int) -> None:
-        """The network moves to the CPU, so that a model trained on a GPU predicts, and unpickles, anywhere."""
-        network = network.cpu().eval().requires_grad_(False)
+    def _keep(self, model: Model, *, one_cluster: bool = False) -> Model:
+        """Keep a model on the CPU, so that one trained on a GPU predicts, and unpickles, anywhere."""
+        network = model.network.cpu().eval().requires_grad_(False)
         network.bf16 = False
-        # rows in double precision: what one gets must not depend on which others come with it
-        self._network = network if shape.side else network.double()
-        self.config_, self._shape, self._n_clusters = config, shape, n_clusters
-        blank = torch.zeros(1, 3, shape.side, shape.side)
-        if not shape.side:
-            blank = network.prepare(torch.zeros(1, shape.n_inputs, dtype=network.mean.dtype))
-        self._n_features_out = self._network.embed(blank).shape[1]
+        if model.is_of_rows:  # in double precision: what a row gets must not depend on which others come with it
+            network = network.double()
+        backbone = self.backbone if isinstance(self.backbone, nn.Module) else None
+        data = replace(model.data, columns=tuple(getattr(self, "feature_names_in_", ()))) if model.data else None
+        self._model = replace(model, network=network, data=data, backbone=backbone)
+        self._one_cluster, self.config_ = one_cluster, model.config
+        blank = torch.zeros(1, 3, model.shape.side, model.shape.side)
+        if model.is_of_rows:
+            blank = network.prepare(torch.zeros(1, model.shape.n_inputs, dtype=network.mean.dtype))
+        self._n_features_out = network.embed(blank).shape[1]
+        return self._model
 
     @python_words()
     def _images(self, X: Any) -> Images:
-        """`X` as something this model can be applied to."""
+        """Return `X` as the model sees it."""
         check_is_fitted(self)
-        X, side, n_inputs = as_arrays(X), self._shape.side, self._shape.n_inputs
-        if side and is_rows(X):
-            raise InputError(f"this model was fitted on images of {side} pixels: give it images, not rows")
-        if not hasattr(self, "_loaded"):
-            self._loaded = encoder_of("this model", self.config_, self._data, self.backbone)
+        X, model = as_arrays(X), self._model
+        if model.shape.side and is_rows(X):
+            raise InputError(f"this model was fitted on images of {model.shape.side} pixels: give it images, not rows")
         if are_open(X):
-            X = squares_for(self.config_, X, self._loaded, self._data)
-        later = later_side(self.config_, self._data)
+            X = squares_for(model.config, X, model.encoder, model.data)
         listing = self._listing(X, reset=False)
-        images = open_for(self.config_, listing, encoder=self._loaded, device=self.device, side=later)
-        if not side and images.pixels.shape[1:] != (n_inputs,):
-            raise InputError(f"this model was fitted on rows of {n_inputs} features: give it such rows")
+        images = open_for(
+            model.config, listing, encoder=model.encoder, device=self.device,
+            side=later_side(model.config, model.data),
+        )  # fmt: skip
+        if model.is_of_rows and images.pixels.shape[1:] != (model.shape.n_inputs,):
+            raise InputError(f"this model was fitted on rows of {model.shape.n_inputs} features: give it such rows")
         return images
 
     @python_words()
-    def _apply(self, function: Callable[[Network, np.ndarray, np.ndarray], Tensor], images: Images) -> Tensor:
-        network, device = self._network, resolve_device(self.device)
-        if device != "cpu":
-            network = copy.deepcopy(network).to(device)
-            network.bf16 = self.config_.train.precision == "bf16" and self._shape.side > 0
-        result = function(network, images.pixels, images.usable)
-        joined = function is inference.predict and self._n_clusters == 1
-        return result.sum(1, keepdim=True) if joined else result
+    def _predict(self, images: Images) -> Tensor:
+        """Return q of the usable images; one cluster is made of two."""
+        found = self._model.on(resolve_device(self.device)).predict(images)
+        return found.sum(1, keepdim=True) if self._one_cluster else found

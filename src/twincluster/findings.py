@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,9 @@ from twincluster.config import Split
 from twincluster.core import InputError, strict_json
 from twincluster.data import Images, Labels, Listing, labels_of_shards, read_labels
 from twincluster.fit import rows_to_score, scores_line, sizes_line
-from twincluster.methods import inference
-from twincluster.model import load_network
-from twincluster.resolve import resolve_device
-from twincluster.run_images import reopen
-from twincluster.runs import Assignments, Edits, Run, within_source
+from twincluster.model import Model
+from twincluster.run_images import RunImages
+from twincluster.runs import Assignments, Edits, Run, RunData, within_source
 
 FEATURE_SAMPLE = 20_000  # inputs that silhouette and kNN look at
 WIDEST_TABLE = 40  # classes or clusters of a confusion matrix that is printed
@@ -95,22 +93,22 @@ def findings_of(
     run: Run, labels: str | None, root: Path | None, decoding: Callable[[int, int], None] | None = None
 ) -> Findings:
     """`labels` as `twincluster evaluate` takes them; None: those that the source carries, if any."""
-    assignments = run.read_assignments()
-    config, _, data = run.read_config()
-    images, absent = reopen(run, root, decoding)
+    inputs = RunImages(run, root, decoding=decoding)
+    assignments, config, data = inputs.assignments, run.config, run.data
+    images, absent = inputs.training, inputs.absent or None
     truth, names = truth_of(run, labels, assignments, images.listing if images else None)
-    added = len(assignments.paths) - data["inputs"]
+    added = len(assignments.paths) - data.inputs
     corrections = len(Edits(run).history[0])
     found = Findings(
-        assignments, config.n_clusters, None, names, data["split"], None, None, absent, added, corrections=corrections
+        assignments, config.n_clusters, None, names, data.split, None, None, absent, added, corrections=corrections
     )
     if truth is not None:
-        if images is None and data["split"] != "all":
+        if images is None and data.split != "all":
             raise InputError(
-                f"{run.folder} was trained on the {data['split']} part of {data['source']}, and which images that was "
-                f"is known only from {data['location']}, which has moved or changed: put it back"
+                f"{run.folder} was trained on the {data.split} part of {data.source}, and which images that was "
+                f"is known only from {data.location}, which has moved or changed: put it back"
             )
-        rows, scored_on = rows_to_score(images.listing if images else None, data["split"], len(assignments.paths))
+        rows, scored_on = rows_to_score(images.listing if images else None, data.split, len(assignments.paths))
         unlabelled = int((rows & (truth < 0) & (assignments.clusters >= 0)).sum())
         scores = score(truth[rows], assignments.clusters[rows])
         found = dataclasses.replace(found, scores=scores, scored_on=scored_on, unlabelled=unlabelled)
@@ -122,7 +120,7 @@ def findings_of(
 
 def truth_of(run: Run, labels: str | None, assignments: Assignments, own: Listing | None) -> Labels | tuple[None, None]:
     """A label for each row, -1 where there is none, and what they are called; None, None without any."""
-    data, paths = run.read_config()[2], assignments.paths
+    data, paths = run.data, assignments.paths
     if labels == "none" or (labels is None and (own is None or own.labels is None)):
         return None, None
     if labels is None and own is not None and own.labels is not None:
@@ -130,7 +128,7 @@ def truth_of(run: Run, labels: str | None, assignments: Assignments, own: Listin
     elif labels == "folders":
         updates = run.read_updates()
         inside = [within_source(path, updates) for path in paths]
-        codes, names = read_labels("folders", data["source"], inside, are_files=data["files"])
+        codes, names = read_labels("folders", data.source, inside, are_files=data.files)
     elif own is not None and (beside := labels_of_shards(own, str(labels))) is not None:
         codes, names = beside
     else:
@@ -138,14 +136,14 @@ def truth_of(run: Run, labels: str | None, assignments: Assignments, own: Listin
     return np.concatenate([codes, np.full(len(paths) - len(codes), -1)]), names
 
 
-def _from_file(labels: str, data: Mapping[str, Any], paths: Sequence[str]) -> Labels:
+def _from_file(labels: str, data: RunData, paths: Sequence[str]) -> Labels:
     """An array may have a number for each row, or only for those of the training, which come first."""
     try:
-        return read_labels(labels, data["source"], paths, are_files=data["files"])
+        return read_labels(labels, data.source, paths, are_files=data.files)
     except InputError:
-        if not labels.endswith(".npy") or len(paths) == data["inputs"]:
+        if not labels.endswith(".npy") or len(paths) == data.inputs:
             raise
-        return read_labels(labels, data["source"], paths[: data["inputs"]], are_files=data["files"])
+        return read_labels(labels, data.source, paths[: data.inputs], are_files=data.files)
 
 
 def _feature_figures(
@@ -153,7 +151,7 @@ def _feature_figures(
 ) -> tuple[float | None, float | None]:
     """Silhouette, and kNN accuracy where there are labels, of an even sample of the features."""
     rows = images.usable[:: math.ceil(len(images.usable) / FEATURE_SAMPLE) or 1]
-    features = inference.embed(load_network(run, resolve_device("auto")), images.pixels, rows)
+    features = Model.load(run).embed(images, rows)
     quality = silhouette(features.numpy(), assignments.clusters[rows])
     split, knn = images.listing.split, math.nan
     if truth is not None:

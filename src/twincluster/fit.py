@@ -1,6 +1,7 @@
-"""From a source to a finished run folder, and from a run folder to new assignments and scores.
+"""The one path of a fit: `train` makes a model of a source, `fit` writes it into a run folder.
 
-Which runs `--resume` goes on with: on the same data and with settings that compute the same.
+The command line calls `fit`, the estimator `train`. `continue_run` decides which runs `--resume` goes on with: those
+on the same data, with settings that compute the same.
 """
 
 from __future__ import annotations
@@ -11,31 +12,20 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from twincluster.clustering import Choice, Health, Scores, health, score
-from twincluster.config import DERIVED, Config, Split, differences, flatten
+from twincluster.config import DERIVED, Config, DataShape, Split, differences, flatten
 from twincluster.core import InputError, keep_freed, refuse_taken
 from twincluster.data import Images, Listing
-from twincluster.methods import Method, Network, inference
-from twincluster.model import open_for, open_with, refuse_other_weights, with_image_size
-from twincluster.nn import load_encoder
+from twincluster.model import Model, Told, open_for, refuse_other_weights, with_image_size
+from twincluster.nn import Encoder, load_encoder
 from twincluster.parallel import join
 from twincluster.resolve import check_method, data_shape, resolve, resolve_device
 from twincluster.runs import EDITS_FILE as EDITS
-from twincluster.runs import (
-    REFERENCE_SAMPLE,
-    Assignments,
-    Reference,
-    Run,
-    corrected,
-    provenance,
-    stamps_of,
-    write_stamps,
-)
+from twincluster.runs import REFERENCE_SAMPLE, Assignments, Reference, Run, RunData, provenance, stamps_of, write_stamps
 from twincluster.training import Reporter, Trainer, checkpoint
 
 MOST_SIZES = 100  # that are told one by one
@@ -82,48 +72,149 @@ def fit(
     split: Split = "all",
     resume: bool = False,
     reporter: Reporter | None = None,
-    decoding: Callable[[int, int], None] | None = None,
-    encoding: Callable[[int, int], None] | None = None,
+    decoding: Told | None = None,
+    encoding: Told | None = None,
 ) -> Fitted:
     """Train on a source and write the run folder `out`. `location` and `root` let later commands open it again."""
-    started = provenance.now()
-    processes, config = join(config.train.device), check_method(config)
+    processes = join(config.train.device)
     if not resume and processes.first:
         refuse_taken(out)  # before an hour of decoding
+    if resolve_device(config.train.device) == "cpu":
+        keep_freed()  # before an encoder's first image: that frees as much as a step does
     scored, scored_on = rows_to_score(listing, split, len(listing.paths))
+
+    def begin(config: Config, shape: DataShape, data: RunData, started: str) -> Run | None:
+        return _begin(out, config, shape, data, resume, reporter, started) if processes.first else None
+
+    trained = train(
+        listing, config, begin=begin, location=location, root=root, split=split, resume=resume, reporter=reporter,
+        decoding=decoding, encoding=encoding,
+    )  # fmt: skip
+    if trained.run is None:
+        raise SystemExit(0)  # the first process writes the result
+    result = trained.result()
+    write_run(
+        trained.run, trained.model, result.assignments, reference=result.reference, stamps=trained.stamps,
+        made=trained.made, choice=trained.choice,
+    )  # fmt: skip
+    if reporter and (warning := trained.unwell(result)):
+        reporter.warn(warning)
+    scores = _scores(listing.labels, result.assignments.clusters, scored)
+    return Fitted(
+        trained.run, trained.model.config, result.assignments, scores, scored_on, trained.choice, trained.handed
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What a trained model makes of its own inputs."""
+
+    assignments: Assignments
+    reference: Reference  # what later images are compared with
+    probabilities: Tensor  # q of the usable inputs
+
+
+@dataclass(eq=False)
+class Trained:
+    """A finished training, in memory."""
+
+    model: Model
+    images: Images  # all inputs, as the network sees them
+    training: Images  # the same with those usable that were trained on
+    stamps: dict[str, str]  # of the inputs, by the names of their rows
+    made: provenance.Provenance
+    choice: Choice | None = None  # when the number of clusters was not given
+    handed: bool = False  # whether left and right were found to mean something: no image was mirrored
+    run: Run | None = None  # begun before the training
+
+    def result(self, predict: Callable[[Images], Tensor] | None = None) -> Result:
+        """Predict the inputs, by the model unless `predict` is given, and describe those trained on."""
+        found = (predict or self.model.predict)(self.images)
+        trained = found[np.searchsorted(self.images.usable, self.training.usable)]
+        step = math.ceil(len(self.training.usable) / REFERENCE_SAMPLE) or 1
+        features = self.model.embed(self.training, self.training.usable[::step])
+        assignments = Assignments.of(self.images, self.images.usable, found)
+        return Result(assignments, Reference.of(features, trained[::step]), found)
+
+    def unwell(self, result: Result) -> str | None:
+        """Return what is wrong with the clusters, if anything."""
+        config = self.model.config
+        if self.choice:  # while it trained their number was not known, so that there is more to say
+            state = health(result.probabilities)
+        else:
+            state = Health.of_result(result.assignments.sizes(config.n_clusters))
+        return state.warning(config.method, config.train.precision)
+
+
+def write_run(
+    run: Run,
+    model: Model,
+    assignments: Assignments,
+    *,
+    reference: Reference | None,
+    stamps: dict[str, str],
+    made: provenance.Provenance,
+    choice: Choice | None,
+) -> None:
+    """Write what a finished run consists of, except for its metrics."""
+    if choice:
+        run.write_choice(choice)
+    model.save(run)
+    write_stamps(run.folder, stamps)
+    if reference:
+        reference.write(run.folder)
+    run.write_assignments(assignments)
+    provenance.write(run.folder, made)
+
+
+def train(
+    listing: Listing,
+    config: Config,
+    *,
+    begin: Callable[[Config, DataShape, RunData, str], Run | None] | None = None,
+    encoder: Encoder | None = None,
+    location: str | None = None,
+    root: Path | None = None,
+    split: Split = "all",
+    resume: bool = False,
+    reporter: Reporter | None = None,
+    decoding: Told | None = None,
+    encoding: Told | None = None,
+) -> Trained:
+    """Train on a source: the one path from settings and a listing to a model.
+
+    `begin` makes the run folder once the settings are resolved; without it nothing is written. `encoder` is one that
+    is loaded already, or the caller's own.
+    """
+    started = provenance.now()
+    processes, config = join(config.train.device), check_method(config)
     config = processes.in_turn(lambda: with_image_size(config, listing))  # which may download an encoder
     stamps, device = stamps_of(listing), config.train.device
-    if resolve_device(device) == "cpu":
-        keep_freed()  # before an encoder's first image: that frees as much as a step does
-    encoder = processes.in_turn(lambda: load_encoder(config.train.frozen)) if config.train.frozen else None
+    if config.train.frozen and encoder is None:
+        encoder = processes.in_turn(lambda: load_encoder(config.train.frozen))
     images = processes.in_turn(
         lambda: open_for(config, listing, decoding, encoder=encoder, device=device, encoding=encoding)
     )
     training = dataclasses.replace(images, usable=_usable(images, split))
     flip_by_images, config = config.augment.flip == DERIVED, resolve(config, training)
-    data = describe(images, location, root, split) | ({"encoder": encoder.version} if encoder else {})
-    run = _begin(out, config, data, training, resume, reporter, started) if processes.first else None
+    shape, data = data_shape(config, training), describe(images, location, root, split, encoder)
+    run = begin(config, shape, data, started) if begin else None
     labels = listing.labels[training.usable] if listing.labels is not None else None
-    trainer = Trainer(config, training, run=run, labels=labels, reporter=reporter)
+    trainer = Trainer(config, training, run=run, shape=shape, labels=labels, reporter=reporter)
     method = trainer.run(resume=resume)
-    if run is None:
-        raise SystemExit(0)  # the first process writes the result
-    config = _keep_model(run, method, config, data, training)
-    write_stamps(run.folder, dict(zip(listing.paths, stamps, strict=True)))
-    assignments, found = _keep_rows(run, method.online, images, training)
-    provenance.write(run.folder, provenance.read(run.folder).end(trainer.clock.seconds))
-    if reporter and (warning := unwell(config, method.choice, found, assignments)):
-        reporter.warn(warning)
-    handed = flip_by_images and not images.is_rows and not config.augment.flip
-    scores = _scores(listing.labels, assignments.clusters, scored)
-    return Fitted(run, config, assignments, scores, scored_on, method.choice, handed)
-
-
-def unwell(config: Config, choice: Choice | None, found: Tensor, assignments: Assignments) -> str | None:
-    """What is wrong with the clusters of a finished run. Where their number was not known while it trained, there is
-    more to say than that some are empty; `found` is q of those readable."""
-    state = health(found) if choice else Health.of_result(assignments.sizes(config.n_clusters))
-    return state.warning(config.method, config.train.precision)
+    if method.choice:
+        config = dataclasses.replace(config, n_clusters=method.choice.n_clusters)
+    made = provenance.read(run.folder) if run else provenance.Provenance().begin(started, config.train.device)
+    return Trained(
+        model=Model(method.online, config, shape, data),
+        images=images,
+        training=training,
+        stamps=dict(zip(listing.paths, stamps, strict=True)),
+        made=made.end(trainer.clock.seconds),
+        choice=method.choice,
+        handed=flip_by_images and not images.is_rows and not config.augment.flip,
+        run=run,
+    )
 
 
 def _scores(labels: np.ndarray | None, clusters: np.ndarray, scored: np.ndarray) -> Scores | None:
@@ -133,62 +224,44 @@ def _scores(labels: np.ndarray | None, clusters: np.ndarray, scored: np.ndarray)
 
 
 def _begin(
-    out: Path, config: Config, data: dict[str, Any], training: Images, resume: bool, reporter: Reporter | None,
-    started: str,
-) -> Run:  # fmt: skip
+    out: Path, config: Config, shape: DataShape, data: RunData, resume: bool, reporter: Reporter | None, started: str
+) -> Run:
     run = continue_run(out, config, data) if resume else Run.create(out)
     anew = not checkpoint.exists(run.checkpoint)
     if resume and anew and reporter:
         reporter.warn(f"nothing of the training in {out} was kept, so it begins anew")
-    elif resume and reporter and (planned := length_of(run.read_config()[0])) != length_of(config):
+    elif resume and reporter and (planned := length_of(run.config)) != length_of(config):
         reporter.warn(
             f"{out} was planned for {planned} and is now to end after {length_of(config)}: the learning rate, and all "
             "else that follows how much of a run is done, jumps, and the result is not that of a run of this length"
         )
     if not run.has_choice:  # else config.json holds the number of clusters, which the model there has
-        run.write_config(config, data_shape(config, training), data)
+        run.write_config(config, shape, data)
     made = provenance.Provenance() if anew else provenance.read(run.folder) or provenance.UNKNOWN
     provenance.write(run.folder, made.begin(started, config.train.device))
     return run
 
 
-def _keep_model(run: Run, method: Method, config: Config, data: dict[str, Any], training: Images) -> Config:
-    """Write what predicts; returns the settings with the number of clusters, if that was left to the data."""
-    if method.choice:
-        run.write_choice(method.choice)
-        config = dataclasses.replace(config, n_clusters=method.choice.n_clusters)
-        run.write_config(config, data_shape(config, training), data)
-    run.save_model(method.online)
-    return config
-
-
-def _keep_rows(run: Run, network: Network, images: Images, training: Images) -> tuple[Assignments, Tensor]:
-    """Write one row per input, and what images that come later are compared with; also returns q of those readable."""
-    found = inference.predict(network, images.pixels, images.usable)
-    trained = found[np.searchsorted(images.usable, training.usable)]  # those of one split may be some of them
-    step = math.ceil(len(training.usable) / REFERENCE_SAMPLE) or 1
-    features = inference.embed(network, training.pixels, training.usable[::step])
-    Reference.of(features, trained[::step]).write(run.folder)
-    assignments = Assignments.of(images, images.usable, found)
-    run.write_assignments(assignments)
-    return assignments, found
-
-
 def describe(
-    images: Images, location: str | None = None, root: Path | None = None, split: Split = "all"
-) -> dict[str, Any]:
-    """What config.json says of the data."""
-    return {
-        "source": images.listing.name,
-        "location": location,
-        "root": str(root.absolute()) if root else None,
-        "files": images.listing.files is not None,
-        "fingerprint": images.fingerprint,
-        "inputs": len(images.listing.paths),
-        "side": images.side,
-        "readable": len(images.usable),
-        "split": split,
-    }
+    images: Images,
+    location: str | None = None,
+    root: Path | None = None,
+    split: Split = "all",
+    encoder: Encoder | None = None,
+) -> RunData:
+    """Return what config.json says of the data."""
+    return RunData(
+        source=images.listing.name,
+        location=location,
+        root=str(root.absolute()) if root else None,
+        files=images.listing.files is not None,
+        fingerprint=images.fingerprint,
+        inputs=len(images.listing.paths),
+        side=images.side,
+        readable=len(images.usable),
+        split=split,
+        encoder=(encoder.version or None) if encoder else None,
+    )
 
 
 def rows_to_score(listing: Listing | None, split: Split, count: int) -> tuple[np.ndarray, Split]:
@@ -199,26 +272,6 @@ def rows_to_score(listing: Listing | None, split: Split, count: int) -> tuple[np
         return np.ones(count, dtype=bool), "all"
     part = _in_split(listing, held_out[split])
     return np.concatenate([part, np.ones(count - len(part), dtype=bool)]), held_out[split]
-
-
-def predict(
-    run: Run,
-    listing: Listing,
-    device: str,
-    decoding: Callable[[int, int], None] | None = None,
-    encoding: Callable[[int, int], None] | None = None,
-    *,
-    location: str | None = None,
-) -> Assignments:
-    """Assign the inputs of another source to the clusters of a run, with the edits that were made to it.
-
-    By `location`, which opens the source again, images are known that the run has rows of.
-    """
-    if resolve_device(device) == "cpu":
-        keep_freed()
-    network, images = open_with(run, listing, device, decoding, encoding)
-    found = Assignments.of(images, images.usable, inference.predict(network, images.pixels, images.usable))
-    return corrected(run, found, listing, location, lambda rows: inference.embed(network, images.pixels, rows).numpy())
 
 
 def scores_line(scores: Scores, scored_on: Split) -> str:
@@ -251,7 +304,7 @@ def _usable(images: Images, split: Split) -> np.ndarray:
         listing, why = images.listing, images.status[0].removeprefix("unreadable: ")
         raise InputError(
             f"none of the {len(listing.paths):,} images in {listing.name} can be read ({listing.paths[0]}: {why}): "
-            "name a folder with images that can be read"
+            "check the paths"
         )
     return np.flatnonzero(_in_split(images.listing, split) & (np.array(images.status) == "ok"))
 
@@ -259,7 +312,7 @@ def _usable(images: Images, split: Split) -> np.ndarray:
 FEW_NAMES = 5  # of settings, in a message
 
 
-def continue_run(out: Path, config: Config, data: dict[str, Any]) -> Run:
+def continue_run(out: Path, config: Config, data: RunData) -> Run:
     """The run to resume, if settings and data are what they were, or nothing was made of them yet."""
     if not (out / "config.json").is_file():
         raise InputError(f"there is no run in {out} to resume: leave out --resume")
@@ -268,7 +321,7 @@ def continue_run(out: Path, config: Config, data: dict[str, Any]) -> Run:
         if (out / "model.safetensors").is_file():
             raise InputError(f"{out} has a model, but no checkpoint to go on from: fit into another --out")
         return run
-    saved, _, then = run.read_config()
+    saved, then = run.config, run.data
     if run.is_updated:
         raise InputError(
             f"{out} has rows of later images (twincluster update), which more training would make wrong: fit into "
@@ -279,12 +332,12 @@ def continue_run(out: Path, config: Config, data: dict[str, Any]) -> Run:
             f"{out} has corrections by hand, which more training would make wrong: fit into another --out, or move "
             f"{edits} away"
         )
-    if then["split"] != data["split"]:
-        raise InputError(f"{out} was started with --split {then['split']}: resume with the same")
+    if then.split != data.split:
+        raise InputError(f"{out} was started with --split {then.split}: resume with the same")
     shapes = [(made.train.image_size, made.train.frame) for made in (saved, config)]
     if saved.train.encoder == config.train.encoder:
-        refuse_other_weights(run.folder, then, data.get("encoder"))
-    if then["fingerprint"] != data["fingerprint"] and shapes[0] == shapes[1]:
+        refuse_other_weights(run.folder, then.encoder, data.encoder)
+    if then.fingerprint != data.fingerprint and shapes[0] == shapes[1]:
         raise InputError(f"{out} was started on other data: resume with the same source, or start anew elsewhere")
     _refuse_changes(run, saved, config)
     if not config.train.minutes and (done := len(run.read_metrics())) > config.train.epochs:

@@ -1,40 +1,50 @@
-"""How a source is opened for a network: at which size, as pixels or as the features of an encoder."""
+"""The model of a run: what predicts, embeds and is saved, whoever asks for it.
+
+`Model` joins a network with the settings, the shape of its data and the encoder in front of it. The command line, the
+estimator, `update`, the pages, Ray and the exports apply a run through it and nothing else.
+"""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from PIL.Image import Image
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
-from twincluster.config import Config, Train
-from twincluster.core import InputError
+from twincluster.config import Config, DataShape, Train
+from twincluster.core import InputError, first_line, keep_freed
 from twincluster.data import (
     DEFAULT_SIDE,
     FEW,
     LARGEST,
+    Content,
+    Decoded,
     Images,
     Listing,
     are_strokes,
     as_squares,
+    decode,
     filled_side,
+    from_array,
     is_much_larger,
     largest_side,
     open_images,
     typical_side,
 )
-from twincluster.methods import Network, find_method
+from twincluster.methods import Network, find_method, inference
 from twincluster.nn import MODULE, Encoder, encode, load_encoder, wrap_module
 from twincluster.resolve import MANY, resolve_device
-from twincluster.runs import Run, first_line
+from twincluster.runs import Assignments, Edits, Run, RunData
 
+Told = Callable[[int, int], None]
 SMALLEST_SIDE = 8  # pixels that a network can make something of
 ENOUGH = 3000  # drawings to learn from: with 500 a pretrained network is better, with 2,000 as good, with 4,940 not
 TINY_SIDE = 16  # pixels up to which a CPU learns more from the images than a pretrained network knows of them
@@ -68,16 +78,6 @@ def _encoder_to_train(train: Train, listing: Listing) -> Encoder:
     return load_encoder(train.encoder)
 
 
-def encoder_of(what: Path | str, config: Config, data: Mapping[str, Any], backbone: object = None) -> Encoder | None:
-    """What turns images into the rows that a run is about: a module of the caller's own, or what its settings name,
-    which is refused where its weights are others now."""
-    if isinstance(backbone, nn.Module):
-        return wrap_module(backbone)
-    encoder = load_encoder(config.train.frozen) if config.train.frozen else None
-    refuse_other_weights(what, data, encoder.version if encoder else None)
-    return encoder
-
-
 def open_for(
     config: Config,
     listing: Listing,
@@ -105,23 +105,6 @@ def open_for(
     return open_images(listing, side=side, array_side=array_side, frame=config.train.frame, progress=decoding)
 
 
-def squares_for(
-    config: Config, images: Sequence[Image], encoder: Encoder | None, data: Mapping[str, Any] | None = None
-) -> np.ndarray:  # uint8 (n,s,s,3)
-    """Open images, each the same in any company: at the side that an encoder looks at, or at that of the run's own
-    images. `data` is what config.json says of these; without it the images become these, and the largest keeps its
-    size, as it would in an array."""
-    full = full_side(config)
-    if encoder:
-        side = encoder.side
-    elif data is not None:
-        side = int(data.get("side") or full)
-    else:
-        side = largest_side([image.size for image in images], config.train.frame)
-        side = full if is_much_larger(side, full) else side
-    return as_squares(images, side, config.train.frame)
-
-
 def full_side(config: Config) -> int:
     """Half as large again as training needs, so that crops stay sharp."""
     return (config.train.image_size or DEFAULT_SIDE) * 3 // 2  # that of arrays is derived later (derive.py)
@@ -133,42 +116,6 @@ def store_side(config: Config, listing: Listing) -> int:
     wanted = full_side(config)
     largest = largest_side(listing.sizes, config.train.frame)
     return min(wanted, max(largest, SMALLEST_SIDE)) if largest else wanted
-
-
-def open_with(
-    run: Run,
-    listing: Listing,
-    device: str,
-    decoding: Callable[[int, int], None] | None = None,
-    encoding: Callable[[int, int], None] | None = None,
-) -> tuple[Network, Images]:
-    """The network of a run, and what it sees of the inputs of another source."""
-    config, shape, data = run.read_config()
-    network = load_network(run, resolve_device(device))
-    width = listing.array.shape[1] if listing.array is not None and listing.array.ndim == 2 else 0  # of rows
-    sees_images = bool(shape.side or config.train.frozen)
-    if width != (0 if sees_images else shape.n_inputs):
-        trained_on = "images" if sees_images else f"rows of {shape.n_inputs} numbers"
-        held = f"rows of {width} numbers" if width else "images"
-        raise InputError(f"{listing.name} holds {held}, but {run.folder} was trained on {trained_on}")
-    encoder = encoder_of(run.folder, config, data)
-    side = later_side(config, data)
-    return network, open_for(config, listing, decoding, encoder=encoder, device=device, encoding=encoding, side=side)
-
-
-def later_side(config: Config, data: Mapping[str, Any]) -> int:
-    """Side at which files that come after the training are decoded: as the run's own images were, whichever others
-    come with them; 0 where the run does not know. `data` is what config.json says of the run's data."""
-    return min(full_side(config), int(data.get("side") or 0))
-
-
-def refuse_other_weights(what: Path | str, data: Mapping[str, Any], version: str | None) -> None:
-    """`data` is what config.json says of the run's data; a module of the caller's own has no version."""
-    if version and version != data.get("encoder", version):
-        raise InputError(
-            f"the encoder has other weights now than when {what} was made ({version}, then {data['encoder']}): "
-            "put the old ones back, or fit again"
-        )
 
 
 def by_device(config: Config, listing: Listing, recipe: Callable[[str], Config]) -> tuple[Config, str | None]:
@@ -222,21 +169,189 @@ def shows_strokes(config: Config, listing: Listing) -> bool:
     return are_strokes(images.pixels[images.usable])
 
 
+@dataclass(eq=False)
+class Model:
+    """A network with its settings, the shape of its data and, where it has one, the encoder in front of it."""
+
+    network: Network  # in evaluation mode
+    config: Config  # resolved
+    shape: DataShape
+    data: RunData | None = None  # what it was trained on
+    backbone: nn.Module | None = None  # the caller's own encoder, which no run folder holds
+    name: str = "this model"  # for messages
+
+    @classmethod
+    def load(cls, run: Run, device: str = "auto", backbone: nn.Module | None = None) -> Self:
+        """Read the model of a run folder onto a device."""
+        device = resolve_device(device)
+        network = load_network(run, device)
+        return cls(network, run.config, run.shape, run.data, backbone, str(run.folder))
+
+    def save(self, run: Run) -> None:
+        """Write config.json and model.safetensors."""
+        if self.data is None:
+            raise ValueError("a model without its data has no run folder")
+        run.write_config(self.config, self.shape, self.data)
+        run.save_model(self.network)
+
+    def on(self, device: str) -> Model:
+        """Return the model on a device: itself, or a copy."""
+        if device == self.device:
+            return self
+        network = copy.deepcopy(self.network).to(device)
+        network.bf16 = device == "cuda" and self.config.train.precision == "bf16" and not self.is_of_rows
+        moved = dataclasses.replace(self, network=network)
+        moved.encoder = self.encoder
+        return moved
+
+    @property
+    def device(self) -> str:
+        return self.network.mean.device.type
+
+    @property
+    def is_of_rows(self) -> bool:
+        """Whether the network takes rows: the user's own, or the features of an encoder."""
+        return not self.shape.side
+
+    @property
+    def sees_images(self) -> bool:
+        return bool(self.shape.side or self.config.train.frozen)
+
+    @cached_property
+    def encoder(self) -> Encoder | None:
+        """The pretrained network whose features the model clusters."""
+        return encoder_of(self.name, self.config, self.data, self.backbone)
+
+    @property
+    def side(self) -> int:
+        """Side at which single images are decoded."""
+        return self.encoder.side if self.encoder else later_side(self.config, self.data) or full_side(self.config)
+
+    def open(self, listing: Listing, decoding: Told | None = None, encoding: Told | None = None) -> Images:
+        """Return what the network sees of a source: pixels, rows, or features of the encoder."""
+        self._refuse_other_kind(listing)
+        return open_for(
+            self.config, listing, decoding, encoder=self.encoder, device=self.device, encoding=encoding,
+            side=later_side(self.config, self.data),
+        )  # fmt: skip
+
+    def open_pixels(self, pixels: np.ndarray) -> Images:
+        """Return what the network sees of decoded images (n,h,w,3). Nothing is cached."""
+        passing = dataclasses.replace(self.encoder, version="") if self.encoder else None
+        return open_for(
+            self.config, from_array(pixels, "images"), encoder=passing, device=self.device, side=self.side
+        )  # fmt: skip
+
+    def decode(self, file: Path | Content) -> Decoded:
+        """Decode one image file at the size the network needs."""
+        return decode(file, self.side, self.config.train.frame)
+
+    def predict(self, images: Images) -> Tensor:
+        """Return q(k|x) of the usable images, (m,K) float32 on the CPU."""
+        return inference.predict(self.network, images.pixels, images.usable)
+
+    def embed(self, images: Images, rows: np.ndarray | None = None) -> Tensor:
+        """Return the embedding of some rows of `images`, by default the usable ones, (m,D) on the CPU."""
+        return inference.embed(self.network, images.pixels, images.usable if rows is None else rows)
+
+    def assign(self, images: Images) -> Assignments:
+        """Return a row per input."""
+        return Assignments.of(images, images.usable, self.predict(images))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the encoder, which `config` names and which may be large."""
+        return {name: value for name, value in vars(self).items() if name != "encoder"}
+
+    def _refuse_other_kind(self, listing: Listing) -> None:
+        width = listing.array.shape[1] if listing.array is not None and listing.array.ndim == 2 else 0
+        if width != (0 if self.sees_images else self.shape.n_inputs):
+            trained_on = "images" if self.sees_images else f"rows of {self.shape.n_inputs} numbers"
+            held = f"rows of {width} numbers" if width else "images"
+            raise InputError(f"{listing.name} holds {held}, but {self.name} was trained on {trained_on}")
+
+
+def predict(
+    run: Run,
+    listing: Listing,
+    device: str = "auto",
+    decoding: Told | None = None,
+    encoding: Told | None = None,
+    *,
+    location: str | None = None,
+) -> Assignments:
+    """Assign the inputs of a source to the clusters of a run, with the edits made to it.
+
+    `location` opens the source again. By it, inputs are recognised that have a row in the run.
+    """
+    if resolve_device(device) == "cpu":
+        keep_freed()
+    model = Model.load(run, device)
+    images = model.open(listing, decoding, encoding)
+    return Edits(run).applied_to(
+        model.assign(images), listing, location, lambda rows: model.embed(images, rows).numpy()
+    )
+
+
 def load_network(run: Run, device: str = "cpu") -> Network:
-    """The network that predicts, in evaluation mode."""
-    config, shape, _ = run.read_config()
-    if not run.model.is_file():
-        raise InputError(f"{run.folder} has no model yet: continue the run with `twincluster fit ... --resume`")
+    """Read the network that predicts, in evaluation mode."""
+    config = run.config
     precision = config.train.precision if device == "cuda" else "float32"
     config = dataclasses.replace(config, train=dataclasses.replace(config.train, precision=precision))
+    tensors = run.read_model()
     if ":" in config.method:
         find_method(config.method)  # code outside of twincluster may be refused, in words of its own
     try:
-        network = find_method(config.method).network_type(config, shape)
-        network.load_state_dict(load_file(run.model))
-    except (SafetensorError, RuntimeError, ValueError, TypeError, KeyError) as error:
+        network = find_method(config.method).network_type(config, run.shape)
+        network.load_state_dict(tensors)
+    except (RuntimeError, ValueError, TypeError, KeyError) as error:
         raise InputError(
             f"{run.model} and its config.json are damaged or from different runs ({first_line(error)}): "
             "put back copies that belong together, or fit again"
         ) from error
     return network.to(device).eval()
+
+
+def encoder_of(what: Path | str, config: Config, data: RunData | None, backbone: object = None) -> Encoder | None:
+    """Load the encoder of a model: the caller's own module, or the one its settings name.
+
+    One whose weights have changed since the training is refused. `what` names the model in the message.
+    """
+    if isinstance(backbone, nn.Module):
+        return wrap_module(backbone)
+    encoder = load_encoder(config.train.frozen) if config.train.frozen else None
+    if encoder and data:
+        refuse_other_weights(what, data.encoder, encoder.version)
+    return encoder
+
+
+def refuse_other_weights(what: Path | str, then: str | None, now: str | None) -> None:
+    """Refuse an encoder whose weights have changed; a module of the caller's own has no version."""
+    if then and now and then != now:
+        raise InputError(
+            f"the encoder has other weights now than when {what} was made ({now}, then {then}): "
+            "put the old ones back, or fit again"
+        )
+
+
+def later_side(config: Config, data: RunData | None) -> int:
+    """Side at which images that come after the training are decoded, as the run's own were; 0 where it is not known."""
+    return min(full_side(config), data.side) if data else 0
+
+
+def squares_for(
+    config: Config, images: Sequence[Image], encoder: Encoder | None, data: RunData | None = None
+) -> np.ndarray:  # uint8 (n,s,s,3)
+    """Make open images square, each the same whichever others come with it.
+
+    The side is the encoder's, or that of the run's own images. Without `data` these are the run's own, and the largest
+    keeps its size, as it would in an array.
+    """
+    full = full_side(config)
+    if encoder:
+        side = encoder.side
+    elif data is not None:
+        side = data.side or full
+    else:
+        side = largest_side([image.size for image in images], config.train.frame)
+        side = full if is_much_larger(side, full) else side
+    return as_squares(images, side, config.train.frame)

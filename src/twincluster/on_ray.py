@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from twincluster.core import InputError, strict_json
-from twincluster.data import Content, Decoded, decode, from_array
-from twincluster.methods import inference
-from twincluster.model import encoder_of, full_side, later_side, load_network, open_for
+from twincluster.data import Content, Decoded, Images
+from twincluster.model import Model
 from twincluster.runs import EDITS_FILE as EDITS
-from twincluster.runs import Edits, Run
+from twincluster.runs import Assignments, Edits, Run, apply_edits
 
 if TYPE_CHECKING:
     from ray.data import Dataset
@@ -53,10 +52,8 @@ def predict(
     except ImportError:
         raise InputError("predicting on Ray needs a package: pip install 'twincluster[ray]'") from None
     run = Run.open(run.folder if isinstance(run, Run) else run)
-    config, shape, _ = run.read_config()
-    if not shape.side and not config.train.frozen:
+    if not Model.load(run, "cpu").sees_images:  # a run that is damaged or not finished is refused here too
         raise InputError(f"{run.folder} was trained on rows of numbers: Ray's workers read images")
-    load_network(run)  # a run that is damaged or not finished is told here, not by a worker
     constructor = {
         "name": str(run.folder),
         "files": files_of(run),
@@ -88,12 +85,8 @@ class Worker:
             for file, content in files.items():
                 Path(folder, file).write_bytes(content)
             run = Run.open(folder)
-            self.config, _, data = run.read_config()
-            self.network = load_network(run, device)
+            self.model = dataclasses.replace(Model.load(run, device), name=name)
             self.edited = Edits(run).state if EDITS in files else None
-        encoder = encoder_of(name, self.config, data)
-        self.encoder = dataclasses.replace(encoder, version="") if encoder else None  # features are not kept here
-        self.side = encoder.side if encoder else later_side(self.config, data) or full_side(self.config)
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         column = self.column or next((name for name in COLUMNS if name in batch), "")
@@ -101,45 +94,50 @@ class Worker:
             expected = f"a column {column}" if column else f"one of the columns {', '.join(COLUMNS)}"
             raise InputError(f"the dataset needs {expected}, and has {', '.join(batch)}: say which with column=")
         values = list(batch[column])
-        found = [self._pixels(value, suffix) for value, suffix in zip(values, _suffixes(batch, column), strict=True)]
-        clusters, confidence = self._assign([pixels for pixels, _ in found])
+        found = [self._decoded(value, suffix) for value, suffix in zip(values, _suffixes(batch, column), strict=True)]
+        assignments = self._assign(found)
         keep = self.keep_images or column == "path" or any(isinstance(value, str) for value in values)
-        kept = {name: others for name, others in batch.items() if name != column or keep}
-        status = np.array([said for _, said in found], dtype=object)
-        result = {**kept, "cluster": clusters, "confidence": confidence, "status": status}
-        if self.edited:
-            called = [self.edited.names.get(cluster, "") for cluster in clusters.tolist()]
-            result["name"] = np.array(called, dtype=object)
+        result = {name: others for name, others in batch.items() if name != column or keep}
+        result |= {"cluster": assignments.clusters, "confidence": assignments.confidence}
+        result["status"] = np.array(assignments.status, dtype=object)
+        if assignments.names is not None:
+            result["name"] = np.array(assignments.names, dtype=object)
         return result
 
-    def _pixels(self, value: Any, suffix: str) -> Decoded:
+    def _decoded(self, value: Any, suffix: str) -> Decoded:
         if isinstance(value, np.ndarray):
             if value.ndim not in (2, 3):
                 raise InputError(f"pixels of an image are (h,w) or (h,w,c), but their shape is {value.shape}")
             return value, "ok"
         if isinstance(value, bytes):
-            return decode(Content(value, suffix), self.side, self.config.train.frame)
+            return self.model.decode(Content(value, suffix))
         if isinstance(value, str):
-            return decode(Path(value), self.side, self.config.train.frame)
+            return self.model.decode(Path(value))
         return None, "unreadable: no image"
 
-    def _assign(self, images: Sequence[np.ndarray | None]) -> tuple[np.ndarray, np.ndarray]:
-        """Clusters and confidence of each; images of one size go through the network together."""
-        clusters, confidence = np.full(len(images), -1, dtype=np.int64), np.full(len(images), np.nan)
+    def _assign(self, found: Sequence[Decoded]) -> Assignments:
+        """Assign decoded images; those of one size go through the network together."""
+        count = len(found)
+        clusters, confidence = np.full(count, -1, dtype=np.int64), np.full(count, np.nan)
+        result = Assignments(("",) * count, clusters, confidence, tuple(status for _, status in found))
         together: dict[tuple[int, ...], list[int]] = defaultdict(list)
-        for row, pixels in enumerate(images):
+        for row, (pixels, _) in enumerate(found):
             if pixels is not None:
                 together[pixels.shape].append(row)
         for rows in together.values():
-            listing = from_array(np.stack([pixels for row in rows if (pixels := images[row]) is not None]), "images")
-            seen = open_for(self.config, listing, encoder=self.encoder, device=self.device, side=self.side)
-            probabilities = inference.predict(self.network, seen.pixels, seen.usable)
-            clusters[rows], confidence[rows] = probabilities.argmax(1).numpy(), probabilities.amax(1).numpy()
-            if self.edited:
-                split = self.edited.is_split
-                features = inference.embed(self.network, seen.pixels, seen.usable).numpy() if split else None
-                clusters[rows] = self.edited.route(clusters[rows], features)
-        return clusters, confidence
+            stacked = np.stack([pixels for row in rows if (pixels := found[row][0]) is not None])
+            assigned = self._apply(self.model.open_pixels(stacked))
+            clusters[rows], confidence[rows] = assigned.clusters, assigned.confidence
+        if not self.edited:
+            return result
+        return dataclasses.replace(result, names=tuple(self.edited.names.get(one, "") for one in clusters.tolist()))
+
+    def _apply(self, images: Images) -> Assignments:
+        assigned = self.model.assign(images)
+        if not self.edited:
+            return assigned
+        unknown = np.full(len(assigned.paths), -1)  # none is taken for one of the run's own
+        return apply_edits(assigned, self.edited, unknown, lambda rows: self.model.embed(images, rows).numpy())
 
 
 def _suffixes(batch: dict[str, np.ndarray], column: str) -> list[str]:

@@ -1,28 +1,21 @@
-"""The images behind the rows of a run, as far as they can be found again, and what the network makes of them.
+"""The images behind the rows of a run, where they can be found again, and their features.
 
-Those of the training come from the run's source or, where that has moved, from the store they were decoded into; what
-`twincluster update` has added or changed comes from its own files. Shapes: n rows of the run, m some of them, D.
-
-What a run saw of its files, from the store that they were decoded into, where the files themselves are gone.
-
-A store is taken only if it has the fingerprint of the run: its pixels are then those of the training, wherever the
-files are now.
+Images of the training come from the run's source or, where that has moved, from the store they were decoded into. What
+`twincluster update` has added or changed comes from its own files. Shapes: n rows of the run, m of them, D features.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 
-from twincluster.config import Config
 from twincluster.core import InputError
 from twincluster.data import (
     File,
@@ -36,18 +29,16 @@ from twincluster.data import (
     place_of,
     read_journal,
 )
-from twincluster.methods import inference
-from twincluster.model import encoder_of, load_network, open_for, open_with
-from twincluster.nn import MODULE, encode
+from twincluster.model import Model, Told, encoder_of, open_for
+from twincluster.nn import MODULE, Encoder, encode
 from twincluster.resolve import resolve_device
-from twincluster.runs import Assignments, Edits, Run, State, base_of, read_stamps, row_names, stamps_of, with_edits
+from twincluster.runs import Assignments, Edits, Run, State, apply_edits, base_of, read_stamps, row_names, stamps_of
 
 MOVED = "the images have moved or changed since"
 IS_ROWS = "the inputs are rows of numbers, which have no pictures"
 
 _ESCAPE = re.compile(r"\\(?:([\\nrt])|x([0-9a-f]{2})|u([0-9a-f]{4}))")
 _LETTERS = {"\\": "\\", "n": "\n", "r": "\r", "t": "\t"}
-Told = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +77,7 @@ class Pictures:
 
 
 @dataclass(eq=False)
-class Inputs:
+class RunImages:
     """A run with its rows, and where these came from."""
 
     run: Run
@@ -98,19 +89,67 @@ class Inputs:
     source: Listing | None = field(default=None, init=False)  # what the run was trained on, if it is still there
 
     def __post_init__(self) -> None:
-        self.config, self.shape, self.data = self.run.read_config()
+        self.config, self.shape, self.data = self.run.config, self.run.shape, self.run.data
         self.assignments = self.run.read_assignments()
+
+    @cached_property
+    def model(self) -> Model:
+        return Model.load(self.run, self.device)
+
+    @cached_property
+    def edits(self) -> Edits:
+        """The edits of the run, which can split clusters: they know the features."""
+        return Edits(self.run, self._features_later, self.features_of)
 
     def edited(self) -> tuple[Assignments, State, int]:
         """The rows as the edits have them, and how many are in force; without any the model's own."""
-        edits = Edits(self.run, self._features_later)
-        state, count = edits.state, len(edits.history[0])
-        return (with_edits(self.assignments, state) if count else self.assignments), state, count
+        state, count = self.edits.state, len(self.edits.history[0])
+        return (apply_edits(self.assignments, state) if count else self.assignments), state, count
 
     @cached_property
     def listing(self) -> Listing | None:
-        """The source of the run as it is now, if it can be opened still."""
-        return own_source(self.run, self.root)
+        """The source of the run as it is now; None where it cannot be opened any more."""
+        if not self.data.location:
+            return None
+        root = self.root or (Path(self.data.root) if self.data.root else None)
+        try:
+            return open_source(self.data.location, root=root, at_least=1)
+        except InputError:
+            return None
+
+    @cached_property
+    def trained_on(self) -> Listing | None:
+        """The inputs of the training in the run's own source, which may have grown since; None where some are gone."""
+        listing, count = self.listing, self.data.inputs
+        if listing is None or len(listing.paths) == count:
+            return listing
+        if not self.run.is_updated:
+            return None
+        places = {path: row for row, path in enumerate(listing.paths)}
+        rows = [places.get(path, -1) for path in self.assignments.paths[:count]]
+        return listing.part(rows) if min(rows) >= 0 else None
+
+    @cached_property
+    def training(self) -> Images | None:
+        """What the network saw of its own inputs; None, with the reason in `absent`, where they cannot be had."""
+        frozen = self.config.train.frozen
+        if frozen.startswith(MODULE):
+            self.absent = f"{frozen.removeprefix(MODULE)} is a module of your own, which no run folder holds"
+        elif not self.data.location:
+            self.absent = "the images were handed over in Python, and where they are is not known"
+        elif self.trained_on is None:
+            self.absent = MOVED
+        else:
+            try:
+                encoder = encoder_of(self.run.folder, self.config, self.data)
+                images = open_for(self.config, self.trained_on, self.decoding, encoder=encoder)
+            except InputError as error:
+                self.absent = str(error)
+                return None
+            if images.fingerprint == self.data.fingerprint:
+                return images
+            self.absent = MOVED
+        return None
 
     @cached_property
     def files(self) -> list[Path | Member]:
@@ -127,26 +166,16 @@ class Inputs:
     @cached_property
     def knows_files(self) -> bool:
         """A model that was shared has neither a place nor stamps: what is called like its rows is something else."""
-        return bool(self.data["files"] and (self.data["location"] or read_stamps(self.run.folder)))
+        return bool(self.data.files and (self.data.location or read_stamps(self.run.folder)))
 
     @cached_property
     def own(self) -> Part | None:
         """Rows of the training, without those that `update` has changed."""
-        images, why = reopen(self.run, self.root, self.decoding, self.listing)
-        if images is not None:
+        if (images := self.training) is not None:
             self.source = images.listing
             usable = images.usable[self.assignments.clusters[images.usable] >= 0]
             return Part(usable, usable, images, pictures_of(images))
-        self.absent = str(why)
-        stored = open_stored(self.config, self.data, resolve_device(self.device))
-        if stored is None:
-            return None
-        images, known = stored.images, read_stamps(self.run.folder)
-        said = [known.get(path, stamp) for path, stamp in zip(images.listing.paths, stored.stamps, strict=True)]
-        # an image in an archive has a longer stamp, and changes only with all of its archive
-        same = np.array([now == then or now.count("-") > 1 for now, then in zip(said, stored.stamps, strict=True)])
-        usable = images.usable[same[images.usable] & (self.assignments.clusters[images.usable] >= 0)]
-        return Part(usable, usable, images, stored.pixels)
+        return self._from_store()
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
@@ -187,21 +216,65 @@ class Inputs:
         some = [part for part in parts if part is not None and len(part.rows)]
         if not some:
             return np.empty((0, 0), np.float32), np.empty(0, np.int64)
-        network = load_network(self.run, resolve_device(self.device))
-        features = np.concatenate([inference.embed(network, part.images.pixels, part.places).numpy() for part in some])
+        features = np.concatenate([self.model.embed(part.images, part.places).numpy() for part in some])
         rows = np.concatenate([part.rows for part in some])
         order = np.argsort(rows, kind="stable")
         return features[order], rows[order]
 
+    def _from_store(self) -> Part | None:
+        """Rows of the training from the store they were decoded into, where their files are gone.
+
+        A store counts only if it has the fingerprint of the run: its pixels are then those of the training.
+        """
+        data, frame = self.data, self.config.train.frame
+        if not data.files or not data.location:
+            return None
+        with suppress(InputError, OSError, ValueError):
+            encoder = encoder_of(self.run.folder, self.config, data)
+            side = encoder.side if encoder else data.side
+            source = Listing(data.source, (), files=(), root=Path(data.location))
+            for journal in sorted(place_of(source, side, frame, None).glob("*.jsonl")):
+                journalled = read_journal(journal)
+                rows = [journalled[row] for row in range(len(journalled)) if row in journalled]
+                store = Store(journal.parent, [row.entry for row in rows], side, frame)
+                if store.journal == journal and self._is_mine(store, rows):
+                    return self._stored(store, rows, encoder)
+        return None
+
+    def _is_mine(self, store: Store, rows: list[Row]) -> bool:
+        if len(rows) != self.data.inputs or len(store.rows()) != len(rows):
+            return False
+        return bool(fingerprint_of(store.side, store.frame, dict(enumerate(rows))) == self.data.fingerprint)
+
+    def _stored(self, store: Store, rows: list[Row], encoder: Encoder | None) -> Part:
+        """Those rows of a store whose files `update` has not seen changed."""
+        listing = Listing(self.data.source, tuple(row.entry[0] for row in rows), files=())
+        pixels = np.load(store.pixels, mmap_mode="r", allow_pickle=False)
+        status = tuple(row.status for row in rows)
+        readable = np.flatnonzero([said == "ok" for said in status]).astype(np.int64)
+        images = Images(listing, pixels, status, readable, self.data.fingerprint)
+        if encoder:
+            images = encode(images, encoder, resolve_device(self.device))
+        then, now = [f"{row.entry[1]}-{row.entry[2]}" for row in rows], read_stamps(self.run.folder)
+        # an image in an archive has a longer stamp, and changes only with all of its archive
+        same = np.array(
+            [
+                now.get(path, stamp) == stamp or now[path].count("-") > 1
+                for path, stamp in zip(listing.paths, then, strict=True)
+            ]
+        )
+        usable = images.usable[same[images.usable] & (self.assignments.clusters[images.usable] >= 0)]
+        return Part(usable, usable, images, pixels)
+
     def _from_files(self, rows: np.ndarray) -> Part | None:
         """Rows by their own files, as far as these are there and unchanged."""
-        count, paths, stamps = self.data["inputs"], self.assignments.paths, read_stamps(self.run.folder)
+        count, paths, stamps = self.data.inputs, self.assignments.paths, read_stamps(self.run.folder)
         there = [row for row in rows.tolist() if self.knows_files or (row >= count and os.path.isabs(paths[row]))]
         there = [row for row in there if is_there(self.files[row])]
         if not there:
             return None
         listing = Listing(
-            self.data["source"], tuple(paths[row] for row in there), files=tuple(self.files[row] for row in there)
+            self.data.source, tuple(paths[row] for row in there), files=tuple(self.files[row] for row in there)
         )
         said = stamps_of(listing)
         same = [at for at, row in enumerate(there) if stamps.get(paths[row], said[at]) == said[at]]
@@ -227,7 +300,7 @@ class Inputs:
 
     def _opened(self, listing: Listing, rows: np.ndarray) -> Part | None:
         try:
-            _, images = open_with(self.run, listing, self.device, self.decoding, self.encoding)
+            images = self.model.open(listing, self.decoding, self.encoding)
             return Part(rows[images.usable], images.usable, images, pictures_of(images))
         except InputError as error:
             self.absent = str(error)
@@ -255,87 +328,3 @@ def _unescaped(found: re.Match[str]) -> str:
     if byte:  # from 0x80 on a byte that is no UTF-8, as Python carries it
         return chr(int(byte, 16) + (0xDC00 if byte >= "80" else 0))
     return chr(int(code, 16))
-
-
-class Stored(NamedTuple):
-    images: Images  # what the network saw
-    pixels: np.ndarray  # (n,s,s,3) to look at
-    stamps: tuple[str, ...]  # of the files when they were decoded, as known.py writes them
-
-
-def open_stored(config: Config, data: Mapping[str, Any], device: str) -> Stored | None:
-    """None where there is no such store. `data` is what config.json says of the source."""
-    if not data["files"] or not data["location"]:
-        return None
-    with suppress(InputError, OSError, ValueError):
-        encoder = encoder_of("the run", config, data)
-        side = encoder.side if encoder else int(data.get("side") or 0)
-        source = Listing(data["source"], (), files=(), root=Path(data["location"]))
-        for journal in sorted(place_of(source, side, config.train.frame, None).glob("*.jsonl")):
-            rows = read_journal(journal)
-            kept = [rows[row] for row in range(len(rows)) if row in rows]
-            store = Store(journal.parent, [row.entry for row in kept], side, config.train.frame)
-            if store.journal == journal and _is_the_runs(store, kept, data):
-                pixels = np.load(store.pixels, mmap_mode="r", allow_pickle=False)
-                images = _images(data["source"], kept, pixels, data["fingerprint"])
-                stamps = tuple(f"{row.entry[1]}-{row.entry[2]}" for row in kept)
-                return Stored(encode(images, encoder, device) if encoder else images, pixels, stamps)
-    return None
-
-
-def _is_the_runs(store: Store, kept: list[Row], data: Mapping[str, Any]) -> bool:
-    rows = dict(enumerate(kept))
-    if len(kept) != data["inputs"] or len(store.rows()) != len(kept):
-        return False
-    return bool(fingerprint_of(store.side, store.frame, rows) == data["fingerprint"])
-
-
-def _images(name: str, kept: list[Row], pixels: np.ndarray, fingerprint: str) -> Images:
-    listing = Listing(name, tuple(row.entry[0] for row in kept), files=())
-    status = tuple(row.status for row in kept)
-    usable = np.flatnonzero([said == "ok" for said in status]).astype(np.int64)
-    return Images(listing, pixels, status, usable, fingerprint)
-
-
-def own_source(run: Run, root: Path | None) -> Listing | None:
-    """The source that the run was trained on, as it is now; None where it cannot be opened any more."""
-    data = run.read_config()[2]
-    if not data["location"]:
-        return None
-    root = root or (Path(data["root"]) if data.get("root") else None)
-    try:
-        return open_source(data["location"], root=root, at_least=1)
-    except InputError:
-        return None
-
-
-def reopen(
-    run: Run, root: Path | None, decoding: Callable[[int, int], None] | None, source: Listing | None = None
-) -> tuple[Images | None, str | None]:
-    """What the run saw of its source, if it is still there and still the same; else why not. `source` is what
-    `own_source` gave, where it was asked already."""
-    config, _, data = run.read_config()
-    if config.train.frozen.startswith(MODULE):
-        return None, f"{config.train.frozen.removeprefix(MODULE)} is a module of your own, which no run folder holds"
-    if not data["location"]:
-        return None, "the images were handed over in Python, and where they are is not known"
-    if (listing := trained_on(run, source or own_source(run, root))) is None:
-        return None, MOVED
-    try:
-        images = open_for(config, listing, decoding, encoder=encoder_of(run.folder, config, data))
-    except InputError as error:
-        return None, str(error)
-    return (images, None) if images.fingerprint == data["fingerprint"] else (None, MOVED)
-
-
-def trained_on(run: Run, listing: Listing | None) -> Listing | None:
-    """The inputs of the training in the run's own source, which may have more of them since `twincluster update`; None
-    where some are gone."""
-    if listing is None:
-        return None
-    count = run.read_config()[2]["inputs"]
-    if len(listing.paths) == count or not run.is_updated:
-        return listing if len(listing.paths) == count else None
-    places = {path: row for row, path in enumerate(listing.paths)}
-    rows = [places.get(path, -1) for path in run.read_assignments().paths[:count]]
-    return listing.part(rows) if min(rows) >= 0 else None

@@ -27,6 +27,7 @@ from twincluster.core import InputError
 from twincluster.data import from_array, open_source
 from twincluster.methods import Outcome
 from twincluster.methods.peers.contrastive import Moco
+from twincluster.model import Model
 from twincluster.runs import Run
 
 MOMENT = 0.001  # minutes; a run gets a second at least
@@ -82,7 +83,7 @@ def test_the_table_is_that_of_the_runs_and_a_second_call_runs_only_what_is_new(
         result, run = rows[name].results[0], Run.open(out / "trained" / f"{name}-0")
         found = score(listing.labels, run.read_assignments().clusters)
         assert (result.acc, result.nmi, result.ari) == (found.acc, found.nmi, found.ari)
-        config, shape, _ = run.read_config()
+        config, shape = run.config, run.shape
         assert (config.train.backbone, config.train.batch_size, config.train.image_size) == ("small", 24, 8)
         assert (config.n_clusters, config.optimiser.learning_rate) == (3, rate)
         epochs = run.read_metrics()
@@ -103,7 +104,7 @@ def test_the_table_is_that_of_the_runs_and_a_second_call_runs_only_what_is_new(
     assert again["moco"].results[0] == rows["moco"].results[0]
     assert again[falling].note() == f"failed: RuntimeError: a tensor | fell over (see {log})"  # tried again, ...
     assert not (out / "trained" / begun[0]).exists()  # ... from the beginning
-    assert Run.open(out / "trained" / "moco-1").read_config()[0].seed == 1
+    assert Run.open(out / "trained" / "moco-1").config.seed == 1
 
     begun.clear()
     with pytest.raises(InputError, match="moco-0.json was measured with another train.minutes: choose another --out"):
@@ -210,7 +211,7 @@ def test_a_run_that_was_begun_otherwise_is_not_gone_on_with(
         measure(other)
     file.unlink()
     measure(other)
-    assert Run.open(run).read_config()[0].own["temperature"] == 0.3
+    assert Run.open(run).config.own["temperature"] == 0.3
 
 
 def test_classics_also_cluster_the_features_of_a_run(tmp_path: Path, some_digits: Path, begun: list[str]) -> None:
@@ -225,8 +226,8 @@ def test_classics_also_cluster_the_features_of_a_run(tmp_path: Path, some_digits
     listing = open_source(some_digits)
     assert listing.array is not None
     assert listing.labels is not None
-    network, images = one_method.open_with(Run.open(run), listing, "cpu")
-    features = one_method.inference.embed(network, images.pixels, images.usable).numpy()
+    model = Model.load(Run.open(run), "cpu")
+    features = model.embed(model.open(listing)).numpy()
     rows = by_name(table)
     for what, data in (("features of moco-0", features), ("pixels", listing.array.reshape(120, -1) / 255)):
         wanted = score(listing.labels, KMeans(3, n_init=10, random_state=0).fit_predict(data).astype(int))

@@ -137,18 +137,18 @@ def test_fit_says_what_it_found_and_what_to_do_next() -> None:
 
 def test_options_reach_the_settings() -> None:
     fit("--out", "run", "--seed", 7, "--set", "augment.flip=0.25", "--recipe", "digits")
-    config, _, data = Run("run").read_config()
+    config, data = Run("run").config, Run("run").data
     assert (config.n_clusters, config.seed, config.train.epochs) == (3, 7, 1)
     assert config.augment.flip == 0.25
     assert config.optimiser.warmup == load_recipe("digits").settings["optimiser"]["warmup"]
-    assert data["location"] == str(Path("images.npy").absolute())
+    assert data.location == str(Path("images.npy").absolute())
     assert settings_of("run")["versions"]["twincluster"] == twincluster.__version__
 
 
 def test_minutes_replace_the_epochs() -> None:
     short = [argument for argument in TINY if argument not in ("--epochs", "1")]
     worked("fit", "images.npy", "-k", 3, "--out", "run", "--minutes", 0.002, *short)
-    config, _, _ = Run("run").read_config()
+    config = Run("run").config
     assert config.train.minutes == 0.002
     assert Run("run").read_metrics()[-1]["progress"] == 1
 
@@ -173,7 +173,7 @@ def test_without_a_name_runs_are_numbered() -> None:
 def test_rows_get_a_recipe_for_rows() -> None:
     np.save("rows.npy", np.random.default_rng(0).normal(size=(30, 4)))
     worked("fit", "rows.npy", "-k", 3, "--epochs", 1, "--out", "run")
-    wanted, config = load_recipe("rows").settings, Run("run").read_config()[0]
+    wanted, config = load_recipe("rows").settings, Run("run").config
     assert (config.train.backbone, config.optimiser.name) == ("mlp", wanted["optimiser"]["name"])
     assert config.anchored.hidden == wanted["anchored"]["hidden"]
 
@@ -197,7 +197,7 @@ def test_a_named_set_is_not_mistaken_for_a_folder_of_that_name(monkeypatch: pyte
     Path("digits").mkdir()
     arguments = ["--set", "train.batch_size=512", "--set", "anchored.hidden=8", "--set", "anchored.n_features=8"]
     worked("fit", "digits", "--recipe", "digits", "--epochs", 1, "--out", "run", *arguments)
-    assert Run("run").read_config()[2]["location"] == "digits"
+    assert Run("run").data.location == "digits"
     assert "kNN accuracy" in worked("evaluate", "run").out
 
 

@@ -42,8 +42,8 @@ def test_leaves_a_run_and_says_what_to_do_next(demonstrated: tuple[Path, Done]) 
     assert str(out / "assignments.csv") in done.out
     assert f"next: twincluster evaluate '{out}'  " in done.out  # the name has a blank
     assert "twincluster fit FOLDER --clusters K --out runs/mine" in done.out
-    config, _, data = Run.open(out).read_config()
-    assert (config.train.epochs, config.seed, data["source"], data["inputs"]) == (1, 3, "digits", 1797)
+    config, data = Run.open(out).config, Run.open(out).data
+    assert (config.train.epochs, config.seed, data.source, data.inputs) == (1, 3, "digits", 1797)
     printed = re.search(r"^twincluster +(\S+) +(\S+) +(\S+)$", done.out, re.MULTILINE)
     evaluated = re.search(r"ACC (\S+)  NMI (\S+)  ARI (\S+)", worked("evaluate", out).out)
     assert printed

@@ -9,9 +9,8 @@ import pytest
 
 from command_line import TINY, colours, command, worked
 from twincluster.data import open_source
-from twincluster.methods import inference
-from twincluster.model import load_network, open_with
-from twincluster.run_images import reopen
+from twincluster.model import Model
+from twincluster.run_images import RunImages
 from twincluster.runs import Assignments, Edits, Run
 
 
@@ -37,9 +36,9 @@ def predicted(run: Run, source: Path) -> pandas.DataFrame:
 
 
 def embed(run: Run, rows: np.ndarray) -> np.ndarray:
-    images, _ = reopen(run, None, None)
+    images = RunImages(run).training
     assert images is not None
-    return inference.embed(load_network(run), images.pixels, rows).numpy()
+    return Model.load(run, "cpu").embed(images, rows).numpy()
 
 
 def test_without_edits_nothing_changes(run: Run, original: Path) -> None:
@@ -67,8 +66,8 @@ def test_a_split_cluster_is_decided_by_the_nearest_part(run: Run, original: Path
     found = predicted(run, original / "new.npy")
     centres = {part: embed(run, state.members(part)) for part in (3, 4)}
     centres = {part: rows.mean(0) / np.linalg.norm(rows.mean(0)) for part, rows in centres.items()}
-    network, images = open_with(run, open_source(original / "new.npy"), "cpu")
-    features = inference.embed(network, images.pixels, images.usable).numpy()
+    network = Model.load(run, "cpu")
+    features = network.embed(network.open(open_source(original / "new.npy"))).numpy()
     for row, cluster in enumerate(model.cluster):
         near = {part: float(features[row] @ centre) for part, centre in centres.items()}
         if abs(near[3] - near[4]) < 1e-4:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from edited_runs import features, table, untrained_run
 from twincluster.core import InputError
-from twincluster.runs import JUNK, Assignments, Edits, Run, State, with_edits
+from twincluster.runs import JUNK, Assignments, Edits, Run, State, apply_edits
 
 CLUSTERS = [0, 0, 0, 0, 1, 1, 1, 2, 2, -1]
 
@@ -129,7 +129,7 @@ def test_the_table_has_names_and_assignments_stay_the_models(run: Run) -> None:
     edits = Edits(run)
     edits.rename(0, 'say "hi", <b>\nnow</b>')
     edits.mark_junk([1])
-    view = with_edits(run.read_assignments(), edits.state)
+    view = apply_edits(run.read_assignments(), edits.state)
     view.write(run.folder / "view.csv")
     assert (run.folder / "assignments.csv").read_bytes() == before
     text = (run.folder / "view.csv").read_text()
@@ -143,7 +143,7 @@ def test_the_table_has_names_and_assignments_stay_the_models(run: Run) -> None:
 @pytest.mark.parametrize("name", ["a\rb", "a\nb", 'a",\r\n"b', "=1+1"])
 def test_any_name_keeps_the_rows_of_the_table_apart(run: Run, name: str) -> None:
     state = Edits(run).rename(0, name)
-    with_edits(run.read_assignments(), state).write(run.folder / "view.csv")
+    apply_edits(run.read_assignments(), state).write(run.folder / "view.csv")
     with (run.folder / "view.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [row["path"] for row in rows] == [f"{row}.png" for row in range(len(CLUSTERS))]

@@ -53,7 +53,7 @@ def test_an_update_is_seen_without_a_restart(served: Served, photos: Path) -> No
     worked("update", served.run.folder, photos)
     until(served, lambda: served.state["run"]["inputs"] == 13)
     after = served.state
-    assert after["pictures"]["version"] != before["pictures"]["version"] == str(served.library.data["fingerprint"])[:12]
+    assert after["pictures"]["version"] != before["pictures"]["version"] == served.library.data.fingerprint[:12]
     assert "kept" in [cluster["name"] for cluster in after["clusters"]]
     assert after["features"]["ready"]
     rows = {Path(one["path"]).name: one["row"] for one in served.get("/api/details?rows=2,12").json()}

@@ -8,7 +8,7 @@ import pytest
 from twincluster.core import InputError
 from twincluster.methods import inference
 from twincluster.model import load_network
-from twincluster.run_images import reopen
+from twincluster.run_images import RunImages
 from twincluster.runs import Edits, Run
 
 
@@ -18,7 +18,7 @@ def largest(edits: Edits) -> int:
 
 
 def test_features_are_the_networks_in_the_order_of_the_rows(run: Run) -> None:
-    images, _ = reopen(run, None, None)
+    images = RunImages(run).training
     assert images is not None
     rows = images.usable[[4, 0, 2]]
     expected = inference.embed(load_network(run), images.pixels, rows).numpy()

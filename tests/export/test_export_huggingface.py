@@ -13,7 +13,7 @@ from command_line import TINY, colours, colours_file, command, worked
 from twincluster.estimator import TwinContrastClustering
 from twincluster.methods import inference
 from twincluster.model import load_network
-from twincluster.run_images import reopen
+from twincluster.run_images import RunImages
 from twincluster.runs import Edits, Run, provenance
 
 
@@ -49,9 +49,8 @@ def test_the_card_has_scores_names_and_the_fingerprint(colourful: Run, tmp_path:
     assert metrics == {
         "accuracy": round(evaluated["acc"], 4), "nmi": round(evaluated["nmi"], 4), "ari": round(evaluated["ari"], 4)
     }  # fmt: skip
-    config, _, data = colourful.read_config()
-    assert f"`{data['fingerprint']}`" in card
-    assert f"seed: {config.seed}" in card
+    assert f"`{colourful.data.fingerprint}`" in card
+    assert f"seed: {colourful.config.seed}" in card
     assert "| 1 | &lt;script&gt;\\|\\\\n\\# cats |" in card
     assert "<script>" not in card
     made = provenance.read(colourful.folder)
@@ -82,7 +81,7 @@ def test_nothing_of_the_machine_goes_along(run: Run, tmp_path: Path) -> None:
 
 def test_it_predicts_as_the_run_does(colourful: Run, tmp_path: Path) -> None:
     edits = Edits(colourful)
-    images, _ = reopen(colourful, None, None)
+    images = RunImages(colourful).training
     assert images is not None
     network = load_network(colourful)
     largest = int(np.argmax(colourful.read_assignments().sizes(3)))

@@ -15,8 +15,7 @@ from small_runs import rows
 from twincluster.data import open_source, plain_images
 from twincluster.data.decoding import letterboxed, square
 from twincluster.export.onnx import Seeing
-from twincluster.methods import inference
-from twincluster.model import open_with
+from twincluster.model import Model
 from twincluster.runs import Edits, Run
 
 PIXEL_TOLERANCE = 1e-5  # of standardised values
@@ -43,9 +42,9 @@ def session(path: Path) -> onnxruntime.InferenceSession:
 
 def by_torch(run: Run, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """What `twincluster predict` computes."""
-    network, opened = open_with(run, open_source(images, at_least=1), "cpu")
-    every = np.arange(len(images))
-    return tuple(function(network, opened.pixels, every).numpy() for function in (inference.predict, inference.embed))
+    model = Model.load(run, "cpu")
+    opened = model.open(open_source(images, at_least=1))
+    return model.predict(opened).numpy(), model.embed(opened).numpy()
 
 
 @pytest.mark.parametrize("frame", ["crop", "letterbox"])
@@ -99,7 +98,7 @@ def test_arrays_that_were_made_smaller_and_others(tmp_path: Path, frame: str) ->
     sizes = ("--set", "train.image_size=8", "--set", f"train.frame={frame}")
     worked("fit", tmp_path / "images.npy", "-k", 2, "--out", tmp_path / "run", *TINY, *sizes)
     run = Run.open(tmp_path / "run")
-    assert run.read_config()[2]["side"] == 12
+    assert run.data.side == 12
     worked("export", run.folder, tmp_path / "model.onnx", "--to", "onnx")
     model = session(tmp_path / "model.onnx")
     for height, width in ((38, 40), (17, 17), (16, 16), (16, 15), (6, 7)):  # from 17 on they are made smaller
@@ -126,8 +125,9 @@ def test_files_through_a_pretrained_encoder(tmp_path: Path) -> None:
     worked("fit", tmp_path / "photos", "-k", 2, "--out", tmp_path / "run", "--backbone", "pretrained@64",
            "--epochs", 1, "--device", "cpu")  # fmt: skip
     worked("export", tmp_path / "run", tmp_path / "model.onnx", "--to", "onnx")
-    network, opened = open_with(Run.open(tmp_path / "run"), open_source(tmp_path / "photos"), "cpu")
-    expected = [function(network, opened.pixels, opened.usable) for function in (inference.predict, inference.embed)]
+    model = Model.load(Run.open(tmp_path / "run"), "cpu")
+    opened = model.open(open_source(tmp_path / "photos"))
+    expected = [model.predict(opened), model.embed(opened)]
     for found, wanted in zip(session(tmp_path / "model.onnx").run(None, {"images": images}), expected, strict=True):
         assert np.abs(found - wanted.numpy()).max() < FILE_TOLERANCE
 

@@ -14,8 +14,8 @@ from PIL import Image
 from command_line import command, worked
 from twincluster.methods import inference
 from twincluster.model import load_network
-from twincluster.run_images import reopen
-from twincluster.runs import Edits, Run, with_edits
+from twincluster.run_images import RunImages
+from twincluster.runs import Edits, Run, apply_edits
 
 
 def test_csv_has_the_clusters_as_they_were_corrected(run: Run, tmp_path: Path) -> None:
@@ -80,12 +80,12 @@ def test_parquet_opens_in_pandas(run: Run, tmp_path: Path, place: str, method: s
     assert f"x and y by {method}" in done.out
     frame = pandas.read_parquet(tmp_path / "all.parquet")
     assert list(frame.columns) == ["path", "cluster", "confidence", "status", "name", "file", "x", "y", "embedding"]
-    images, _ = reopen(run, None, None)
+    images = RunImages(run).training
     assert images is not None
     expected = inference.embed(load_network(run), images.pixels, images.usable).numpy()
     assert np.allclose(np.stack(frame.embedding[images.usable]), expected, atol=1e-6)
     assert str(frame.cluster.dtype) == "Int32"  # not floats, although some are missing
-    final = with_edits(run.read_assignments(), Edits(run).state).clusters
+    final = apply_edits(run.read_assignments(), Edits(run).state).clusters
     assert frame.cluster.fillna(-1).tolist() == final.tolist()
     unread = row_of(run, "a/empty.png")
     assert frame.loc[unread, ["embedding", "x", "y", "cluster"]].isna().all()
@@ -137,7 +137,7 @@ def test_options_that_make_no_sense(run: Run, arguments: tuple[str, ...], said: 
 
 def test_images_that_came_after_a_split_are_compared_with_its_parts(run: Run, own_photos: Path, tmp_path: Path) -> None:
     edits = Edits(run)
-    images, _ = reopen(run, None, None)
+    images = RunImages(run).training
     assert images is not None
     network = load_network(run)
     largest = max(edits.state.sizes(), key=lambda cluster: len(edits.state.members(cluster)))

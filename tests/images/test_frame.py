@@ -1,6 +1,7 @@
 """Oblong images as squares: their middle, or all of them between bars, from files, arrays and open images alike."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,9 @@ from twincluster.core import InputError
 from twincluster.data import Frame, are_open, as_squares, decode, open_images, open_source, typical_side
 from twincluster.data.decoding import letterboxed
 from twincluster.estimator import TwinContrastClustering
+from twincluster.runs import RunData
+
+FACTS = RunData("x", None, files=False, fingerprint="f", inputs=3, readable=3, split="all")
 
 
 def striped(width: int, height: int) -> Image.Image:
@@ -218,9 +222,9 @@ def test_open_images_keep_the_size_of_the_largest_unless_it_is_much_larger_than_
     assert squares.shape == (3, side, side, 3)
     assert (squares[0] == 50).all()
     assert (squares[1] == (1, 2, 3)).all()
-    later = opening.squares_for(framed("crop", size), mixed[2:], None, {"side": side})
+    later = opening.squares_for(framed("crop", size), mixed[2:], None, replace(FACTS, side=side))
     assert np.array_equal(later, squares[2:])
-    assert opening.squares_for(framed("crop", 32), mixed, None, {}).shape[1] == 48  # of a run that does not know
+    assert opening.squares_for(framed("crop", 32), mixed, None, FACTS).shape[1] == 48  # of a run that does not know
 
 
 def test_an_open_image_of_a_damaged_file(tmp_path: Path) -> None:

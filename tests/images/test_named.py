@@ -253,6 +253,6 @@ def test_a_model_of_digits_beside_a_folder_digits(tmp_path: Path, monkeypatch: p
         model = TwinContrastClustering(2, recipe="digits", epochs=1, settings=options, device="cpu", random_state=0)
         with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
             model.fit(source).save(tmp_path / f"run {type(source).__name__}")
-        data = Run(tmp_path / f"run {type(source).__name__}").read_config()[2]
-        assert data["location"] == location
-        assert data["inputs"] == len(open_source(location).paths)
+        data = Run(tmp_path / f"run {type(source).__name__}").data
+        assert data.location == location
+        assert data.inputs == len(open_source(location).paths)

@@ -18,10 +18,10 @@ from twincluster.core import InputError
 from twincluster.data import N_DRAWS, Frame, augment_images, open_images, open_source
 from twincluster.data import images as shrink
 from twincluster.estimator import TwinContrastClustering
-from twincluster.fit import fit, predict
-from twincluster.model import open_for, open_with
+from twincluster.fit import fit
+from twincluster.model import Model, open_for, predict
 from twincluster.resolve import resolve
-from twincluster.run_images import reopen
+from twincluster.run_images import RunImages
 
 
 def noise(*shape: int) -> NDArray[np.uint8]:
@@ -173,15 +173,15 @@ def test_the_same_rows_are_predicted_as_they_were_assigned(tmp_path: Path) -> No
     np.save(tmp_path / "a.npy", array)
     source = str(tmp_path / "a.npy")
     fitted = fit(open_source(source), at(8, epochs=1), tmp_path / "run", location=source)
-    assert fitted.run.read_config()[2]["side"] == 12
+    assert fitted.run.data.side == 12
     again = predict(fitted.run, open_source(array), "cpu")
     assert np.array_equal(again.clusters, fitted.assignments.clusters)
     assert np.array_equal(again.confidence, fitted.assignments.confidence)
     some = predict(fitted.run, open_source(array[5:7]), "cpu")
     assert some.confidence == pytest.approx(fitted.assignments.confidence[5:7], abs=1e-5)
-    reopened, why = reopen(fitted.run, None, None)
-    assert reopened is not None, why
-    assert reopened.side == 12
+    reopened = RunImages(fitted.run)
+    assert reopened.training is not None, reopened.absent
+    assert reopened.training.side == 12
     settings = {"train.image_size": 8, "anchored.hidden": 16}
     model = TwinContrastClustering(3, epochs=1, settings=settings, random_state=0, device="cpu").fit(array)
     assert np.array_equal(model.predict(array), model.labels_)
@@ -190,4 +190,4 @@ def test_the_same_rows_are_predicted_as_they_were_assigned(tmp_path: Path) -> No
 def test_a_run_on_small_images_does_not_begin_to_make_later_ones_smaller(tmp_path: Path) -> None:
     """What it has learned from was resized in one step, and so are these."""
     fitted = fit(open_source(pictures(side=9)[0]), at(8, epochs=1), tmp_path / "run")
-    assert open_with(fitted.run, open_source(noise(3, 64, 64, 3)), "cpu")[1].side == 64
+    assert Model.load(fitted.run, "cpu").open(open_source(noise(3, 64, 64, 3))).side == 64

@@ -32,7 +32,7 @@ def simclr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_fit_resume_predict_and_evaluate(simclr: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, run = colours_file(simclr), simclr / "run"
     worked("fit", data, *SMALL, *OWN, "--epochs", 2, "--out", run)
-    config = Run(run).read_config()[0]
+    config = Run(run).config
     assert (config.method, config.own) == ("simclr:Simclr", {"temperature": 0.2, "n_features": 8})
     worked("fit", data, *SMALL, *OWN, "--epochs", 4, "--out", run, "--resume")
     assert [row["epoch"] for row in Run(run).read_metrics()] == [0, 1, 2, 3]

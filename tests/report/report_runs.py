@@ -1,5 +1,6 @@
 """Run folders made by hand, without training: pictures in known clusters, under names that try to be markup."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ def material(
     pictures: NDArray[np.uint8] | None = None,
 ) -> Material:
     """What a page could be made of, from features alone; `run` lends its settings."""
-    config, _, data = run.read_config()
+    config, data = run.config, run.data
     n_clusters = int(clusters.max()) + 1
     config = make_config({"n_clusters": n_clusters, "tcc": {"cluster_queue": 2 * n_clusters}}, config)
     unit = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
@@ -95,6 +96,6 @@ def material(
     assignments = Assignments(paths, clusters, confidence, ("ok",) * len(clusters))
     rows = np.arange(len(clusters))
     return Material(
-        run, config, data | {"inputs": len(paths)}, assignments, Groups.of_model(n_clusters), pictures, rows=rows,
+        run, config, replace(data, inputs=len(paths)), assignments, Groups.of_model(n_clusters), pictures, rows=rows,
         features=unit.astype(np.float32),
     )  # fmt: skip

@@ -16,7 +16,7 @@ from twincluster.clustering import score
 from twincluster.pages import write_report
 from twincluster.pages.report.gather import gather
 from twincluster.pages.report.material import open_material
-from twincluster.run_images import Inputs
+from twincluster.run_images import RunImages
 from twincluster.runs import Edits, Run
 
 JUNK = [1, 5]
@@ -89,14 +89,14 @@ def test_of_junk_alone_no_corrections_are_told(run: Run) -> None:
 
 def test_an_edit_made_meanwhile_is_not_counted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """The count is of the edits that the clusters have."""
-    read = Inputs.edited
+    read = RunImages.edited
 
-    def edited(inputs: Inputs) -> Any:
+    def edited(inputs: RunImages) -> Any:
         found = read(inputs)
         Edits(inputs.run).rename(1, "later")
         return found
 
-    monkeypatch.setattr(Inputs, "edited", edited)
+    monkeypatch.setattr(RunImages, "edited", edited)
     found = gather(open_material(run)).data
     assert "later" not in [card["name"] for card in found["clusters"]]
     assert found["run"]["corrections"] == 5

@@ -118,7 +118,7 @@ def test_commands_stand_for_the_settings(sets: Path, tmp_path: Path) -> None:
     images = open_images(open_source("cifar10", root=sets))
     for training in (by_paper("cifar10", "tcc-without-l1"), by_own_paper("cifar10", "moco"), sweep("cifar10")[0]):
         assert main(training.command(asked, 3)[1:]) == 0
-        found = Run(training.folder(asked, 3)).read_config()[0]
+        found = Run(training.folder(asked, 3)).config
         assert differences(found, resolve(training.config(asked, 3), images)) == []
         assert found.seed == 3
 

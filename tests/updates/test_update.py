@@ -14,7 +14,7 @@ from update_runs import counts, pictures, rows_of, updated
 import twincluster
 from command_line import TINY, colours, worked
 from twincluster.data import open_source
-from twincluster.run_images import Inputs
+from twincluster.run_images import RunImages
 from twincluster.runs import Assignments, Run
 from twincluster.update import update
 
@@ -89,7 +89,7 @@ def test_the_store_of_images_that_were_moved_outlives_what_comes_into_their_fold
     assert before <= set((place / "cache").glob("*/*.npy"))
     worked("predict", run, photos, "--out", place / "new.csv")
     worked("fit", photos, "--clusters", 3, "--out", place / "second", *TINY)
-    seen, why = Inputs(Run.open(place / "own"), device="cpu").pictures()
+    seen, why = RunImages(Run.open(place / "own"), device="cpu").pictures()
     assert seen is not None, why
     assert [row in seen for row in range(54)] == [True] * 54
 

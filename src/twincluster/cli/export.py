@@ -73,14 +73,14 @@ def export(
         return
 
     from twincluster.export import folders, huggingface, onnx, tables
-    from twincluster.run_images import Inputs
+    from twincluster.run_images import RunImages
     from twincluster.training import Progress
 
     with Progress() as progress:
         if to == "onnx":
             said = onnx.write_onnx(opened, out)
         else:
-            inputs = Inputs(opened, data_root, device, progress.decoding, progress.encoding)
+            inputs = RunImages(opened, data_root, device, progress.decoding, progress.encoding)
             said = {
                 "csv": lambda: tables.write_csv(inputs, out),
                 "parquet": lambda: tables.write_parquet(inputs, out, layout or "auto"),

@@ -38,7 +38,7 @@ def predict(
     data_root
         Where named data sets are kept; $TWINCLUSTER_DATA when left out.
     """
-    from twincluster import fit
+    from twincluster import model
     from twincluster.data import location_of, open_source
     from twincluster.runs import Run, check_table
     from twincluster.training import Progress
@@ -48,7 +48,7 @@ def predict(
         raise InputError(f"{out} is SOURCE itself, which would be lost: choose another name for --out")
     opened, listing = Run.open(run), open_source(source, labels="none", root=data_root, at_least=1)
     with Progress() as progress:
-        assignments = fit.predict(
+        assignments = model.predict(
             opened, listing, device, progress.decoding, progress.encoding, location=location_of(source)
         )
     assignments.write(out)

@@ -73,7 +73,7 @@ def _eigen(covariance: Tensor) -> tuple[Tensor, Tensor]:
     """Eigenvalues (d,), smallest first, and eigenvectors (d,d) of a symmetric matrix in double precision."""
     try:
         variance, directions = torch.linalg.eigh(covariance)
-    except torch.linalg.LinAlgError:
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
         # divide and conquer may not converge where rows are few or alike and most variances zero; QR iteration does
         values, vectors = scipy.linalg.eigh(covariance.cpu().numpy(), driver="ev")
         variance = torch.from_numpy(values).to(covariance)

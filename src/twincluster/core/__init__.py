@@ -1,13 +1,31 @@
-"""What every room builds on: errors, files that survive a kill, signals, tuning of the process. Imports no torch."""
+"""What every room builds on: errors, files that survive a kill, signals, tuning of the process. Imports no torch.
+
+Errors and lazy front doors stand here, because every module needs them.
+"""
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
 
 _EXPORT = re.compile(r"^from ([\w.]+) import (\w+) as \w+$", re.MULTILINE)
+
+
+class InputError(ValueError):
+    """Something the user can fix. The command line prints it as one line and exits with status 2."""
+
+
+class ProcessEnded(RuntimeError):  # noqa: N818  (nothing went wrong here)
+    """One of several processes that train together is gone, and the run with it. One line, and status 1."""
+
+
+def closest(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """Return the end of a message that suggests the known name nearest to `name`; empty when none is near."""
+    match = difflib.get_close_matches(name, list(known), n=1)
+    return f", did you mean {prefix + match[0]!r}?" if match else ""
 
 
 def attach_stub(package: str, file: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
@@ -28,3 +46,4 @@ def attach_stub(package: str, file: str) -> tuple[Callable[[str], object], Calla
 
 
 __getattr__, __dir__, __all__ = attach_stub(__name__, __file__)
+__all__ += ["InputError", "ProcessEnded", "attach_stub", "closest"]

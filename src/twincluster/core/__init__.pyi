@@ -1,15 +1,15 @@
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from twincluster.core import user_code as user_code
-from twincluster.core.errors import InputError as InputError
-from twincluster.core.errors import ProcessEnded as ProcessEnded
-from twincluster.core.errors import closest as closest
 from twincluster.core.files import check_writable as check_writable
 from twincluster.core.files import finite as finite
+from twincluster.core.files import first_line as first_line
 from twincluster.core.files import is_taken as is_taken
 from twincluster.core.files import json_lines as json_lines
 from twincluster.core.files import lock as lock
 from twincluster.core.files import only_one as only_one
+from twincluster.core.files import read_json as read_json
+from twincluster.core.files import record_of as record_of
 from twincluster.core.files import refuse_taken as refuse_taken
 from twincluster.core.files import strict_json as strict_json
 from twincluster.core.files import unfinished as unfinished
@@ -27,4 +27,8 @@ from twincluster.core.tuning import one_thread as one_thread
 from twincluster.core.tuning import torch_for_good as torch_for_good
 from twincluster.core.tuning import uncollected as uncollected
 
+class InputError(ValueError): ...
+class ProcessEnded(RuntimeError): ...  # noqa: N818
+
+def closest(name: str, known: Iterable[str], prefix: str = "") -> str: ...
 def attach_stub(package: str, file: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]: ...

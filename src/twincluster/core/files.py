@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import glob
 import json
 import math
 import os
 import secrets
+import types
+import typing
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
-from twincluster.core.errors import InputError
+from twincluster.core import InputError
+
+LONGEST_SHOWN = 60  # letters of a wrong value in a message
 
 
 def write_atomically(path: Path, content: str | bytes | Iterable[bytes | memoryview]) -> None:
@@ -74,6 +79,67 @@ def json_lines(path: Path) -> Iterator[dict[str, Any]]:
         yield row
 
 
+def read_json(path: Path) -> Any:
+    """Parse a JSON file; raise ValueError for text that is no JSON or is nested too deeply."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def record_of(kind: type[Record], value: Any, where: str) -> Record:
+    """Make a dataclass of parsed JSON; raise ValueError that names the field whose value is of another type.
+
+    Fields with a default may be missing, and what the dataclass does not know is left out.
+    """
+    if not isinstance(value, dict):
+        raise ValueError(f"{where} is {_shown(value)}, expected an object")
+    hints, found = typing.get_type_hints(kind), {}
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        if field.name in value:
+            found[field.name] = _typed(hints[field.name], value[field.name], f"{where}.{field.name}")
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise ValueError(f"{where} has no {field.name}")
+    return kind(**found)
+
+
+def _typed(hint: Any, value: Any, where: str) -> Any:
+    """Return `value` as `hint` has it: lists become tuples, whole numbers pass for floats."""
+    origin, inside = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return value
+    if dataclasses.is_dataclass(hint):
+        return record_of(typing.cast(type[Any], hint), value, where)
+    if origin in (typing.Union, types.UnionType):
+        if value is None and types.NoneType in inside:
+            return None
+        return _typed(next(one for one in inside if one is not types.NoneType), value, where)
+    if origin is typing.Literal and value in inside:
+        return value
+    if origin in (tuple, list) and isinstance(value, list):
+        items = [_typed(inside[0], item, f"{where}[{place}]") for place, item in enumerate(value)]
+        return tuple(items) if origin is tuple else items
+    if origin is dict and isinstance(value, dict):
+        return {name: _typed(inside[1], item, f"{where}.{name}") for name, item in value.items()}
+    if hint is float and type(value) in (int, float):
+        return float(value)
+    if isinstance(hint, type) and type(value) is hint:
+        return value
+    raise ValueError(f"{where} is {_shown(value)}, expected {getattr(hint, '__name__', hint)}")
+
+
+def _shown(value: Any) -> str:
+    """A value as an error names it, however long it is."""
+    text = repr(value)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
+
+
+def first_line(error: BaseException) -> str:
+    """The kind of an error and the first line of what it says."""
+    said = str(error).strip().splitlines()
+    return f"{type(error).__name__}, {said[0]}" if said else type(error).__name__
+
+
 def strict_json(value: Any, indent: int | None = None) -> str:
     """JSON that every reader takes: numbers that are none (nan, inf) become null."""
     return json.dumps(finite(value), indent=indent, allow_nan=False)
@@ -126,3 +192,6 @@ def lock(descriptor: int) -> None:
         import fcntl
 
         fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+Record = TypeVar("Record")

@@ -10,7 +10,6 @@ from PIL import Image
 
 from twincluster.core import InputError
 from twincluster.data.decoding import Frame, square
-from twincluster.data.images import Images
 from twincluster.data.listing import Listing
 
 CHANNELS = (1, 3, 4)
@@ -96,12 +95,3 @@ def as_squares(images: Sequence[Image.Image], side: int, frame: Frame) -> np.nda
     except Exception as error:  # an image is read from its file only now
         said = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(f"an open image cannot be read ({said}): leave it out, or pass paths instead") from None
-
-
-def refuse_too_few(images: Images, n_clusters: int) -> None:
-    """Unless at least one input can be read, and as many as there are to be clusters."""
-    if not (n_samples := len(images.usable)):
-        path, why = images.listing.paths[0], images.status[0].removeprefix("unreadable: ")
-        raise InputError(f"none of the {len(images.status):,} files can be read ({path}: {why}): check the paths")
-    if n_samples < n_clusters:
-        raise InputError(f"n_samples={n_samples} is below n_clusters={n_clusters}: ask for fewer clusters")

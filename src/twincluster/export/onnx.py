@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from twincluster.core import InputError, check_writable, unfinished
 from twincluster.data import Frame
 from twincluster.methods import Network
-from twincluster.model import encoder_of, full_side, later_side, load_network
+from twincluster.model import Model, full_side, later_side
 from twincluster.runs import Edits, Run
 
 OPSET = 18
@@ -65,10 +65,10 @@ def write_onnx(run: Run, out: Path) -> str:
 
 def exported(run: Run) -> tuple[nn.Module, Tensor, str]:
     """What goes into the file, an example of its input, and what that is called."""
-    config, shape, data = run.read_config()
-    network = load_network(run, "cpu")
+    model = Model.load(run, "cpu")
+    config, shape, data, network = model.config, model.shape, run.data, model.network
     inner: nn.Module = nn.Identity()
-    if encoder := encoder_of(run.folder, config, data):
+    if encoder := model.encoder:
         seeing, inner = partial(Seeing, encoder.side, encoder.mean, encoder.std), encoder.network
         stored = encoder.side
     elif shape.side:
@@ -76,8 +76,8 @@ def exported(run: Run) -> tuple[nn.Module, Tensor, str]:
     else:
         return OfRows(network).eval(), torch.zeros(2, shape.n_inputs), "rows"
     frame = config.train.frame
-    seen: Seeing | SeeingArrays = seeing(frame, stored if data["files"] else 0)  # as the run's own images were read
-    if not data["files"] and stored == full_side(config) and not config.train.frozen:
+    seen: Seeing | SeeingArrays = seeing(frame, stored if data.files else 0)  # as the run's own images were read
+    if not data.files and stored == full_side(config) and not config.train.frozen:
         seen = SeeingArrays(seeing(frame), seeing(frame, stored))
     example = torch.zeros(2, seen.side + 5, seen.side + 3, 3, dtype=torch.uint8)  # no two sizes alike
     return OfImages(network, seen, inner, of_rows=not shape.side).eval(), example, "images"

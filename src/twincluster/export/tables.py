@@ -14,7 +14,7 @@ import numpy as np
 
 from twincluster.core import InputError, unfinished
 from twincluster.data import Member
-from twincluster.run_images import Inputs
+from twincluster.run_images import RunImages
 from twincluster.runs import check_table
 
 FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # what a cell begins with that a spreadsheet computes
@@ -22,7 +22,7 @@ MOST_TSNE = 10_000  # images that t-SNE lays out within minutes on two cores
 Map = Literal["auto", "pca", "tsne"]
 
 
-def write_csv(inputs: Inputs, out: Path) -> str:
+def write_csv(inputs: RunImages, out: Path) -> str:
     """path, cluster, confidence, status, and name where the run was edited."""
     _check(out, ".csv")
     assignments, state, _ = inputs.edited()
@@ -36,7 +36,7 @@ def write_csv(inputs: Inputs, out: Path) -> str:
     return f"{len(assignments.paths):,} rows in {out}{marked}{guesses(state.guessed)}"
 
 
-def write_parquet(inputs: Inputs, out: Path, place: Map = "auto") -> str:
+def write_parquet(inputs: RunImages, out: Path, place: Map = "auto") -> str:
     """The same columns, with file, embedding (list of float32), x and y."""
     _check(out, ".parquet")
     import pyarrow as pa
@@ -51,7 +51,7 @@ def write_parquet(inputs: Inputs, out: Path, place: Map = "auto") -> str:
     laid = lay_out(features, method=_method(place, len(rows)))
     count = len(assignments.paths)
     table = assignments.to_arrow()
-    if inputs.data["files"]:
+    if inputs.data.files:
         table = table.append_column("file", pa.array([_writable(file) for file in inputs.files], pa.string()))
     missing = np.ones(count, dtype=bool)
     missing[rows] = False

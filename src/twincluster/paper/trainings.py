@@ -158,7 +158,7 @@ def _refuse_other(folder: Path, config: Config, listing: Listing) -> None:
     """A run that is there must be of the very training that is asked for."""
     config = with_image_size(config, listing)
     wanted = resolve(config, open_for(config, listing))
-    changed = [name for name in differences(Run.open(folder).read_config()[0], wanted) if name not in ELSEWHERE]
+    changed = [name for name in differences(Run.open(folder).config, wanted) if name not in ELSEWHERE]
     if changed:
         raise InputError(f"{folder} was trained with another {', '.join(changed)}: choose another --out, or delete it")
 

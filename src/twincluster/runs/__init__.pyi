@@ -12,15 +12,13 @@ from twincluster.runs.edit_log import State as State
 from twincluster.runs.edits import EDITS_FILE as EDITS_FILE
 from twincluster.runs.edits import JUNK_STATUS as JUNK_STATUS
 from twincluster.runs.edits import Edits as Edits
-from twincluster.runs.edits import corrected as corrected
+from twincluster.runs.edits import apply_edits as apply_edits
 from twincluster.runs.edits import unit as unit
-from twincluster.runs.edits import with_edits as with_edits
 from twincluster.runs.folder import REPORT_FILE as REPORT_FILE
 from twincluster.runs.folder import Assignments as Assignments
 from twincluster.runs.folder import Run as Run
+from twincluster.runs.folder import RunData as RunData
 from twincluster.runs.folder import check_table as check_table
-from twincluster.runs.folder import first_line as first_line
-from twincluster.runs.folder import mark_outdated as mark_outdated
 from twincluster.runs.identity import base_of as base_of
 from twincluster.runs.identity import read_stamps as read_stamps
 from twincluster.runs.identity import row_names as row_names

@@ -15,12 +15,11 @@ cluster and the status junk. Where an edit is in force there is a column name. a
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -44,9 +43,6 @@ from twincluster.runs.edit_log import (
 from twincluster.runs.folder import Assignments, Run
 from twincluster.runs.identity import read_stamps, row_names, stamps_of
 
-if TYPE_CHECKING:
-    from twincluster.runs.folder import Run
-
 __all__ = ["ConflictError", "Edits", "State"]
 
 EDITS_FILE = "edits.jsonl"
@@ -63,7 +59,7 @@ class Edits:
 
     def __init__(self, run: Run, features: Later | None = None, embed: Features | None = None) -> None:
         self._run, self._features, self._embed = run, features, embed
-        self.n_clusters = run.read_config()[0].n_clusters  # of the model
+        self.n_clusters = run.n_clusters  # of the model
         self._log = EditLog(run.folder / EDITS_FILE)
         self._paths: tuple[str, ...] = ()
         self._model_clusters = np.empty(0, np.int64)  # a model can be shared without its rows
@@ -92,6 +88,12 @@ class Edits:
     def history(self) -> tuple[list[Line], list[Line]]:
         """The edits in force, and those that `redo` would bring back, the next one last."""
         return in_force(self._log.read())
+
+    def applied_to(self, found: Assignments, listing: Listing, location: str | None, embed: Features) -> Assignments:
+        """Return what the model made of a source as these edits have it; `location` opens the source again."""
+        if not self.any:
+            return found
+        return apply_edits(found, self.state, self._rows_of(listing, location), embed)
 
     def without_rows(self) -> list[Line]:
         """Lines that decide about other images as these edits do, and name none of the run's own: to go with a copy of
@@ -267,6 +269,17 @@ class Edits:
             self._paths, self._model_clusters = assignments.paths, assignments.clusters
             self._stamp, self._known, self._checked = stamp, None, None
 
+    def _rows_of(self, listing: Listing, location: str | None) -> np.ndarray:
+        """(m,) the row in the run of each input; -1 for those it does not know, or that have changed since."""
+        names = row_names(listing, location, self._run.data, self.paths)
+        places = {path: row for row, path in reversed(list(enumerate(self.paths)))}
+        stamps = read_stamps(self._run.folder)
+        rows = [
+            places.get(name, -1) if stamps.get(name, stamp) == stamp else -1
+            for name, stamp in zip(names, stamps_of(listing), strict=True)
+        ]
+        return np.array(rows, dtype=np.int64)
+
     def _start(self) -> Line:
         """What the edits are about, so that they are never applied to something else."""
         return {
@@ -404,54 +417,29 @@ def by_k_means(
 JUNK_STATUS = "junk"
 
 
-def with_edits(assignments: Assignments, state: State) -> Assignments:
-    """All rows of a run where the edits have put them."""
-    return _table(assignments, state.clusters, state)
-
-
-def corrected(
-    run: Run, found: Assignments, listing: Listing, location: str | None, embed: Callable[[np.ndarray], np.ndarray]
+def apply_edits(
+    found: Assignments, state: State, rows: np.ndarray | None = None, embed: Features | None = None
 ) -> Assignments:
-    """What the model made of the inputs of some source, as a person would have it by the edits of the run.
+    """Return what the model made of some inputs as the edits of its run have it.
 
-    Images that the run knows stay where they were put; others follow merges and splits. `embed` gives the embedding of
-    rows of the source, (m,D).
+    `rows` (m,) are the inputs' rows in the run, -1 for images that it does not know; None: all rows of the run. Known
+    images stay where a person put them, others follow merges and splits. `embed` gives the embedding of inputs, (m,D).
     """
-    if not (run.folder / EDITS_FILE).is_file():
-        return found
-    edits = Edits(run)
-    state = edits.state
-    if not edits.any:
-        return found
-    clusters = found.clusters.copy()
-    known = _known_rows(run, edits.paths, listing, location)
-    settled = np.array([row >= 0 and state.home[row] >= 0 and not state.guessed[row] for row in known], dtype=bool)
-    settled &= clusters >= 0
-    new = np.flatnonzero((clusters >= 0) & ~settled)
-    if len(new):
-        clusters[new] = state.route(clusters[new], embed(new) if state.is_split else None)
-    clusters[settled] = state.clusters[known[settled]]
-    return _table(found, clusters, state)
-
-
-def _known_rows(run: Run, paths: tuple[str, ...], listing: Listing, location: str | None) -> np.ndarray:
-    """(m,) the row in the run of each input, -1 for those it does not know, or that have changed since."""
-    names = row_names(listing, location, run.read_config()[2], paths)
-    places = {path: row for row, path in reversed(list(enumerate(paths)))}
-    stamps = read_stamps(run.folder)
-    rows = [
-        places.get(name, -1) if stamps.get(name, stamp) == stamp else -1
-        for name, stamp in zip(names, stamps_of(listing), strict=True)
-    ]
-    return np.array(rows, dtype=np.int64)
-
-
-def _table(assignments: Assignments, clusters: np.ndarray, state: State) -> Assignments:
+    if rows is None:
+        clusters = state.clusters
+    else:
+        known = np.array([row >= 0 and state.home[row] >= 0 and not state.guessed[row] for row in rows], dtype=bool)
+        known &= found.clusters >= 0
+        clusters, others = found.clusters.copy(), np.flatnonzero((found.clusters >= 0) & ~known)
+        if len(others):
+            features = embed(others) if embed and state.is_split else None
+            clusters[others] = state.route(clusters[others], features)
+        clusters[known] = state.clusters[rows[known]]
     junk = clusters == JUNK
-    return dataclasses.replace(
-        assignments,
+    return replace(
+        found,
         clusters=np.where(junk, -1, clusters),
-        confidence=np.where(junk, np.nan, assignments.confidence),
-        status=tuple(JUNK_STATUS if out else said for out, said in zip(junk, assignments.status, strict=True)),
+        confidence=np.where(junk, np.nan, found.confidence),
+        status=tuple(JUNK_STATUS if out else said for out, said in zip(junk, found.status, strict=True)),
         names=tuple(state.names.get(int(cluster), "") for cluster in clusters),
     )

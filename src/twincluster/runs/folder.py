@@ -1,10 +1,7 @@
-"""A run folder on disk: what training leaves behind and what prediction, evaluation and the pages read.
+"""The run folder: what training leaves behind and what prediction, evaluation and the pages read.
 
 Every file is replaced atomically or only appended to, and none is ever unpickled, so a stranger's run cannot run code.
-
-A report that was written before the run went on says so itself, at its top, without being written anew.
-
-A new one would take the images and whatever labels it was made with; `twincluster report` asks for them.
+Reading the rows of a run imports neither torch nor the settings: heavy imports stand inside functions.
 """
 
 from __future__ import annotations
@@ -17,35 +14,44 @@ import json
 import platform
 import re
 import shlex
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import numpy as np
-import torch
-from safetensors.torch import save
 
 import twincluster
-from twincluster.clustering import Candidate, Choice, plot
-from twincluster.config import Config, DataShape, make_config
 from twincluster.core import (
     InputError,
     check_writable,
+    first_line,
     json_lines,
+    read_json,
+    record_of,
     refuse_taken,
     strict_json,
     unfinished,
     write_atomically,
 )
-from twincluster.data import Images
 
+if TYPE_CHECKING:
+    import torch
+
+    from twincluster.clustering import Choice
+    from twincluster.config import Config, DataShape
+    from twincluster.data import Images
+
+Parsed = TypeVar("Parsed")
 COLUMNS = ("path", "cluster", "confidence", "status")
 # has pandas read clusters as whole numbers, where some are missing, instead of making them floats
 WHOLE = {"name": "cluster", "field_name": "cluster", "pandas_type": "int32", "numpy_type": "Int32", "metadata": None}
 FOR_PANDAS = {"index_columns": [], "column_indexes": [], "columns": [WHOLE]}
-DATA_FACTS = {"source", "location", "files", "fingerprint", "inputs", "readable", "split"}  # in every config.json
+REPORT_FILE = "report.html"
+_NOTICE = re.compile(rb'<p class="warning" id="since"[^<]*</p>')  # as page.html has it; what is inside is escaped
 
 
 @dataclass(frozen=True)
@@ -145,61 +151,119 @@ def check_table(path: Path) -> None:
         raise InputError(f"{path} needs a package: pip install 'twincluster[parquet]', or name a .csv file")
 
 
-class Run:
-    """A folder with config.json, model.safetensors, assignments.csv, metrics.jsonl and checkpoint/.
+@dataclass(frozen=True)
+class RunData:
+    """What config.json says of the data a run was trained on."""
 
-    updates.jsonl is there once `twincluster update` has added rows to assignments.csv, after those of the training.
+    source: str  # its name, for messages
+    location: str | None  # what opens it again: an absolute path, or the name of a data set
+    files: bool  # whether the inputs are files; else rows of an array
+    fingerprint: str  # SHA-256 of the data
+    inputs: int
+    readable: int
+    split: Literal["all", "train", "test"]
+    root: str | None = None  # where named data sets were kept
+    side: int = 0  # pixels a side at which the images were read; 0: not known, or rows
+    encoder: str | None = None  # version of the encoder's weights
+    columns: tuple[str, ...] | None = None  # names of the columns of a data frame
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what config.json holds: facts that do not apply are left out."""
+        return {name: value for name, value in vars(self).items() if value is not None or name in ("location", "root")}
+
+
+class Run:
+    """A run folder: config.json, model.safetensors, assignments.csv, metrics.jsonl, checkpoint/ and what came later.
+
+    config.json is parsed once, when one of its parts is first asked for. updates.jsonl is there once
+    `twincluster update` has added rows to assignments.csv, after those of the training.
     """
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
         self.checkpoint = self.folder / "checkpoint"
-        self._config, self.model = self.folder / "config.json", self.folder / "model.safetensors"
+        self.model = self.folder / "model.safetensors"
+        self._config, self._choice = self.folder / "config.json", self.folder / "clusters.json"
         self._assignments, self._metrics = self.folder / "assignments.csv", self.folder / "metrics.jsonl"
-        self._choice, self._updates = self.folder / "clusters.json", self.folder / "updates.jsonl"
-
-    @property
-    def has_choice(self) -> bool:
-        """Whether the number of clusters was chosen from the data."""
-        return self._choice.is_file()
-
-    def write_choice(self, choice: Choice) -> None:
-        """clusters.json with every number that was tried and, where matplotlib is installed, clusters.png."""
-        write_atomically(self._choice, json.dumps(dataclasses.asdict(choice), indent=2) + "\n")
-        if importlib.util.find_spec("matplotlib"):
-            plot(choice, self._choice.with_suffix(".png"))
-
-    def read_choice(self) -> Choice | None:
-        """How the number of clusters was chosen, where it was."""
-        if not self.has_choice:
-            return None
-        try:
-            found = json.loads(self._choice.read_text(encoding="utf-8"))
-            tried = {name: tuple(Candidate(**row) for row in found[name]) for name in ("candidates", "runners_up")}
-            return Choice(**{**found, **tried})
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{self._choice} is damaged ({first_line(error)}): delete it to do without") from error
+        self._updates = self.folder / "updates.jsonl"
 
     @classmethod
-    def create(cls, folder: Path | str) -> Run:
+    def create(cls, folder: Path | str) -> Self:
+        """Make the folder; refuse one that holds anything."""
         run = cls(folder)
         refuse_taken(run.folder)
         run.folder.mkdir(parents=True, exist_ok=True)
         return run
 
     @classmethod
-    def open(cls, folder: Path | str) -> Run:
+    def open(cls, folder: Path | str) -> Self:
+        """Open a run that `fit` has made or begun."""
         run = cls(folder)
         if not run._config.is_file():
             missing = "it has no config.json" if run.folder.exists() else "there is no such folder"
             raise InputError(f"{run.folder} is not a run: {missing}; `twincluster fit` makes one")
         return run
 
-    def write_config(self, config: Config, shape: DataShape, data: dict[str, Any]) -> None:
+    @cached_property
+    def config(self) -> Config:
+        """The resolved settings."""
+        from twincluster.config import make_config
+
+        return self._parsed(lambda content: make_config(_required(content, "config")))
+
+    @cached_property
+    def shape(self) -> DataShape:
+        """Size and statistics of the data that the network was made for."""
+        return self._parsed(_shape)
+
+    @cached_property
+    def data(self) -> RunData:
+        """Where the inputs came from."""
+        return self._parsed(lambda content: record_of(RunData, _required(content, "data"), "data"))
+
+    @cached_property
+    def n_clusters(self) -> int:
+        """Clusters of the model, without parsing the other settings."""
+        return self._parsed(_n_clusters)
+
+    @property
+    def versions(self) -> dict[str, Any]:
+        """Versions of the packages that trained the run."""
+        found = self._content.get("versions")
+        return dict(found) if isinstance(found, dict) else {}
+
+    @cached_property
+    def _content(self) -> dict[str, Any]:
+        try:
+            content = read_json(self._config)
+            if isinstance(content, dict):
+                return content
+            problem = "expected an object"
+        except ValueError as error:
+            problem = first_line(error)
+        raise self._damaged(problem)
+
+    def _parsed(self, parse: Callable[[dict[str, Any]], Parsed]) -> Parsed:
+        """Parse a part of config.json; InputError names the file and the field where it cannot be parsed."""
+        try:
+            return parse(self._content)
+        except (ValueError, TypeError, AttributeError) as error:
+            if isinstance(error, InputError) and str(self._config) in str(error):
+                raise
+            raise self._damaged(str(error)) from error
+
+    def _damaged(self, problem: str) -> InputError:
+        return InputError(
+            f"{self._config} cannot be read as a run's settings ({problem}): put back a copy, or fit again"
+        )
+
+    def write_config(self, config: Config, shape: DataShape, data: RunData) -> None:
+        import torch
+
         content = {
             "config": config.to_dict(),
             "shape": dataclasses.asdict(shape),
-            "data": data,
+            "data": data.to_dict(),
             "versions": {
                 "twincluster": twincluster.__version__,
                 "torch": torch.__version__,
@@ -208,37 +272,70 @@ class Run:
             },
         }
         write_atomically(self._config, json.dumps(content, indent=2) + "\n")
+        for name in ("config", "shape", "data", "n_clusters", "_content"):
+            self.__dict__.pop(name, None)
+        self.__dict__ |= {"config": config, "shape": shape, "data": data, "_content": content}
 
-    def read_config(self) -> tuple[Config, DataShape, dict[str, Any]]:
-        """Resolved settings, shape of the data, and what is known of its source."""
+    @property
+    def has_choice(self) -> bool:
+        """Whether the number of clusters was chosen from the data."""
+        return self._choice.is_file()
+
+    def write_choice(self, choice: Choice) -> None:
+        """Write clusters.json with every number that was tried and, where matplotlib is installed, clusters.png."""
+        from twincluster.clustering import plot
+
+        write_atomically(self._choice, json.dumps(dataclasses.asdict(choice), indent=2) + "\n")
+        if importlib.util.find_spec("matplotlib"):
+            plot(choice, self._choice.with_suffix(".png"))
+
+    def read_choice(self) -> Choice | None:
+        """Return how the number of clusters was chosen; None where it was given."""
+        from twincluster.clustering import Choice
+
+        if not self.has_choice:
+            return None
         try:
-            content = json.loads(self._config.read_text(encoding="utf-8"))
-            if missing := DATA_FACTS - set(content["data"]):
-                raise KeyError(*sorted(missing))
-            return make_config(content["config"]), _read_shape(**content["shape"]), content["data"]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InputError(
-                f"{self._config} cannot be read as a run's settings ({first_line(error)}): "
-                "put back a copy, or fit again"
-            ) from error
+            return record_of(Choice, read_json(self._choice), "clusters.json")
+        except ValueError as error:
+            raise InputError(f"{self._choice} is damaged ({error}): delete it to do without") from error
 
     def save_model(self, network: torch.nn.Module) -> None:
+        """Write model.safetensors: every tensor of the network, on the CPU."""
+        from safetensors.torch import save
+
         tensors = {name: tensor.cpu().contiguous() for name, tensor in network.state_dict().items()}
         write_atomically(self.model, save(tensors))  # not save_file, whose files only their owner can read
+
+    def read_model(self) -> dict[str, torch.Tensor]:
+        """Read the tensors of model.safetensors."""
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        if not self.model.is_file():
+            raise InputError(f"{self.folder} has no model yet: continue the run with `twincluster fit ... --resume`")
+        try:
+            return load_file(self.model)
+        except SafetensorError as error:
+            raise InputError(
+                f"{self.model} and its config.json are damaged or from different runs ({first_line(error)}): "
+                "put back copies that belong together, or fit again"
+            ) from error
 
     def write_assignments(self, assignments: Assignments) -> None:
         assignments.write(self._assignments)
 
     def read_assignments(self) -> Assignments:
+        """Read the rows; refuse a table that does not fit config.json."""
         if not self._assignments.is_file():
             raise InputError(f"{self.folder} has no assignments yet: continue the run with --resume")
-        assignments, (config, _, data) = Assignments.read(self._assignments), self.read_config()
+        assignments, inputs = Assignments.read(self._assignments), self.data.inputs
         lowest, highest = assignments.clusters.min(initial=0), assignments.clusters.max(initial=-1)
-        more = len(assignments.paths) - data["inputs"]
-        if more < 0 or (more and not self.is_updated) or lowest < -1 or highest >= config.n_clusters:
+        more = len(assignments.paths) - inputs
+        if more < 0 or (more and not self.is_updated) or lowest < -1 or highest >= self.n_clusters:
             raise InputError(
-                f"{self._assignments} does not fit its config.json ({data['inputs']} inputs, {config.n_clusters} "
-                "clusters): one is damaged or from another run; put back copies that belong together, or fit again"
+                f"{self._assignments} does not fit its config.json ({inputs} inputs, {self.n_clusters} clusters): one "
+                "is damaged or from another run; put back copies that belong together, or fit again"
             )
         return assignments
 
@@ -273,32 +370,41 @@ class Run:
         kept = [row for row in json_lines(self._metrics) if row["epoch"] < epoch]
         write_atomically(self._metrics, "".join(strict_json(row) + "\n" for row in kept))
 
-
-def _read_shape(n_samples: int, side: int, n_inputs: int, mean: list[float], std: list[float]) -> DataShape:
-    if not all(isinstance(number, int) and number >= 0 for number in (n_samples, side, n_inputs)):
-        raise ValueError("the sizes in shape are not whole numbers")
-    if not len(mean) == len(std) == n_inputs:
-        raise ValueError(f"shape needs {n_inputs} means and standard deviations")
-    return DataShape(n_samples, side, n_inputs, tuple(map(float, mean)), tuple(map(float, std)))
-
-
-def first_line(error: Exception) -> str:
-    said = str(error).strip().splitlines()
-    return f"{type(error).__name__}, {said[0]}" if said else type(error).__name__
-
-
-REPORT_FILE = "report.html"
-_NOTICE = re.compile(rb'<p class="warning" id="since"[^<]*</p>')  # as page.html has it; what is inside is escaped
+    def mark_outdated(self, what: str) -> None:
+        """Have the report, if there is one, say at its top what has happened since it was written."""
+        path = self.folder / REPORT_FILE
+        command = f"twincluster report {shlex.quote(str(self.folder))}"
+        said = html.escape(f"This page is older than the table of the run ({what} since): {command} writes it again.")
+        notice = f'<p class="warning" id="since">{said}</p>'.encode(errors="backslashreplace")
+        with suppress(OSError):  # the table, which counts, is written
+            page = path.read_bytes() if path.is_file() else b""
+            marked = _NOTICE.sub(lambda _: notice, page, count=1)
+            if marked != page:
+                write_atomically(path, marked)
 
 
-def mark_outdated(folder: Path, what: str) -> None:
-    """Tell the report of a run, if there is one, what has happened since it was written."""
-    path = folder / REPORT_FILE
-    command = f"twincluster report {shlex.quote(str(folder))}"
-    said = html.escape(f"This page is older than the table of the run ({what} since): {command} writes it again.")
-    notice = f'<p class="warning" id="since">{said}</p>'.encode(errors="backslashreplace")
-    with suppress(OSError):  # the table, which counts, is written
-        page = path.read_bytes() if path.is_file() else b""
-        marked = _NOTICE.sub(lambda _: notice, page, count=1)
-        if marked != page:
-            write_atomically(path, marked)
+def _shape(content: dict[str, Any]) -> DataShape:
+    from twincluster.config import DataShape
+
+    shape = record_of(DataShape, _required(content, "shape"), "shape")
+    if min(shape.n_samples, shape.side, shape.n_inputs) < 0:
+        raise ValueError("the sizes in shape are not whole numbers of 0 or more")
+    if not len(shape.mean) == len(shape.std) == shape.n_inputs:
+        raise ValueError(f"shape needs {shape.n_inputs} means and standard deviations")
+    return shape
+
+
+def _n_clusters(content: dict[str, Any]) -> int:
+    count = _required(content, "config", "n_clusters")
+    if type(count) is not int:
+        raise ValueError(f"config.n_clusters is {count!r}, expected a whole number")
+    return count
+
+
+def _required(content: Any, *path: str) -> Any:
+    """Return what nested JSON objects hold; raise ValueError that names the missing entry."""
+    for place, name in enumerate(path, start=1):
+        if not isinstance(content, dict) or name not in content:
+            raise ValueError(f"it has no {'.'.join(path[:place])}")
+        content = content[name]
+    return content

@@ -18,6 +18,7 @@ import numpy as np
 
 from twincluster.core import InputError, write_atomically
 from twincluster.data import File, Listing, Member, printable
+from twincluster.runs.folder import RunData
 
 STAMPS_FILE = "stamps.csv"
 
@@ -50,13 +51,13 @@ def read_stamps(folder: Path) -> dict[str, str]:
         ) from None
 
 
-def row_names(listing: Listing, location: str | None, data: Mapping[str, Any], known: Iterable[str]) -> list[str]:
+def row_names(listing: Listing, location: str | None, data: RunData, known: Iterable[str]) -> list[str]:
     """What the rows of a listing are called in a run; `data` is what config.json says of the run's own source, `known`
     are the names of the rows it has."""
     own = _is_own(listing, location, data)
     if listing.files is None:
         return [path if own else f"{printable(location or listing.name)}:{path}" for path in listing.paths]
-    base = printable(base_of(data)) if data["files"] else ""
+    base = printable(base_of(data)) if data.files else ""
     at = {os.path.normpath(os.path.join(base, name)): name for name in known}
     names = []
     for path, file in zip(listing.paths, listing.files, strict=True):
@@ -70,9 +71,9 @@ def row_names(listing: Listing, location: str | None, data: Mapping[str, Any], k
     return names
 
 
-def base_of(data: Mapping[str, Any]) -> str:
+def base_of(data: RunData) -> str:
     """The folder that the names of a run's own files start in; `data` is what config.json says of its source."""
-    location = str(data["location"] or os.path.join(os.getcwd(), "paths"))  # paths from Python start where we are
+    location = str(data.location or os.path.join(os.getcwd(), "paths"))  # paths from Python start where we are
     return location if os.path.isdir(location) else os.path.dirname(location)
 
 
@@ -95,14 +96,14 @@ def _stamp(file: File, size: int, changed: int) -> str:
     return "missing" if size < 0 else f"{size}-{changed}"
 
 
-def _is_own(listing: Listing, location: str | None, data: Mapping[str, Any]) -> bool:
+def _is_own(listing: Listing, location: str | None, data: RunData) -> bool:
     """Whether a source is the one the run was trained on: it lies where that was or, if nothing does, has its name."""
-    then = data["location"]
-    if not location or not then or data["files"] != (listing.files is not None):
+    then = data.location
+    if not location or not then or data.files != (listing.files is not None):
         return False
     if os.path.exists(then) and os.path.exists(location):
         return os.path.samefile(then, location)
-    return bool(location == then or (listing.name == data["source"] and not os.path.exists(then)))
+    return bool(location == then or (listing.name == data.source and not os.path.exists(then)))
 
 
 def _whole(path: str, file: File) -> str:

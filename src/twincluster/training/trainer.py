@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from twincluster.config import Config
+from twincluster.config import Config, DataShape
 from twincluster.core import FEW, noted, one_thread
 from twincluster.data import N_DRAWS, Images, augment_images, augment_rows
 from twincluster.methods import Batch, Method, Network, checked, checked_numbers, embed, find_method
@@ -50,15 +50,15 @@ class Trainer:
     """A run in progress. `config` is resolved (derive.py); `labels` are recorded against, never trained on."""
 
     def __init__(
-        self, config: Config, images: Images, *, run: Run | None = None, labels: np.ndarray | None = None,
-        reporter: Reporter | None = None,
+        self, config: Config, images: Images, *, run: Run | None = None, shape: DataShape | None = None,
+        labels: np.ndarray | None = None, reporter: Reporter | None = None,
     ) -> None:  # fmt: skip
         self.config, self.images, self.run_folder, self.labels = config, images, run, labels
         self.processes = join(config.train.device)
         self.reporter, self.device = reporter or Reporter(), torch.device(config.train.device)
         with torch.random.fork_rng(devices=[]):  # for initial weights; every other draw is keyed, see draws.py
             torch.default_generator.manual_seed(config.seed)
-            self.method = find_method(config.method)(config, data_shape(config, images))
+            self.method = find_method(config.method)(config, shape or data_shape(config, images))
         self.method.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimiser = make_optimiser(config, self.method, self.device)
         if self.processes.count > 1:  # a hook, since methods may take steps of their own between epochs

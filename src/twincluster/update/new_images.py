@@ -18,15 +18,13 @@ import numpy as np
 import twincluster
 from twincluster.core import only_one, strict_json
 from twincluster.data import Listing, may_pass
-from twincluster.methods import inference
-from twincluster.model import open_with
+from twincluster.model import Model
 from twincluster.runs import (
     FEWEST,
     Assignments,
     Drift,
     Reference,
     Run,
-    mark_outdated,
     read_stamps,
     row_names,
     stamps_of,
@@ -101,22 +99,23 @@ def update(
     encoding: Callable[[int, int], None] | None = None,
 ) -> Updated:
     """Assign the inputs of a source that a run does not know, or that changed since, and write their rows."""
-    config, _, data = run.read_config()
+    config, data = run.config, run.data
     reference = Reference.read(run.folder, config.n_clusters)
     with only_one(run.folder / "config.json"):
         recover(run)
         before, stamps = run.read_assignments(), read_stamps(run.folder)
-        training = before.first(data["inputs"]).sizes(config.n_clusters)
+        training = before.first(data.inputs).sizes(config.n_clusters)
         nothing = Updated(run, listing.name, len(listing.paths), before, (training, [0] * config.n_clusters))
-        tasks = _tasks(listing, row_names(listing, location, data, before.paths), before, stamps, data["inputs"])
+        tasks = _tasks(listing, row_names(listing, location, data, before.paths), before, stamps, data.inputs)
         if not tasks:
             return nothing
-        network, images = open_with(run, _part(listing, tasks), device, decoding, encoding)
-        probabilities = inference.predict(network, images.pixels, images.usable)
+        model = Model.load(run, device)
+        images = model.open(_part(listing, tasks), decoding, encoding)
+        probabilities = model.predict(images)
         now = Assignments.of(images, images.usable, probabilities)
         fresh = np.array([_is_fresh(task, now, before) for task in tasks])
         readable = fresh[images.usable]
-        features = inference.embed(network, images.pixels, images.usable[readable])
+        features = model.embed(images, images.usable[readable])
         done = dataclasses.replace(
             nothing,
             assignments=_merged(before, now, tasks, fresh),
@@ -216,7 +215,7 @@ def _write(
         begin(done.run, before, stamps, replaced, found)
         done.run.append_update()
         # before the table: after a kill in between it is only told too early
-        mark_outdated(done.run.folder, f"{done.added:,} images added, {done.changed:,} changed")
+        done.run.mark_outdated(f"{done.added:,} images added, {done.changed:,} changed")
         done.run.write_assignments(done.assignments)
         done.run.append_update(
             {

@@ -17,7 +17,7 @@ import numpy as np
 
 from twincluster.core import InputError, only_one, strict_json, write_atomically
 from twincluster.runs import EDITS_FILE as EDITS
-from twincluster.runs import Assignments, EditLog, Line, Run, mark_outdated, read_stamps, write_stamps
+from twincluster.runs import Assignments, EditLog, Line, Run, read_stamps, write_stamps
 
 UNDER_WAY = "updating.json"  # there only while an update writes, or after one was broken off
 BROKEN_OFF = "one was broken off; start it again, then undo it"
@@ -100,7 +100,7 @@ def undo_update(run: Run) -> Undone:
             else:
                 stamps[table.paths[row]] = stamp
         write_stamps(run.folder, stamps)
-        mark_outdated(run.folder, f"an update undone, {len(table.paths) - count:,} images fewer")
+        run.mark_outdated(f"an update undone, {len(table.paths) - count:,} images fewer")
         run.write_assignments(_as_it_was(table, count, replaced))
         run.drop_update()
     removed = len(table.paths) - count

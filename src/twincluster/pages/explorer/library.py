@@ -27,9 +27,9 @@ from twincluster.clustering import POINTS, Layout, lay_out
 from twincluster.core import InputError, unfinished
 from twincluster.data import Images, Member, cache_folder
 from twincluster.pages.report.material import spread_evenly
-from twincluster.run_images import IS_ROWS, Inputs, Pictures
+from twincluster.run_images import IS_ROWS, Pictures, RunImages
 from twincluster.runs import REPORT_FILE as REPORT
-from twincluster.runs import Edits, Run, mark_outdated, read_stamps, unit
+from twincluster.runs import Edits, Run, read_stamps, unit
 
 CHUNK = 65_536  # rows compared at once
 TABLES = ("assignments.csv", "updates.jsonl", "stamps.csv")  # what `twincluster update` writes
@@ -70,11 +70,11 @@ class Library:
     def __init__(self, run: Run, root: Path | None = None, decoding: Callable[[int, int], None] | None = None) -> None:
         self.run, self.root = run, root
         self.signature = self.read_signature()  # before anything is read
-        self.config, self.shape, self.data = run.read_config()
-        own = str(self.data["fingerprint"])[:12]
+        self.config, self.shape, self.data = run.config, run.shape, run.data
+        own = str(self.data.fingerprint)[:12]
         # a browser may keep a picture for as long as this is the same
         self.version = f"{own}-{self.signature[0][0]:x}" if run.is_updated and self.signature else own
-        self.inputs = Inputs(run, root, decoding=decoding)
+        self.inputs = RunImages(run, root, decoding=decoding)
         self.assignments = self.inputs.assignments
         part = self.inputs.own
         self.images: Images | None = part.images if part else None
@@ -114,7 +114,7 @@ class Library:
         """After an edit: a report that was written before says so, once."""
         now = self.read_signature(REPORT)
         if now != self._dated:
-            mark_outdated(self.run.folder, "corrected")
+            self.run.mark_outdated("corrected")
             self._dated = self.read_signature(REPORT)
 
     def features_of(self, rows: np.ndarray) -> np.ndarray:
@@ -219,9 +219,7 @@ class Library:
 
     def _place(self) -> Path:
         digest = hashlib.sha256((self.run.folder / "model.safetensors").read_bytes())
-        digest.update(
-            f"{self.data['fingerprint']} {self.assignments.paths} {self.stamps}".encode(errors="surrogatepass")
-        )
+        digest.update(f"{self.data.fingerprint} {self.assignments.paths} {self.stamps}".encode(errors="surrogatepass"))
         return cache_folder() / "explorer" / f"{digest.hexdigest()[:32]}.npz"
 
 

@@ -9,7 +9,6 @@ Images that somebody drops on the page: decoded in memory, put into a cluster, c
 from __future__ import annotations
 
 import base64
-import dataclasses
 import io
 from functools import cached_property
 from pathlib import Path
@@ -20,14 +19,11 @@ import numpy as np
 from PIL import Image
 
 from twincluster.core import InputError
-from twincluster.data import Content, Images, Listing, Member, decode, decode_whole, from_array
-from twincluster.methods import Network, inference
-from twincluster.model import later_side, load_network
-from twincluster.nn import Encoder, encode, load_encoder
+from twincluster.data import Content, Listing, Member, decode, decode_whole
+from twincluster.model import Model
 from twincluster.pages.explorer.library import Library
 from twincluster.pages.report.thumbnails import tile
-from twincluster.resolve import resolve_device
-from twincluster.runs import stamps_of, unit
+from twincluster.runs import apply_edits, stamps_of, unit
 
 THUMBNAIL = 160  # pixels a side, at most
 AS_PNG = 48  # pixels a side up to which pictures are sent as they are: codecs smear what is so small
@@ -105,37 +101,24 @@ class Visitors:
         if library.is_rows:
             raise InputError("this run is about rows of numbers: an image has no place in it")
         with self._one_at_a_time:
-            side = self._encoder.side if self._encoder else later_side(library.config, library.data)
-            pixels, said = decode(Content(content), side or library.shape.side, library.config.train.frame)
+            model = self._model
+            pixels, said = model.decode(Content(content))
             if pixels is None:
                 raise InputError(said)
-            seen = self._as_the_network_sees(pixels)
-            everyone = np.zeros(1, np.int64)
-            feature = unit(inference.embed(self._network, seen, everyone).numpy())
-            probability = inference.predict(self._network, seen, everyone)[0].numpy()
-        cluster = int(library.edits.state.route(np.array([int(probability.argmax())]), feature)[0])
+            images = model.open_pixels(pixels[None])
+            found, feature = model.assign(images), unit(model.embed(images).numpy())
+        unknown = np.full(1, -1)  # it is taken for none of the run's own
+        cluster = int(apply_edits(found, library.edits.state, unknown, lambda _: feature).clusters[0])
         larger, _ = decode(Content(content), THUMBNAIL, library.config.train.frame)
         small, kind = as_jpeg(pixels if larger is None else larger, 80)
         near = library.seen.nearest(feature[0], NEIGHBOURS) if library.seen else []
         return {
             "cluster": cluster,
-            "confidence": round(float(probability.max()), 4),
+            "confidence": round(float(found.confidence[0]), 4),
             "neighbours": [{"row": row, "cosine": round(cosine, 4)} for row, cosine in near],
             "picture": f"data:{kind};base64,{base64.b64encode(small).decode()}",
         }
 
-    def _as_the_network_sees(self, pixels: np.ndarray) -> np.ndarray:
-        if self._encoder is None:
-            return pixels[None]
-        alone = Images(from_array(pixels[None], "dropped"), pixels[None], ("ok",), np.zeros(1, np.int64), "")
-        nameless = dataclasses.replace(self._encoder, version="")  # whose features are not kept on the disk
-        return encode(alone, nameless, resolve_device("auto")).pixels
-
     @cached_property
-    def _network(self) -> Network:
-        return load_network(self.library.run, resolve_device("auto"))
-
-    @cached_property
-    def _encoder(self) -> Encoder | None:
-        frozen = self.library.config.train.frozen
-        return load_encoder(frozen) if frozen else None
+    def _model(self) -> Model:
+        return Model.load(self.library.run)

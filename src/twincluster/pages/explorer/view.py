@@ -106,7 +106,7 @@ class View:
         return {
             "number": state.number,
             "run": {
-                "source": data["source"], "kind": "rows" if library.is_rows else "images",
+                "source": data.source, "kind": "rows" if library.is_rows else "images",
                 "inputs": len(library.assignments.paths), "method": library.config.method,
                 "version": twincluster.__version__,
             },

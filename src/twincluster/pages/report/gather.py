@@ -104,11 +104,11 @@ class _Shown:
 def _run(material: Material) -> dict[str, Any]:
     config, data, made = material.config, material.data, provenance.read(material.run.folder)
     return {
-        "source": data["source"],
+        "source": data.source,
         "kind": _kind(material),
         "inputs": len(material.assignments.paths),
         "readable": int((material.clusters >= 0).sum()),
-        "added": len(material.assignments.paths) - int(data["inputs"]),
+        "added": len(material.assignments.paths) - data.inputs,
         "unseen": material.unseen,
         "clusters": len(material.groups),
         "corrections": material.groups.corrections,
@@ -125,8 +125,7 @@ def _run(material: Material) -> dict[str, Any]:
 
 
 def _kind(material: Material) -> str:
-    _, shape, _ = material.run.read_config()
-    return "images" if shape.side or material.config.train.frozen else "rows"
+    return "images" if material.run.shape.side or material.config.train.frozen else "rows"
 
 
 def _confidence(material: Material) -> dict[str, Any]:

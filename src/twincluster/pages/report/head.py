@@ -104,7 +104,7 @@ def _next(material: Material, data: dict[str, Any]) -> list[dict[str, str]]:
     what = data["run"]["kind"]
     predict = f"twincluster predict {folder} NEW_{what.upper()} --out new.csv"
     found.append({"text": f"Put new {what} into these clusters:", "command": predict})
-    if material.scores is None and material.data["files"]:
+    if material.scores is None and material.data.files:
         labelled = f"twincluster report {folder} --labels folders"
         found.append({"text": "If the folders are labels, compare with them:", "command": labelled})
     return found

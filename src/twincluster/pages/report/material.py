@@ -27,8 +27,8 @@ from twincluster.data import Listing
 from twincluster.findings import truth_of
 from twincluster.fit import rows_to_score
 from twincluster.resolve import resolve_device
-from twincluster.run_images import Inputs, Pictures
-from twincluster.runs import Assignments, Run
+from twincluster.run_images import Pictures, RunImages
+from twincluster.runs import Assignments, Run, RunData
 
 MOST_FEATURES = 50_000  # inputs whose features are looked at
 CPU_FEATURES = 20_000  # the same on a CPU ...
@@ -44,7 +44,7 @@ class Material:
 
     run: Run
     config: Config
-    data: dict[str, Any]  # what config.json says of the source
+    data: RunData  # what config.json says of the source
     assignments: Assignments  # whose clusters are places in ...
     groups: Groups
     pictures: Pictures | None = None
@@ -62,7 +62,7 @@ class Material:
 
     @property
     def unseen(self) -> int:
-        """Inputs that have a cluster and cannot be seen again."""
+        """RunImages that have a cluster and cannot be seen again."""
         return int((self.clusters >= 0).sum()) - self.visible
 
     @property
@@ -85,7 +85,7 @@ def open_material(
 ) -> Material:
     """`labels` as `twincluster evaluate` takes them. `source` is what the run was trained on, where that is listed
     already; the labels that it has are taken."""
-    inputs = Inputs(run, root, device, decoding)
+    inputs = RunImages(run, root, device, decoding)
     if source is not None:
         inputs.listing = source  # else it is listed again
     (assignments, groups), data = corrected_rows(inputs), inputs.data
@@ -106,19 +106,17 @@ def spread_evenly(rows: np.ndarray, count: int) -> np.ndarray:
     return rows[np.linspace(0, len(rows) - 1, count).round().astype(np.int64)]
 
 
-def _scores(
-    source: Listing | None, truth: np.ndarray, assignments: Assignments, data: dict[str, Any]
-) -> dict[str, Any]:
-    if source is None and data["split"] != "all":
-        return {"no_scores": f"which images are the {data['split']} part is known only from the images, which moved"}
-    rows, scored_on = rows_to_score(source, data["split"], len(truth))
+def _scores(source: Listing | None, truth: np.ndarray, assignments: Assignments, data: RunData) -> dict[str, Any]:
+    if source is None and data.split != "all":
+        return {"no_scores": f"which images are the {data.split} part is known only from the images, which moved"}
+    rows, scored_on = rows_to_score(source, data.split, len(truth))
     try:
         return {"scores": score(truth[rows], assignments.clusters[rows]), "scored_on": scored_on}
     except InputError as error:
         return {"no_scores": str(error)}
 
 
-def _features(inputs: Inputs, clusters: np.ndarray) -> dict[str, Any]:
+def _features(inputs: RunImages, clusters: np.ndarray) -> dict[str, Any]:
     seen = np.sort(np.concatenate([np.empty(0, np.int64), *(part.rows for part in inputs.parts)]))
     seen = seen[clusters[seen] >= 0]  # without junk
     if not len(seen):
@@ -154,7 +152,7 @@ class Groups:
         return np.asarray(np.array([*self.ids, -1], np.int64)[places])
 
 
-def corrected_rows(inputs: Inputs) -> tuple[Assignments, Groups]:
+def corrected_rows(inputs: RunImages) -> tuple[Assignments, Groups]:
     """The rows of a run with the places of their clusters; junk and what is unreadable have -1."""
     assignments, state, corrections = inputs.edited()
     if not corrections:
