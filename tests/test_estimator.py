@@ -170,7 +170,7 @@ def test_settings_may_be_dotted_or_nested() -> None:
         ({"n_clusters": "ten"}, "n_clusters is 'ten': expected a whole number of at least 1, or \"auto\""),
         ({"settings": {"method": "tcc"}, "n_clusters": "auto"}, "give it, for example n_clusters=10"),
         ({"settings": {"train.precision": "bf16"}}, 'use settings={"train.precision": "auto"}'),
-        ({"n_clusters": 25}, "n_samples=24 is below n_clusters=25"),
+        ({"n_clusters": 25}, "25 clusters need at least as many readable samples; there are 24"),
         ({"device": "tpu"}, "device is 'tpu'"),
         ({"random_state": "zero"}, "zero"),
     ],
@@ -271,7 +271,7 @@ def test_bar_is_not_drawn_without_widgets(monkeypatch: pytest.MonkeyPatch, capfd
 
 def test_what_predicts_is_kept_on_the_cpu() -> None:
     model = on_rows().fit(rows(24))
-    assert {tensor.device.type for tensor in model._network.state_dict().values()} == {"cpu"}
-    assert not model._network.training
+    assert {tensor.device.type for tensor in model._model.network.state_dict().values()} == {"cpu"}
+    assert not model._model.network.training
     with pytest.raises(InputError, match="no GPU") if not torch.cuda.is_available() else contextlib.nullcontext():
         model.set_params(device="cuda").predict(rows(24))

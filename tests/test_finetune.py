@@ -46,7 +46,7 @@ def backbone_of(network: Network) -> dict[str, Tensor]:
 
 def test_it_starts_from_the_pretrained_weights_and_moves_them_but_not_their_statistics(tmp_path: Path) -> None:
     name, before = weights_of_a_small(tmp_path)
-    still, moved = (backbone_of(finetuned(name, rate)._network) for rate in (1e-12, 0.05))
+    still, moved = (backbone_of(finetuned(name, rate)._model.network) for rate in (1e-12, 0.05))
     for key, tensor in before.items():
         torch.testing.assert_close(still[key], tensor, rtol=0, atol=1e-6)
         statistic = "running" in key or "tracked" in key
@@ -57,7 +57,7 @@ def test_images_are_shown_at_the_size_and_with_the_statistics_that_the_encoder_i
     name, _ = weights_of_a_small(tmp_path)
     model = finetuned(name.replace("@16", "@24"), 0.05)
     assert model.config_.train.image_size == 24
-    np.testing.assert_allclose(model._network.mean, [0.485, 0.456, 0.406], atol=1e-6)
+    np.testing.assert_allclose(model._model.network.mean, [0.485, 0.456, 0.406], atol=1e-6)
 
 
 def test_a_saved_run_predicts_with_what_was_learned(tmp_path: Path) -> None:

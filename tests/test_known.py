@@ -9,7 +9,7 @@ import pytest
 
 from twincluster.core import InputError
 from twincluster.data import location_of, open_source
-from twincluster.runs import read_stamps, row_names, stamps_of, within_source, write_stamps
+from twincluster.runs import RunData, read_stamps, row_names, stamps_of, within_source, write_stamps
 from twincluster.runs.identity import STAMPS_FILE as FILE
 
 
@@ -20,13 +20,14 @@ def touch(folder: Path, *names: str) -> Path:
     return folder
 
 
-def facts(source: Any) -> dict[str, Any]:
+def facts(source: Any) -> RunData:
     """What config.json says of a run's own source."""
     listing = open_source(source)
-    return {"location": location_of(source), "source": listing.name, "files": listing.files is not None}
+    files = listing.files is not None
+    return RunData(listing.name, location_of(source), files, fingerprint="", inputs=0, readable=0, split="all")
 
 
-def names(source: Any, data: dict[str, Any], known: tuple[str, ...] = ()) -> list[str]:
+def names(source: Any, data: RunData, known: tuple[str, ...] = ()) -> list[str]:
     return row_names(open_source(source, at_least=1), location_of(source), data, known)
 
 
@@ -70,7 +71,7 @@ def test_lists_and_their_names(tmp_path: Path) -> None:
 def test_paths_from_python_start_where_we_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     touch(tmp_path, "x/1.png", "x/2.png")
     monkeypatch.chdir(tmp_path)
-    data = {"location": None, "source": "paths", "files": True}
+    data = RunData("paths", None, True, fingerprint="", inputs=0, readable=0, split="all")
     assert names(tmp_path / "x", data, ("x/1.png",)) == ["x/1.png", "x/2.png"]
     assert names(tmp_path / "x", data, (f"{tmp_path}/x/1.png",)) == [f"{tmp_path}/x/1.png", "x/2.png"]
 

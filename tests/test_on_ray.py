@@ -16,12 +16,11 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from command_line import TINY, colours, worked
-from twincluster import fit as pipeline
 from twincluster import on_ray
 from twincluster.core import InputError
 from twincluster.data import decode, open_source
 from twincluster.methods import inference
-from twincluster.model import load_network
+from twincluster.model import load_network, predict
 from twincluster.nn import build_backbone
 from twincluster.run_images import RunImages
 from twincluster.runs import EDITS_FILE as EDITS
@@ -87,7 +86,7 @@ def assert_same(found: Rows, expected: Assignments, names: list[str]) -> None:
 def test_bytes_and_paths(cluster: Any, small_run: Run, photo_folder: Path) -> None:
     """Photographs of all sizes, two of them broken."""
     listing = open_source(photo_folder)
-    expected = pipeline.predict(small_run, listing, "cpu")
+    expected = predict(small_run, listing, "cpu")
     assert [status for status in expected.status if status != "ok"] == [
         "unreadable: truncated file", "unreadable: empty file",
     ]  # fmt: skip
@@ -116,7 +115,7 @@ def test_pixels_of_any_size(cluster: Any, small_run: Run) -> None:
     found = by_path([dict(zip(result, row, strict=True)) for row in zip(*result.values(), strict=True)])
     for size, pixels in arrays.items():
         names = [f"{size}-{number}" for number in range(6)]
-        expected = pipeline.predict(small_run, open_source(pixels), "cpu")
+        expected = predict(small_run, open_source(pixels), "cpu")
         assert_same({name: found[name] for name in names}, expected, names)
 
 
@@ -128,7 +127,7 @@ def test_shards_as_ray_reads_them(cluster: Any, small_run: Run, tmp_path: Path) 
             written = io.BytesIO()
             Image.fromarray(picture).save(written, "PNG")
             writer.write({"__key__": f"{number}", "png": written.getvalue(), "cls": number % 3})
-    expected = pipeline.predict(small_run, open_source(tmp_path / "s.tar"), "cpu")
+    expected = predict(small_run, open_source(tmp_path / "s.tar"), "cpu")
     read = cluster.read_webdataset(str(tmp_path / "s.tar"), decoder=None)
     result = worker(small_run, column="png")(read.take_batch(8))
     assert result["cluster"][np.argsort(result["__key__"])].tolist() == expected.clusters.tolist()
@@ -150,7 +149,7 @@ def test_edits_hold_for_every_image(cluster: Any, small_run: Run, photo_folder: 
     edits.merge([others[0], parts[0]], name="both, <b>")
     edits.mark_junk(edits.state.members(parts[1])[:1])
     listing = open_source(photo_folder)
-    expected = pipeline.predict(run, listing, "cpu")
+    expected = predict(run, listing, "cpu")
     assert len({*expected.clusters.tolist()} - {-1}) > 1
     names = [str(file) for file in listing.files or ()]
     rows = on_ray.predict(run, cluster.from_items([{"path": name} for name in names]), batch_size=16).take_all()
@@ -162,9 +161,9 @@ def test_edits_hold_for_every_image(cluster: Any, small_run: Run, photo_folder: 
 def test_what_an_image_gets_does_not_depend_on_the_others(small_run: Run, photo_folder: Path, tmp_path: Path) -> None:
     """Files smaller than the run decodes at are not enlarged, unless a larger one comes with them."""
     small = write(tmp_path / "small", colours(4, 11, seed=1)[0])
-    alone = pipeline.predict(small_run, open_source(small), "cpu")
+    alone = predict(small_run, open_source(small), "cpu")
     (small / "z.jpg").write_bytes((photo_folder / "green-columns" / "00.jpg").read_bytes())
-    together = pipeline.predict(small_run, open_source(small), "cpu")
+    together = predict(small_run, open_source(small), "cpu")
     assert together.clusters[:4].tolist() == alone.clusters.tolist()
     assert together.confidence[:4].tolist() == alone.confidence.tolist()
     assert small_run.data.side == 18
@@ -176,7 +175,7 @@ def test_a_worker_with_an_encoder_leaves_nothing_behind(tmp_path: Path, own_cach
     photos = write(tmp_path / "photos", colours(30, 20)[0])
     worked("fit", photos, "--clusters", 3, "--out", tmp_path / "run", "--backbone", f"small:{weights}@32", *TINY[:4])
     run, listing = Run(tmp_path / "run"), open_source(photos)
-    expected = pipeline.predict(run, listing, "cpu")
+    expected = predict(run, listing, "cpu")
     before = sorted(own_cache.rglob("*"))
     files = listing.files or ()
     batch = {"bytes": np.array([Path(str(file)).read_bytes() for file in files], dtype=object)}

@@ -66,7 +66,7 @@ def test_the_fingerprint_is_of_the_data(tmp_path: Path) -> None:
 def test_the_saved_model_is_the_one_that_was_scored(tmp_path: Path) -> None:
     listing = labelled()
     fitted = pipeline.fit(listing, tiny(), tmp_path / "run")
-    again = pipeline.predict(Run.open(tmp_path / "run"), listing, "cpu")
+    again = opening.predict(Run.open(tmp_path / "run"), listing, "cpu")
     assert again.clusters.tolist() == fitted.assignments.clusters.tolist()
     np.testing.assert_allclose(again.confidence, fitted.assignments.confidence, rtol=1e-6)
     assert fitted.scores is not None
@@ -173,7 +173,7 @@ def test_prediction_reads_the_store_that_training_wrote(
     sides = [min(Image.open(file).size) for file in listing.files or ()]
     assert fitted.config.train.image_size == int(np.median(sides)) != 96
     decoded: list[int] = []
-    again = pipeline.predict(fitted.run, listing, "cpu", lambda done, total: decoded.append(done))
+    again = opening.predict(fitted.run, listing, "cpu", lambda done, total: decoded.append(done))
     assert decoded == []
     assert len([entry for entry in own_cache.iterdir() if entry.is_dir()]) == 1
     assert again.clusters.tolist() == fitted.assignments.clusters.tolist()
@@ -192,7 +192,7 @@ def test_images_of_any_size_can_be_predicted(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     for shape in ((5, 40, 25, 3), (5, 3, 9), (1, 16, 16, 1), (5, 64, 64, 4)):
         new = open_source(random.integers(0, 256, shape, dtype=np.uint8), at_least=1)
-        found = pipeline.predict(fitted.run, new, "cpu")
+        found = opening.predict(fitted.run, new, "cpu")
         assert found.paths == tuple(str(row) for row in range(shape[0]))
         assert set(found.clusters.tolist()) <= {0, 1, 2}
         assert np.isfinite(found.confidence).all()
@@ -202,7 +202,7 @@ def test_larger_copies_of_the_same_images_get_the_same_clusters(tmp_path: Path) 
     listing = labelled()
     fitted = pipeline.fit(listing, tiny("train.epochs=3"), tmp_path / "run")
     large = np.stack([np.asarray(Image.fromarray(image).resize((36, 36))) for image in listing.array])
-    again = pipeline.predict(fitted.run, open_source(large), "cpu")
+    again = opening.predict(fitted.run, open_source(large), "cpu")
     assert (again.clusters == fitted.assignments.clusters).mean() > 0.9
 
 
@@ -211,7 +211,7 @@ def test_a_folder_without_a_readable_image_still_gets_its_rows(tmp_path: Path) -
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "a.png").touch()
     (tmp_path / "bad" / "b.jpg").write_bytes(b"no picture")
-    found = pipeline.predict(fitted.run, open_source(tmp_path / "bad"), "cpu")
+    found = opening.predict(fitted.run, open_source(tmp_path / "bad"), "cpu")
     assert found.paths == ("a.png", "b.jpg")
     assert found.clusters.tolist() == [-1, -1]
     assert all(status.startswith("unreadable: ") for status in found.status)
@@ -224,13 +224,13 @@ def test_rows_and_images_do_not_mix(tmp_path: Path, photo_folder: Path) -> None:
     rows = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
     of_rows = pipeline.fit(open_source(rows), tiny("train.backbone=mlp"), tmp_path / "rows").run
     of_images = pipeline.fit(labelled(), tiny(), tmp_path / "images").run
-    assert set(pipeline.predict(of_rows, open_source(rows[:5]), "cpu").clusters.tolist()) <= {0, 1, 2}
+    assert set(opening.predict(of_rows, open_source(rows[:5]), "cpu").clusters.tolist()) <= {0, 1, 2}
     with pytest.raises(InputError, match="array holds rows of 3 numbers, but .*rows was trained on rows of 4 numbers"):
-        pipeline.predict(of_rows, open_source(rows[:, :3]), "cpu")
+        opening.predict(of_rows, open_source(rows[:, :3]), "cpu")
     with pytest.raises(InputError, match="photos/ holds images, but .*rows was trained on rows of 4 numbers"):
-        pipeline.predict(of_rows, open_source(photo_folder), "cpu")
+        opening.predict(of_rows, open_source(photo_folder), "cpu")
     with pytest.raises(InputError, match="array holds rows of 4 numbers, but .*images was trained on images"):
-        pipeline.predict(of_images, open_source(rows), "cpu")
+        opening.predict(of_images, open_source(rows), "cpu")
 
 
 def test_a_taken_folder_is_refused_before_anything_is_decoded(tmp_path: Path, photo_folder: Path) -> None:
@@ -259,7 +259,7 @@ def test_a_number_of_clusters_that_was_not_given_is_chosen_from_the_data(
     told = json.loads((tmp_path / "run" / "clusters.json").read_text())
     assert [row["n_clusters"] for row in told["candidates"]] == [c.n_clusters for c in fitted.choice.candidates]
     assert (tmp_path / "run" / "clusters.png").stat().st_size > 1000
-    again = pipeline.predict(fitted.run, listing, "cpu")
+    again = opening.predict(fitted.run, listing, "cpu")
     assert again.clusters.tolist() == fitted.assignments.clusters.tolist()
 
     def interrupt(*arguments: object, **options: object) -> None:
@@ -269,7 +269,7 @@ def test_a_number_of_clusters_that_was_not_given_is_chosen_from_the_data(
         patched.setattr(Trainer, "run", interrupt)
         with pytest.raises(KeyboardInterrupt):
             pipeline.fit(listing, tiny(*changes, "clusters_between=[2, 9]"), tmp_path / "run", resume=True)
-    assert len(pipeline.predict(fitted.run, listing, "cpu").paths) == 60  # the finished run is still whole
+    assert len(opening.predict(fitted.run, listing, "cpu").paths) == 60  # the finished run is still whole
     resumed = pipeline.fit(listing, tiny(*changes, "clusters_between=[2, 9]"), tmp_path / "run", resume=True)
     assert resumed.assignments.clusters.tolist() == fitted.assignments.clusters.tolist()
     with pytest.raises(InputError, match=r"another n_clusters \(\d, now (auto|4)\): resume with the same"):

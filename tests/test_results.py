@@ -199,7 +199,7 @@ def test_settings_that_do_not_fit_the_model(tmp_path: Path, place: tuple[str, ..
     section[place[-1]] = value
     (run.folder / "config.json").write_text(json.dumps(content))
     with pytest.raises(InputError) as refusal:
-        load_network(run)
+        load_network(Run.open(run.folder))
     assert "damaged or from different runs" in str(refusal.value)
     assert "\n" not in str(refusal.value)
 

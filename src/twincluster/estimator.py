@@ -200,7 +200,7 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         run = Run.create(folder)
         for row in self._history:
             run.append_metrics(row)
-        model = replace(self._model, network=copy.deepcopy(self._model.network).float())
+        model = self._model.replace(network=copy.deepcopy(self._model.network).float())
         write_run(
             run, model, self._assignments, reference=self._reference, stamps=self._stamps, made=self._made,
             choice=self.choice_,
@@ -218,7 +218,7 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         for group in unread_groups(config.method):
             del settings[group]
         model = cls(config.n_clusters, settings=settings, backbone=backbone, device=device, random_state=config.seed)
-        model._keep(replace(Model.load(run, "cpu", backbone), name="this model"))
+        model._keep(Model.load(run, "cpu", backbone).replace(name="this model"))
         model.choice_, model._reference = run.read_choice(), Reference.read(run.folder, config.n_clusters)
         model._stamps, model._made = read_stamps(run.folder), provenance.read(run.folder)
         model._history = run.read_metrics()
@@ -271,7 +271,7 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
             network = network.double()
         backbone = self.backbone if isinstance(self.backbone, nn.Module) else None
         data = replace(model.data, columns=tuple(getattr(self, "feature_names_in_", ()))) if model.data else None
-        self._model = replace(model, network=network, data=data, backbone=backbone)
+        self._model = model.replace(network=network, data=data, backbone=backbone)
         self._one_cluster, self.config_ = one_cluster, model.config
         blank = torch.zeros(1, 3, model.shape.side, model.shape.side)
         if model.is_of_rows:

@@ -205,8 +205,11 @@ def train(
     if method.choice:
         config = dataclasses.replace(config, n_clusters=method.choice.n_clusters)
     made = provenance.read(run.folder) if run else provenance.Provenance().begin(started, config.train.device)
+    model = Model(method.online, config, shape, data)
+    if encoder:
+        model.encoder = encoder
     return Trained(
-        model=Model(method.online, config, shape, data),
+        model=model,
         images=images,
         training=training,
         stamps=dict(zip(listing.paths, stamps, strict=True)),

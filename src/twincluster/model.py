@@ -200,9 +200,14 @@ class Model:
             return self
         network = copy.deepcopy(self.network).to(device)
         network.bf16 = device == "cuda" and self.config.train.precision == "bf16" and not self.is_of_rows
-        moved = dataclasses.replace(self, network=network)
-        moved.encoder = self.encoder
-        return moved
+        return self.replace(network=network)
+
+    def replace(self, **changes: Any) -> Model:
+        """Return a copy with some fields changed, which keeps an encoder that is loaded."""
+        other = dataclasses.replace(self, **changes)
+        if "encoder" in vars(self):
+            other.encoder = self.encoder
+        return other
 
     @property
     def device(self) -> str:

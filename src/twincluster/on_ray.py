@@ -85,7 +85,7 @@ class Worker:
             for file, content in files.items():
                 Path(folder, file).write_bytes(content)
             run = Run.open(folder)
-            self.model = dataclasses.replace(Model.load(run, device), name=name)
+            self.model = Model.load(run, device).replace(name=name)
             self.edited = Edits(run).state if EDITS in files else None
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -22,11 +22,12 @@ def test_features_are_the_networks_in_the_order_of_the_rows(run: Run) -> None:
     assert images is not None
     rows = images.usable[[4, 0, 2]]
     expected = inference.embed(load_network(run), images.pixels, rows).numpy()
-    assert np.allclose(Edits(run).features(rows), expected, atol=1e-6)
+    assert np.allclose(RunImages(run).features_of(rows), expected, atol=1e-6)
 
 
 def test_a_cluster_can_be_split_without_knowing_of_features(run: Run, tmp_path: Path) -> None:
-    edits = Edits(run)
+    images = RunImages(run)
+    edits = images.edits
     cluster = largest(edits)
     state = edits.split(cluster, 2)
     parts = sorted(set(state.names) - set(range(3)))[-2:]
@@ -37,7 +38,7 @@ def test_a_cluster_can_be_split_without_knowing_of_features(run: Run, tmp_path: 
 
     def features(rows: np.ndarray) -> np.ndarray:
         asked.extend(rows.tolist())
-        return edits.features(rows)
+        return images.features_of(rows)
 
     again = edits.split(cluster, 2, features)
     assert asked
@@ -45,13 +46,13 @@ def test_a_cluster_can_be_split_without_knowing_of_features(run: Run, tmp_path: 
         len(state.members(part)) for part in parts
     ]
     chosen = again.members(sorted(again.names)[-2])[:1]
-    assert edits.split_off(sorted(again.names)[-2], chosen.tolist(), edits.features).is_split
+    assert edits.split_off(sorted(again.names)[-2], chosen.tolist(), images.features_of).is_split
 
 
 def test_images_that_are_gone_are_named(run: Run, own_photos: Path, own_cache: Path) -> None:
-    edits = Edits(run)
+    images = RunImages(run)
     lost = own_photos / "b" / "3.png"
     row = run.read_assignments().paths.index("b/3.png")
     lost.unlink()
     with pytest.raises(InputError, match=r"b/3\.png cannot be read again"):
-        edits.features(np.array([row]))
+        images.features_of(np.array([row]))

@@ -35,7 +35,8 @@ def test_memory_is_taken_from_the_system_once() -> None:
 
 def test_an_encoder_finds_it_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr("twincluster.fit.keep_freed", lambda: asked.append("kept"))
+    for place in ("fit", "model"):
+        monkeypatch.setattr(f"twincluster.{place}.keep_freed", lambda: asked.append("kept"))
     monkeypatch.setattr("twincluster.model.encode", lambda *given: asked.append("encoded") or encode(*given))
     np.save(tmp_path / "images.npy", colours()[0])
     encoder = ("--backbone", f"small:{own_weights(tmp_path)}", "--set", "train.batch_size=16")

@@ -7,7 +7,12 @@ from twincluster.methods.base import NoSettings as NoSettings
 from twincluster.methods.base import Outcome as Outcome
 from twincluster.methods.base import checked as checked
 from twincluster.methods.base import checked_numbers as checked_numbers
+from twincluster.methods.heads import Centres as Centres
+from twincluster.methods.heads import CentresNetwork as CentresNetwork
+from twincluster.methods.heads import KmeansAtEnd as KmeansAtEnd
+from twincluster.methods.heads import mlp as mlp
 from twincluster.methods.inference import embed as embed
+from twincluster.methods.peers import peer_losses as peer_losses
 from twincluster.methods.registry import METHODS as METHODS
 from twincluster.methods.registry import find_method as find_method
 from twincluster.methods.registry import import_method as import_method

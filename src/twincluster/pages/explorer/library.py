@@ -259,7 +259,7 @@ class Newest:
     def _open(self) -> None:
         tried = self.library.read_signature(*OPENED)  # before anything is read
         try:
-            library = Library(self.library.run, self.library.root)
+            library = Library(Run.open(self.library.run.folder), self.library.root)
             library.start()
             library.ready.wait()
             self._app, self.library = self._make(library, self), library
