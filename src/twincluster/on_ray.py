@@ -86,6 +86,7 @@ class Worker:
                 Path(folder, file).write_bytes(content)
             run = Run.open(folder)
             self.model = Model.load(run, device).replace(name=name)
+            _ = self.model.encoder  # one with other weights is refused before the first batch
             self.edited = Edits(run).state if EDITS in files else None
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
