@@ -211,7 +211,7 @@ def test_a_run_that_was_begun_otherwise_is_not_gone_on_with(
         measure(other)
     file.unlink()
     measure(other)
-    assert Run.open(run).config.own["temperature"] == 0.3
+    assert Run.open(run).config.groups["own"]["temperature"] == 0.3
 
 
 def test_classics_also_cluster_the_features_of_a_run(tmp_path: Path, some_digits: Path, begun: list[str]) -> None:
@@ -276,7 +276,12 @@ def test_a_method_brings_what_is_its_own_and_shares_the_rest() -> None:
     moco = configured("moco", 4, shared, digits, overrides)
     unknown = from_array(np.zeros((4, 8, 8), np.uint8), "others", labels=np.arange(4))  # that no recipe is for
     ablation = configured("tcc-without-l1", 4, shared, unknown, overrides)
-    assert (moco.seed, moco.own["hidden"], moco.own["ema"], moco.optimiser.warmup) == (4, 7, 0.99, 0.0)
+    assert (moco.seed, *(moco.groups["own"][name] for name in ("hidden", "ema")), moco.optimiser.warmup) == (
+        4,
+        7,
+        0.99,
+        0.0,
+    )
     assert moco.train == ablation.train == shared.train
     assert moco.augment == ablation.augment == shared.augment
     assert (ablation.optimiser.name, ablation.tcc.cluster_queue) == ("adam", 0)

@@ -111,7 +111,7 @@ def test_every_method_has_a_recipe_with_published_numbers(name: str) -> None:
     recipe = load_recipe(f"{name.replace('_', '-')}-cifar10")
     config = resolve(make_config(recipe.settings), images_of(pictures(400, 32)[0]))
     assert config.method == name
-    assert set(recipe.settings["own"]) <= set(config.own)  # the method knows them all
+    assert set(recipe.settings["own"]) <= set(config.groups["own"])  # the method knows them all
     assert recipe.published["acc"] > 0.2  # chance is .1
     assert "table" in recipe.published
 

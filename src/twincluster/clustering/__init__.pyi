@@ -20,6 +20,7 @@ from twincluster.clustering.layout import POINTS as POINTS
 from twincluster.clustering.layout import Layout as Layout
 from twincluster.clustering.layout import how_many as how_many
 from twincluster.clustering.layout import lay_out as lay_out
+from twincluster.clustering.metrics import Advice as Advice
 from twincluster.clustering.metrics import Health as Health
 from twincluster.clustering.metrics import Scores as Scores
 from twincluster.clustering.metrics import health as health

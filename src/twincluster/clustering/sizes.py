@@ -68,8 +68,8 @@ def check_parts(n_clusters: int, balance: float) -> None:
     """Before anything is trained: whether so many clusters can be joined from parts."""
     if balance < 0 and n_clusters > MOST_PARTS // 2:
         raise InputError(
-            f"anchored.balance is {balance:g}, which joins parts of clusters and compares all of them: there may be "
-            f"{MOST_PARTS // 2:,} clusters then, not {n_clusters:,}; ask for fewer, or for --set anchored.balance=0"
+            f"the balance is {balance:g}, which joins parts of clusters and compares all of them: there may be "
+            f"{MOST_PARTS // 2:,} clusters then, not {n_clusters:,}; ask for fewer, or for a balance of 0"
         )
 
 

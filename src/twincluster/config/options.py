@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from twincluster.config.recipe import load_recipe
-from twincluster.config.schema import Config, flatten, make_config
+from twincluster.config.schema import Config, make_config
 from twincluster.core import InputError
 
 Split = Literal["all", "train", "test"]
@@ -24,19 +24,9 @@ def configure(recipe: str | Path, settings: Mapping[str, object], options: Mappi
     """Recipe, then settings (--set), then the options that were given."""
     config = make_config(load_recipe(recipe).settings)
     config = make_config(_given(options), make_config(settings, config))
-    if unread := flatten({group: settings[group] for group in unread_groups(config.method) if group in settings}):
-        name = next(iter(unread))
-        instead = f"leave it out, or choose --method {name.partition('.')[0]}"
-        raise InputError(f"{name} has no effect on the method {config.method}: {instead}")
     if not 0 <= config.seed <= LARGEST_SEED:
         raise InputError(f"the seed is {config.seed}: choose one from 0 to {LARGEST_SEED}")
     return config
-
-
-def unread_groups(method: str) -> list[str]:
-    """Groups of settings that a method never looks at; one of somebody else's may be made from any of ours."""
-    readers = {"tcc": method.startswith("tcc"), "anchored": method == "anchored"}
-    return [group for group, reads in readers.items() if not reads and ":" not in method]
 
 
 def cluster_settings(wanted: str | None) -> dict[str, object]:

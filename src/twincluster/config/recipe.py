@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from twincluster.config.schema import Config, flatten
+from twincluster.config.schema import flatten
 from twincluster.core import InputError, closest
 
 RECIPES = Path(__file__).parent / "recipes"
@@ -37,8 +37,9 @@ class Recipe:
         lines += [f"  published  {_listed(self.published)}"] if self.published else []
         lines += [f"  measured   {_listed(row)}" for row in self.measured] or ["  measured   nothing yet"]
         lines += ["  settings", *(f"    {name} = {as_toml(value)}" for name, value in flatten(self.settings).items())]
-        method = self.settings.get("method", Config.method)
-        return "\n".join([*lines, f"\ntwincluster methods {method} shows what they mean"])
+        if method := self.settings.get("method"):
+            lines.append(f"\ntwincluster methods {method} shows what they mean")
+        return "\n".join(lines)
 
 
 def recipe_names() -> list[str]:
@@ -63,14 +64,14 @@ def load_recipe(name: str | Path) -> Recipe:
 
 
 def other_settings(method: str, used: str, source: str) -> str | None:
-    """A line for who names a method and no recipe: whose settings it gets, and where those made for it are.
+    """Return a line about recipes made for a method, where a method was named and a recipe was not.
 
-    None for the default method, and where there are no others. The recipe for the very source is preferred.
+    None where there are no others. The recipe for the source itself is preferred.
     """
-    recipes = [load_recipe(name) for name in recipe_names()] if method != Config.method else []
+    recipes = [load_recipe(name) for name in recipe_names()]
     own = [recipe for recipe in recipes if recipe.settings.get("method") == method]
-    if not own and method.startswith("tcc-"):  # an ablation, of the same paper
-        own = [recipe for recipe in recipes if recipe.settings.get("method") == "tcc"]
+    if not own:  # an ablation, NAME-without-something, shares the recipes of its method
+        own = [recipe for recipe in recipes if recipe.settings.get("method") == method.partition("-")[0]]
     if not own:
         return None
     best = next((recipe for recipe in own if recipe.name.endswith(source.replace("_", "-"))), own[0])

@@ -25,8 +25,8 @@ from twincluster.config import (
 )
 from twincluster.core import InputError, explained, run_child
 from twincluster.data import Listing, open_source
-from twincluster.model import open_for, with_image_size
-from twincluster.resolve import resolve
+from twincluster.model import open_for
+from twincluster.resolve import resolve, with_image_size
 from twincluster.runs import Run
 
 

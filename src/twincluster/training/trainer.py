@@ -166,7 +166,9 @@ class Trainer:
         self.reporter.epoch(row)
         # their number may still have to be chosen, and in the first epoch they may have to be found
         settled = self.config.n_clusters and self.epoch and self.clock.progress > SETTLED
-        if settled and (warning := health_of(row).warning(self.config.method, self.config.train.precision)):
+        if settled and (
+            warning := health_of(row).warning(self.config.method, self.method.advice, self.config.train.precision)
+        ):
             self.reporter.warn(warning)
         self.epoch += 1
 
