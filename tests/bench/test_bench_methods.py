@@ -1,4 +1,4 @@
-"""`bench methods`: what methods share and what is their own, what the table says, and what a second call runs again."""
+"""`benchmarks methods`: what methods share and what is their own, what the table says, and what a second call runs again."""
 
 import csv
 import importlib
@@ -17,11 +17,9 @@ from sklearn.cluster import KMeans
 
 from benchmarks import methods, one_method
 from benchmarks.methods import Asked, configured, measure, recipe_of
-from benchmarks.methods_folder import read
-from benchmarks.methods_notes import joined
-from benchmarks.methods_table import Failure, Row, Table
-from benchmarks.one_method import Job, Result
-from command_line import colours_file, command, worked
+from benchmarks.methods_table import Row, Table, joined
+from benchmarks.one_method import Failure, Job, Result, read
+from command_line import benchmark, benchmark_worked, colours_file
 from twincluster.clustering import CLASSICS, classic, cluster_by, score
 from twincluster.core import InputError
 from twincluster.data import from_array, open_source
@@ -117,10 +115,10 @@ def test_the_table_is_that_of_the_runs_and_a_second_call_runs_only_what_is_new(
 
 def test_what_is_in_the_folder_stays_in_the_table(tmp_path: Path, some_digits: Path, begun: list[str]) -> None:
     out, falling = tmp_path / "bench", f"{__name__}:Falling"
-    words = ["bench", "methods", "--data", some_digits, "--minutes", MOMENT, "--out", out, "--set"]
-    worked(*words, "train.image_size=8", "--methods", f"k-means,{falling},cc")
+    words = ["methods", "--data", some_digits, "--minutes", MOMENT, "--out", out, "--set"]
+    benchmark_worked(*words, "train.image_size=8", "--methods", f"k-means,{falling},cc")
     first = (out / "methods.csv").read_text().splitlines()
-    told = worked(*words, "train.image_size=8", "--methods", "moco", "--seeds", 2).out
+    told = benchmark_worked(*words, "train.image_size=8", "--methods", "moco", "--seeds", 2).out
     head, *lines = (out / "methods.csv").read_text().splitlines()
     assert [line.partition(",")[0] for line in lines] == ["moco", "cc", falling, "k-means on pixels"]
     assert [head, *lines[1:]] == first
@@ -131,7 +129,7 @@ def test_what_is_in_the_folder_stays_in_the_table(tmp_path: Path, some_digits: P
     assert told.endswith(f"\n\n{markdown}\nfailed: {falling}; the logs that the notes name are in {out}\n")
 
     begun.clear()
-    told = worked(*words, "train.image_size=12", "--methods", "ward").out
+    told = benchmark_worked(*words, "train.image_size=12", "--methods", "ward").out
     assert begun == ["Ward-on-pixels-0"]
     left = f"cc-0.json, k-means-on-pixels-0.json, moco-0.json, moco-1.json, {falling.replace(':', '.')}-0.json\n"
     assert f"not in the table, since measured with another train.image_size, hardware: {left}" in told
@@ -142,7 +140,7 @@ def test_what_is_in_the_folder_stays_in_the_table(tmp_path: Path, some_digits: P
 OWN_METHOD = """
 from dataclasses import dataclass
 
-from twincluster.methods.moco import Moco, MocoSettings
+from twincluster.methods.peers.contrastive import Moco, MocoSettings
 
 
 @dataclass(frozen=True)
@@ -410,5 +408,5 @@ def test_mistakes_are_told_at_once(tmp_path: Path) -> None:
         (("--set", "train.minuts=3"), "no setting 'train.minuts', did you mean 'train.minutes'?"),
         (("--methods", "k-means", "--features", tmp_path), "is not a run: it has no config.json"),
     ]:
-        assert complaint in command("bench", "methods", "--data", data, "--out", tmp_path / "out", *words).complaint
+        assert complaint in benchmark("methods", "--data", data, "--out", tmp_path / "out", *words).complaint
     assert not (tmp_path / "out").exists()
