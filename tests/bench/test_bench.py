@@ -178,7 +178,7 @@ def test_watch_takes_its_child_along_when_terminated() -> None:
 
 
 def test_noise_is_written_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(synthetic, "CHUNK", 4)
+    monkeypatch.setattr(common, "CHUNK", 4)
     common.write_noise(tmp_path / "noise.npy", 10, 8)
     pixels = np.load(tmp_path / "noise.npy")
     assert (pixels.shape, pixels.dtype) == ((10, 8, 8, 3), np.uint8)

@@ -1,4 +1,4 @@
-"""`benchmarks methods`: what methods share and what is their own, what the table says, and what a second call runs again."""
+"""The benchmark `methods`: what methods share and what is their own, the table, and what a second call runs again."""
 
 import csv
 import importlib

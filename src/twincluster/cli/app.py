@@ -175,7 +175,7 @@ def fit(
 def bench(*words: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> None:
     """Say where the benchmarks are."""
     name = words[0] if words and not words[0].startswith("-") else "NAME"
-    raise InputError(f"benchmarks have left the package: run `python -m benchmarks {name}` in its source repository")
+    raise InputError(f"benchmarks have left the package: run `python -m benchmarks {name}` in the source repository")
 
 
 @app.command(group=START)
