@@ -135,11 +135,11 @@ def run_methods(
         raise InputError(f"--out is {out}, a file: name a folder, new or of an earlier `python -m benchmarks methods`")
     check_writable(out or Path("runs"), "choose another --out")
 
-    from benchmarks.methods import Asked, measure
+    from benchmarks.methods import Options, measure
 
     names = [name.strip() for name in methods.split(",") if name.strip()] if methods else []
-    asked = Asked(data, minutes, seeds, names, backbone, out, features, labels, device, settings or (), data_root)
-    table = measure(asked, say=lambda line: print(line, flush=True))
+    options = Options(data, minutes, seeds, names, backbone, out, features, labels, device, settings or (), data_root)
+    table = measure(options, say=lambda line: print(line, flush=True))
     print("\n" + table.to_markdown())
     if failed := table.failed():
         print("\n" + failed)

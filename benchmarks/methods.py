@@ -43,8 +43,8 @@ MOVED = ("source", "root")  # the data is known by its fingerprint
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What the command line says."""
+class Options:
+    """The options of the command."""
 
     data: str
     minutes: float = 1.0
@@ -59,19 +59,19 @@ class Asked:
     root: Path | None = None
 
 
-def measure(asked: Asked, say: Callable[[str], None] = lambda line: None) -> Table:
+def measure(options: Options, say: Callable[[str], None] = lambda line: None) -> Table:
     """Run what is not in the folder yet, one after another; tables there grow with every result."""
-    names = _known(asked.methods) or [*(name for name in METHODS if name not in ABLATIONS), *CLASSICS]
-    listing = open_source(asked.data, labels=asked.labels, root=asked.root)
+    names = _checked_names(options.methods) or [*(name for name in METHODS if name not in ABLATIONS), *CLASSICS]
+    listing = open_source(options.data, labels=options.labels, root=options.root)
     if listing.labels is None or not (listing.labels >= 0).any():
         raise InputError(f"{listing.name} has no labels to score against: give --labels, or name a data set")
-    out = asked.out or Path("runs") / f"methods-{Path(listing.name).stem}"
+    out = options.out or Path("runs") / f"methods-{Path(listing.name).stem}"
     check_writable(out, "choose another --out")  # before anything is decoded
-    shared, images = _shared(asked, listing)
-    make = _maker(asked, shared, listing, images)
-    jobs = {_cell(job, images): job for job in _jobs(asked, names, make)}
+    shared, images = _shared(options, listing)
+    make = _maker(options, shared, listing, images)
+    jobs = {_cell(job, images): job for job in _jobs(options, names, make)}
     files = {cell: out / "results" / _file_name(*cell) for cell in jobs}
-    kept = {cell: _finished(files[cell], job, _run_of(files[cell])) for cell, job in jobs.items()}  # before any work
+    earlier = {cell: _finished(files[cell], job, _run_of(files[cell])) for cell, job in jobs.items()}  # before any work
     same, others = _others(
         out / "results", files.values(), lambda job: make(job.classic or job.config["method"], job.config["seed"])
     )
@@ -80,17 +80,17 @@ def measure(asked: Asked, say: Callable[[str], None] = lambda line: None) -> Tab
     (out / "results").mkdir(parents=True, exist_ok=True)
     found = {_cell(job, images): result for job, result in same}
     for number, (cell, job) in enumerate(jobs.items(), start=1):
-        known = kept[cell]
-        found[cell] = known or apart(job, files[cell], _run_of(files[cell]))
+        before = earlier[cell]
+        found[cell] = before or run_job(job, files[cell], _run_of(files[cell]))
         table = _table(_title(shared, images), found, out)
         table.write()
-        say(f"{number} of {len(jobs)}: {_told(*cell, found[cell])}{' (kept)' if known else ''}")
+        say(f"{number} of {len(jobs)}: {_progress_line(*cell, found[cell])}{' (kept)' if before else ''}")
     if importlib.util.find_spec("matplotlib"):
         table.plot(out / "methods.png")
     return table
 
 
-def apart(job: Job, file: Path, run: Path) -> Found:
+def run_job(job: Job, file: Path, run: Path) -> Found:
     """The result of a job in a process of its own, or why there is none."""
     if not file.is_file():
         shutil.rmtree(run, ignore_errors=True)  # nobody knows what it was begun with
@@ -147,7 +147,7 @@ def _is_for(recipe: Recipe, listing: Listing) -> bool:
     return listing.name in NAMED and len(set(names)) == 1
 
 
-def _known(names: Sequence[str]) -> list[str]:
+def _checked_names(names: Sequence[str]) -> list[str]:
     for name in names:
         if ":" in name:
             import_method(name)  # who names code here wants it to run
@@ -158,16 +158,16 @@ def _known(names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _shared(asked: Asked, listing: Listing) -> tuple[Config, Images]:
+def _shared(options: Options, listing: Listing) -> tuple[Config, Images]:
     """Sizes, device, length and augmentation for all, after the default method's recipe for this data."""
-    overrides = parse_overrides(asked.settings)
+    overrides = parse_overrides(options.settings)
     if "method" in overrides:
         raise InputError("--set method: name the methods with --methods")
     recipe = recipe_of("anchored", listing)
     assert recipe is not None, "the default method has recipes"
     n_classes = len(np.unique(listing.labels[listing.labels >= 0])) if listing.labels is not None else 0
-    given = {"backbone": asked.backbone, "device": asked.device}
-    train: dict[str, Any] = {"minutes": float(asked.minutes), "epochs": 0}  # the clock decides, whatever a recipe has
+    given = {"backbone": options.backbone, "device": options.device}
+    train: dict[str, Any] = {"minutes": float(options.minutes), "epochs": 0}  # the clock decides, whatever a recipe has
     train |= {name: value for name, value in given.items() if value}
     config = make_config({"n_clusters": n_classes, "train": train}, make_config(recipe.settings))
     overrides.pop("own", None)  # which only some of the methods know
@@ -176,27 +176,27 @@ def _shared(asked: Asked, listing: Listing) -> tuple[Config, Images]:
     return resolve(config, images), images
 
 
-def _maker(asked: Asked, shared: Config, listing: Listing, images: Images) -> Callable[[str, int], Job]:
+def _maker(options: Options, shared: Config, listing: Listing, images: Images) -> Callable[[str, int], Job]:
     """What makes the job of a method, or of a classic system on pixels, and a seed."""
-    source = location_of(asked.data) or asked.data
-    root = str(asked.root.absolute()) if asked.root else None
-    common = Job({}, source, asked.labels, root, images.fingerprint, title_of(replace(shared, method="")))
-    overrides = parse_overrides(asked.settings)
+    source = location_of(options.data) or options.data
+    root = str(options.root.absolute()) if options.root else None
+    common = Job({}, source, options.labels, root, images.fingerprint, title_of(replace(shared, method="")))
+    overrides = parse_overrides(options.settings)
 
     def make(name: str, seed: int) -> Job:
         if name in CLASSICS:
-            config = {"n_clusters": shared.n_clusters, "seed": seed, "train": _seen(shared)}
+            config = {"n_clusters": shared.n_clusters, "seed": seed, "train": _pixel_settings(shared)}
             return replace(common, config=config, classic=name)
         return replace(common, config=configured(name, seed, shared, listing, overrides).to_dict())
 
     return make
 
 
-def _jobs(asked: Asked, names: Sequence[str], make: Callable[[str, int], Job]) -> list[Job]:
-    jobs = [make(name, seed) for name in names for seed in range(asked.seeds)]
+def _jobs(options: Options, names: Sequence[str], make: Callable[[str, int], Job]) -> list[Job]:
+    jobs = [make(name, seed) for name in names for seed in range(options.seeds)]
     jobs = [job if job.classic else _complete(job) for job in jobs]
-    if asked.features:
-        run, model = str(asked.features.resolve()), _digest(asked.features)
+    if options.features:
+        run, model = str(options.features.resolve()), _digest(options.features)
         jobs += [replace(job, run=run, model=model) for job in jobs if job.classic]
     return jobs
 
@@ -209,7 +209,7 @@ def _complete(job: Job) -> Job:
     return replace(job, config=config.to_dict(), code=code_of(config.method))
 
 
-def _seen(config: Config) -> dict[str, Any]:
+def _pixel_settings(config: Config) -> dict[str, Any]:
     """What decides which pixels there are, and where a network runs."""
     return {"image_size": config.train.image_size, "frame": config.train.frame, "device": config.train.device}
 
@@ -262,7 +262,7 @@ def _title(shared: Config, images: Images) -> str:
     return f"{images.listing.name}, {len(images.usable):,} {kind}, {shared.n_clusters} clusters; {network}; {budget}"
 
 
-def _told(name: str, seed: int, found: Found) -> str:
+def _progress_line(name: str, seed: int, found: Found) -> str:
     if isinstance(found, Failure):
         return f"{name}, seed {seed}, failed: {found.why} (see {found.log})"
     return f"{name}, seed {seed}, ACC {found.acc:.3f}  NMI {found.nmi:.3f}  ARI {found.ari:.3f}"

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+import benchmarks
 from benchmarks import augment, common, encoded, memory, startup
 from benchmarks.__main__ import main
 from command_line import colours
@@ -31,6 +32,14 @@ def test_bench_alone_lists_the_benchmarks_with_a_line_each(capsys: pytest.Captur
     lines = capsys.readouterr().out.splitlines()
     for name in ("augment", "train", "memory", "startup"):
         assert sum(f" {name}  " in line for line in lines) == 1
+
+
+def test_a_clone_runs_benchmarks_as_a_program() -> None:
+    root = Path(benchmarks.__file__).parents[1]
+    words = [sys.executable, "-m", "benchmarks", "startup", "--runs", "none"]
+    done = subprocess.run(words, cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.rstrip().endswith("see python -m benchmarks startup --help")
 
 
 @pytest.mark.parametrize(
