@@ -163,13 +163,19 @@ def test_options(options: list[str], complaint: str) -> None:
     (["fit", "a.jpg", "b.jpg", "c.jpg"], "no place for 'b.jpg' and 1 more: name a folder instead of its files, and"),
     (["fti", "digits"], "no command 'fti', did you mean 'fit'? See twincluster --help"),
     (["fitt"], "no command 'fitt', did you mean 'fit'? See twincluster --help"),
-    (["xyzzy"], "no command 'xyzzy': the commands are bench, demo, evaluate, export, fit, methods, predict, recipes"),
+    (["xyzzy"], "no command 'xyzzy': the commands are demo, evaluate, export, fit, methods, predict, recipes, report"),
     (["texts"], "no command 'texts': to cluster the images in it, twincluster fit texts; see twincluster --help"),
     (["--clusters", "3", "fit", "digits"], "no option '--clusters' before a command: write twincluster COMMAND"),
     (["--verison"], "no command '--verison', did you mean '--version'? See twincluster --help"),
 ], ids=" ".join)  # fmt: skip
 def test_words_that_are_no_command(words: list[str], complaint: str) -> None:
     assert complaint in command(*words).complaint.replace('"', "")  # releases of cyclopts differ in quotation marks
+
+
+@pytest.mark.parametrize("words,name", [([], "NAME"), (["train", "--steps", "3"], "train"), (["--help"], "NAME")])
+def test_bench_says_where_the_benchmarks_are(words: list[str], name: str) -> None:
+    complaint = command("bench", *words).complaint
+    assert complaint == f"benchmarks have left the package: run `python -m benchmarks {name}` in the source repository"
 
 
 # -- runs ------------------------------------------------------------------------------------------------------------

@@ -182,10 +182,11 @@ def fit(
     _cluster(source, config, suited, out, labels, split, data_root, resume, tensorboard)
 
 
-@app.command(show=False)
+@app.command(show=False, help_flags=[], version_flags=[])
 def bench(*words: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> None:
     """Say where the benchmarks are."""
-    raise InputError("the benchmarks are not in the package: in a clone of its source, python -m benchmarks NAME")
+    name = words[0] if words and not words[0].startswith("-") else "NAME"
+    raise InputError(f"benchmarks have left the package: run `python -m benchmarks {name}` in the source repository")
 
 
 @app.command(group=START)
