@@ -33,12 +33,12 @@ from twincluster.core import InputError, check_writable, closest, explained, run
 from twincluster.data import Images, Listing, location_of, open_source
 from twincluster.data.named import NAMED
 from twincluster.methods import METHODS, import_method
-from twincluster.methods.tcc_variants import ABLATIONS
-from twincluster.model import open_for, with_image_size
-from twincluster.resolve import check_method, resolve
+from twincluster.model import open_for
+from twincluster.resolve import check_method, resolve, with_image_size
 from twincluster.runs import Run
 
 OWN = ("own", "tcc", "anchored", "optimiser")  # what a method takes from its recipe
+ABLATIONS = {name for name in METHODS if name.startswith("tcc-") and name != "tcc-repaired"}
 MOVED = ("source", "root")  # the data is known by its fingerprint
 
 
@@ -122,7 +122,8 @@ def configured(method: str, seed: int, shared: Config, listing: Listing, overrid
         augment = make_config({"augment": settings.get("augment", {})}).augment
     else:
         augment = shared.augment
-        config = replace(config, tcc=replace(config.tcc, cluster_queue=0))  # follows from the number of clusters
+        if "tcc" in config.groups:
+            config = make_config({"tcc": {"cluster_queue": 0}}, config)  # follows from the number of clusters
     if recipe is None:
         config = replace(config, optimiser=shared.optimiser)
     config = replace(config, seed=seed, n_clusters=shared.n_clusters, train=shared.train, augment=augment)
