@@ -1,4 +1,4 @@
-"""Settings of a run as frozen dataclasses, which recipes (recipe.py) and overrides fill.
+"""Settings of a run as frozen dataclasses, which recipes and overrides fill (options.py).
 
 A value of 0 or "auto", or of -1 where 0 has a meaning, means "derive it from the data": `resolve` replaces every such
 value before training, so that `config.json` in a run folder holds only concrete numbers.
