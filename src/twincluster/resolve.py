@@ -18,7 +18,6 @@ import torch
 from twincluster.clustering import FEWEST_PER_CLUSTER
 from twincluster.config import (
     DERIVED,
-    OWN,
     Config,
     DataShape,
     Precision,
@@ -79,15 +78,15 @@ def check_method(config: Config, given: Mapping[str, Any] | None = None) -> Conf
     name = DEFAULT if config.method == "auto" else config.method
     kinds = find_method(name).setting_groups()
     for group in config.groups:
-        if group in kinds:
+        if group in kinds or not config.groups[group]:
             continue
-        if group not in (*METHODS, OWN):
-            hint = closest(group, [*kinds, *(field.name for field in dataclasses.fields(Config))])
-            raise InputError(f"no setting {group!r}{hint or f': {name} has no such group'}")
-        if group == OWN or (given and group in given):
-            first = next(iter((given or config.groups)[group]), "")
-            instead = f", or choose --method {group}" if group != OWN else ""
-            raise InputError(f"{group}.{first} has no effect on the method {name}: leave it out{instead}")
+        if group not in METHODS:  # another method's group in a recipe or an old run is left out
+            fields = [*kinds, *(field.name for field in dataclasses.fields(Config))]
+            raise InputError(f"no setting {group!r}{closest(group, fields) or f': {name} has no such group'}")
+        if given and group in given:
+            setting = next(iter(given[group]), "")
+            instead = f"leave it out, or choose --method {group}"
+            raise InputError(f"{group}.{setting} has no effect on the method {name}: {instead}")
     groups = {group: asdict(method_settings(config, kind, group)) for group, kind in kinds.items()}
     return make_config(groups, replace(config, method=name, groups={}))
 

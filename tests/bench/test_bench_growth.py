@@ -36,7 +36,8 @@ def test_growth_prints_a_line_for_every_point_and_plots_them(
 def test_queues_are_as_long_as_asked_however_few_the_images() -> None:
     base = configure("paper-cifar10", "tcc", "cpu", TINY)
     config = growth._with(base, 20, instance_queue=5000, cluster_queue=400)
-    assert (config.tcc.instance_queue, config.tcc.cluster_queue, config.n_clusters) == (5000, 400, 20)
+    tcc = config.groups["tcc"]
+    assert (tcc["instance_queue"], tcc["cluster_queue"], config.n_clusters) == (5000, 400, 20)
     assert growth.step_cost(config)[1] > 4 * 128 * 5000  # bytes of Q alone
 
 

@@ -282,7 +282,7 @@ def test_a_method_brings_what_is_its_own_and_shares_the_rest() -> None:
     )
     assert moco.train == ablation.train == shared.train
     assert moco.augment == ablation.augment == shared.augment
-    assert (ablation.optimiser.name, ablation.tcc.cluster_queue) == ("adam", 0)
+    assert (ablation.optimiser.name, ablation.groups["tcc"]["cluster_queue"]) == ("adam", 0)
     photographs = from_array(np.zeros((4, 32, 32, 3), np.uint8), "cifar10", labels=np.arange(4))
     cc = configured("cc", 0, shared, photographs, {})
     assert (cc.augment.crop_area, cc.train.batch_size) == ((0.08, 1.0), shared.train.batch_size)

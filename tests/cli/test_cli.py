@@ -175,7 +175,7 @@ def test_rows_get_a_recipe_for_rows() -> None:
     worked("fit", "rows.npy", "-k", 3, "--epochs", 1, "--out", "run")
     wanted, config = load_recipe("rows").settings, Run("run").config
     assert (config.train.backbone, config.optimiser.name) == ("mlp", wanted["optimiser"]["name"])
-    assert config.anchored.hidden == wanted["anchored"]["hidden"]
+    assert config.groups["anchored"]["hidden"] == wanted["anchored"]["hidden"]
 
 
 def test_a_method_without_a_recipe_says_whose_settings_it_gets() -> None:

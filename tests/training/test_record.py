@@ -14,7 +14,7 @@ from twincluster.config import make_config
 from twincluster.core import InputError
 from twincluster.methods import Anchored, Outcome
 from twincluster.training import health_of
-from twincluster.training.metrics import Record, refuse_divergence
+from twincluster.training.trainer import Record, refuse_divergence
 
 N, K, STEPS = 6, 4, 5
 

@@ -1,4 +1,4 @@
-"""Settings of a run as frozen dataclasses, which recipes (recipe.py) and overrides fill.
+"""Settings of a run as frozen dataclasses, which recipes and overrides fill (options.py).
 
 A value of 0 or "auto", or of -1 where 0 has a meaning, means "derive it from the data": `resolve` replaces every such
 value before training, so that `config.json` in a run folder holds only concrete numbers.
@@ -142,8 +142,12 @@ def make_config(settings: Mapping[str, Any], base: Config | None = None) -> Conf
         groups.pop(OWN, None)  # another method's
     known = {field.name for field in dataclasses.fields(Config)} - {"groups"}
     for name, value in settings.items():
-        if isinstance(value, Mapping) and name not in known:
+        if name in known:
+            continue
+        if isinstance(value, Mapping):
             groups[name] = groups.get(name, {}) | _plain(value)
+        elif name == OWN or name in groups:
+            raise InputError(f"{name} is a group of settings: write {name}.FIELD=VALUE")
     rest = {name: value for name, value in settings.items() if name not in groups}
     config: Config = _replace(base, rest, prefix="")
     _check(config)
