@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "twincluster"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 FOR_USERS = (
-    "README.md", "docs/your-folder.md", "docs/pretrained.md", "docs/report.md",
+    "README.md", "docs/your-folder.md", "docs/pretrained.md", "docs/choosing-k.md", "docs/report.md",
     "docs/explorer.md", "docs/ray.md",
 )  # fmt: skip
 MOST_WORDS = 900
