@@ -89,8 +89,8 @@ def test_a_second_process_is_refused_and_told_which_one_writes(tmp_path: Path) -
         with pytest.raises(HeldError) as refused:
             hold(tmp_path / "run", "training", "choose another --out")
         assert str(refused.value) == (
-            f"{tmp_path / 'run'} is being written by process {first.pid} (python {tmp_path / 'run'} training): wait until "
-            "it ends, or choose another --out"
+            f"{tmp_path / 'run'} is being written by process {first.pid} (python {tmp_path / 'run'} training): wait "
+            "until it ends, or choose another --out"
         )
         first.communicate("x")
     with hold(tmp_path / "run", "training"):
@@ -199,8 +199,8 @@ def test_a_name_is_reserved_before_anything_is_read() -> None:
         wait_for(f"run/{LOCK_FILE}")
         said = command("fit", "images.npy", "-k", 3, "--out", "run", *TINY).complaint
         assert re.fullmatch(
-            rf"run is being written by process {slow.pid} \(twincluster fit slow.npy .+\): wait until it ends, or choose "
-            "another --out",
+            rf"run is being written by process {slow.pid} \(twincluster fit slow.npy .+\): wait until it ends, or "
+            "choose another --out",
             said,
         )
         slow.kill()
