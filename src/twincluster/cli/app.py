@@ -71,11 +71,11 @@ app.command(methods, group=LOOK_UP, usage="twincluster methods [NAME]")
 app.command(reproduce, group=LOOK_UP, usage="twincluster reproduce [OPTIONS] [NAME]")
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run a command; the exit status is 0 done, 2 bad input, 1 a fault of ours, 130 interrupted, 143 SIGTERM."""
+def run(arguments: list[str] | None = None) -> int:
+    """Run a command and return its exit status; without `arguments`, the command of this process."""
     # before torch loads: threads that spin while they wait make a busy machine several times slower
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    return status_of(lambda: _run(arguments))
+    return status_of(lambda: _run(arguments), ends_process=arguments is None)
 
 
 def _run(arguments: list[str] | None) -> None:

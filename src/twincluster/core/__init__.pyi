@@ -22,7 +22,9 @@ from twincluster.core.locks import refuse_held as refuse_held
 from twincluster.core.locks import settle as settle
 from twincluster.core.signals import Terminated as Terminated
 from twincluster.core.signals import called as called
+from twincluster.core.signals import end_on_interrupt as end_on_interrupt
 from twincluster.core.signals import explained as explained
+from twincluster.core.signals import leave_quietly as leave_quietly
 from twincluster.core.signals import noted as noted
 from twincluster.core.signals import run_child as run_child
 from twincluster.core.signals import terminable as terminable

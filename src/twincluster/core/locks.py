@@ -59,6 +59,7 @@ class Hold:
             (self.folder / LOCK_FILE).unlink()  # while it is locked: afterwards it may be another process's
         self._file.close()
         self._file = None
+        _holds.discard(self)
         _remove_empty(self._made)
 
     def __enter__(self) -> Path:
@@ -69,6 +70,13 @@ class Hold:
 
 
 _threads: dict[str, int] = {}  # that hold a folder
+_holds: set[Hold] = set()
+
+
+def release_all() -> None:
+    """Release what this process holds, before it ends at once."""
+    for held in list(_holds):
+        held.release()
 
 
 def hold(folder: Path, doing: Doing, instead: str = "") -> Hold:
@@ -129,7 +137,8 @@ def _take(folder: Path, doing: Doing, instead: str, made: list[Path]) -> Hold:
         with suppress(OSError):  # on a full disk the holder has no name
             file.truncate(0)
             file.write(json.dumps(Holder(os.getpid(), _command(), doing)._asdict()).encode())
-        return Hold(folder, file, made)
+        _holds.add(taken := Hold(folder, file, made))
+        return taken
     except BaseException:
         _remove_empty(made)
         raise
