@@ -9,7 +9,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from functools import lru_cache
 from typing import Any, BinaryIO, Literal, NamedTuple
 
@@ -48,7 +48,15 @@ _NEEDED = {  # what to do where a format is not there
     "HEIF": "HEIC needs pillow-heif: pip install 'twincluster[heic]'",
     "AVIF": "AVIF needs Pillow 11.3 or later: pip install --upgrade pillow",
 }
-_PASSING = ("missing file", "no permission", "not enough memory", "input/output error", CHANGED, *_NEEDED.values())
+NO_MEMORY = "unreadable: not enough memory"
+_PASSING = (
+    "missing file",
+    "no permission",
+    NO_MEMORY,
+    "input/output error",
+    CHANGED,
+    *_NEEDED.values(),
+)
 _TRUNCATED, _DAMAGED = "truncated file", "damaged file"
 # Formats whose decoders write line by line into the memory of Pillow.
 _LINE_BY_LINE = ("PNG", "GIF", "BMP", "DIB", "TIFF", "PPM", "TGA", "JPEG2000")
@@ -102,22 +110,19 @@ class LargeError(Exception):
     """An image that needs more memory than this process should take; an `Admit` raises it."""
 
 
-class _EndsEarlyError(Exception):
-    """The file ends, or says that it ends, before the image does."""
-
-
-def _admit_all(nbytes: int) -> AbstractContextManager[None]:
+def admit_all(nbytes: int) -> AbstractContextManager[None]:
+    """Let every image take what it needs."""
     return nullcontext()
 
 
-def decode(source: Input, side: int, frame: Frame = "crop", admit: Admit = _admit_all) -> Decoded:
+def decode(source: Input, side: int, frame: Frame = "crop", admit: Admit = admit_all) -> Decoded:
     """An image as a square of side x side pixels; the first frame of an animation. Raises only what `admit` raises."""
     return _decoded(source, side, frame, lambda image: square(image, side, frame), admit)
 
 
 def decode_whole(source: Input, longest: int) -> Decoded:
     """An image in its own proportions, its longer edge at most `longest` pixels, (h,w,3). Never raises."""
-    return _decoded(source, longest, "letterbox", lambda image: _within(image, longest), _admit_all)
+    return _decoded(source, longest, "letterbox", lambda image: _within(image, longest), admit_all)
 
 
 def _decoded(
@@ -126,40 +131,33 @@ def _decoded(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow warns about odd metadata; the status is what we say about a file
         try:
-            with open_input(source) as file:
-                try:
-                    return _read(file, source, side, frame, shape, admit), "ok"
-                except LargeError:
-                    raise
-                except Exception as error:
-                    return None, _status(error, file)
+            for ink in _INKS:
+                if (pixels := _read(source, ink, side, frame, shape, admit)) is not None:
+                    return pixels, "ok"
+            return None, INCOMPLETE
         except LargeError:
             raise
-        except Exception as error:  # the file cannot be opened
-            return None, f"unreadable: {_reason(error)}"
+        except Exception as error:
+            return None, _status(error, source)
 
 
 def _read(
-    file: BinaryIO,
-    source: Input,
-    side: int,
-    frame: Frame,
-    shape: Callable[[Image.Image], np.ndarray],
-    admit: Admit,
-) -> np.ndarray:
-    opening = bytes_to_open(file, _head(file))
-    if opening > LARGEST:
-        raise TooLargeError
-    with admit(LARGEST) if opening > _LITTLE else nullcontext():
-        for ink in _INKS:
-            with _opened(file, source) as image:
-                needed = opening + _fit(image, file, side)
-                if needed > LARGEST:
-                    raise TooLargeError
-                with nullcontext() if opening > _LITTLE else admit(needed):
-                    if _is_whole(image, ink):
-                        return shape(_shrunk(image, side, frame))
-    raise _EndsEarlyError
+    source: Input, ink: int, side: int, frame: Frame, shape: Callable[[Image.Image], np.ndarray], admit: Admit
+) -> np.ndarray | None:
+    """None where lines have the ink that memory was filled with before: they are missing, or really have this colour.
+
+    The image is closed before others are admitted in its place.
+    """
+    with open_input(source) as file:
+        opening = bytes_to_open(file, _head(file))
+        if opening > LARGEST:
+            raise TooLargeError
+        with admit(LARGEST) if opening > _LITTLE else nullcontext(), closing(_opened(file, source)) as image:
+            needed = opening + _fit(image, file, side)
+            if needed > LARGEST:
+                raise TooLargeError
+            with nullcontext() if opening > _LITTLE else admit(needed), closing(image):
+                return shape(_shrunk(image, side, frame)) if _is_whole(image, ink) else None
 
 
 def _within(image: Image.Image, longest: int) -> np.ndarray:
@@ -313,7 +311,10 @@ def _is_whole(image: Image.Image, ink: int) -> bool:
         end()
 
     image.load_prepare, image.load_end = prepared, ended  # type: ignore[attr-defined]
-    image.load()
+    try:
+        image.load()
+    finally:
+        del image.load_prepare, image.load_end  # type: ignore[attr-defined]  # else it is freed only by a collection
     return all(found)
 
 
@@ -439,15 +440,14 @@ def _laid(page: Image.Image, image: Image.Image) -> np.ndarray:
     return np.array(Image.alpha_composite(page, image).convert("RGB"))
 
 
-def _status(error: Exception, file: BinaryIO) -> str:
-    """What is wrong with a file that could be opened."""
+def _status(error: Exception, source: Input) -> str:
     if isinstance(error, TooLargeError | Image.DecompressionBombError):
         return TOO_LARGE
     reason = _reason(error)
-    if isinstance(error, _EndsEarlyError) or reason == _TRUNCATED:
+    if reason == _TRUNCATED:
         return INCOMPLETE
     if reason == _DAMAGED or isinstance(error, UnidentifiedImageError):
-        with suppress(Exception):  # whatever a damaged header leads to
+        with suppress(Exception), open_input(source) as file:  # whatever a damaged header leads to
             if ends_early(file, _head(file)):
                 return INCOMPLETE
     return f"unreadable: {reason}"
@@ -461,8 +461,8 @@ def _reason(error: Exception) -> str:
         return "missing file"
     if isinstance(error, PermissionError):
         return "no permission"
-    if isinstance(error, MemoryError):
-        return "not enough memory"
+    if isinstance(error, MemoryError) or "out of memory" in said:
+        return NO_MEMORY
     if isinstance(error, UnidentifiedImageError):
         return "not a known image format"
     if isinstance(error, OSError) and error.errno:
