@@ -238,8 +238,13 @@ def jpeg2000(
 
 def iso(path: Path, kind: str, width: int, height: int) -> None:
     """A small AVIF or HEIF image whose header announces a large one."""
-    small = BytesIO()
-    Image.new("RGB", (64, 64)).save(small, kind)
+    small, image = BytesIO(), Image.new("RGB", (64, 64))
+    if kind == "HEIF":
+        from pillow_heif import from_pillow
+
+        from_pillow(image).save(small)
+    else:
+        image.save(small, kind)
     content = bytearray(small.getvalue())
     at = content.index(b"ispe") + 8
     content[at : at + 8] = struct.pack(">II", width, height)

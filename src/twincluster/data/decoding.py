@@ -4,9 +4,9 @@ Files come from strangers: nothing here raises for what a file holds, and none t
 A JPEG or JPEG 2000 that is larger is reduced while it is decoded, other formats strip by strip afterwards.
 """
 
+import io
 import math
 import os
-import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
@@ -30,7 +30,10 @@ from twincluster.data.headers import (
     bytes_to_open,
     check_size,
     ends_early,
+    family,
+    has_end,
     levels_of,
+    scan_of,
 )
 
 INCOMPLETE = "incomplete"  # status of a file that ends before its image does
@@ -58,9 +61,11 @@ _PASSING = (
     *_NEEDED.values(),
 )
 _TRUNCATED, _DAMAGED = "truncated file", "damaged file"
+_MID_GREY = {127, 128}
+_CHECKED, _CHECKED_PIXELS = 1 << 23, 1 << 26  # bytes and pixels of a JPEG that is decoded again to find its end
+_MORE = bytes((37 * place + place // 7) % 251 for place in range(1024))  # noise, as long as some blocks
 # Formats whose decoders write line by line into the memory of Pillow.
 _LINE_BY_LINE = ("PNG", "GIF", "BMP", "DIB", "TIFF", "PPM", "TGA", "JPEG2000")
-_HEIF_BRANDS = re.compile(rb"hei[cxms]|hev[cxms]|m[is]f1")
 _JPEG = b"\xff\xd8\xff"
 _ORIENTATION = 0x0112  # EXIF tag
 _BITS, _PHOTOMETRIC, _PLANAR = 258, 262, 284  # TIFF tags
@@ -157,7 +162,7 @@ def _read(
             if needed > LARGEST:
                 raise TooLargeError
             with nullcontext() if opening > _LITTLE else admit(needed), closing(image):
-                return shape(_shrunk(image, side, frame)) if _is_whole(image, ink) else None
+                return shape(_shrunk(image, side, frame)) if _is_whole(image, file, ink) else None
 
 
 def _within(image: Image.Image, longest: int) -> np.ndarray:
@@ -210,7 +215,7 @@ def _opened(file: BinaryIO, source: Input) -> Image.Image:
             return JpegImageFile(file)  # Image.open refuses 200 megapixels, which telephones take and draft() reduces
         except (SyntaxError, LookupError, TypeError):
             raise UnidentifiedImageError from None
-    kind = _family(head)
+    kind = family(head)
     formats = _formats(suffix_of(source), kind)
     try:
         return Image.open(file, formats=formats)
@@ -225,12 +230,6 @@ def _head(file: BinaryIO) -> bytes:
     head = file.read(64)
     file.seek(0)
     return head
-
-
-def _family(head: bytes) -> str:
-    """HEIF or AVIF, by the brands that such a file begins with; nothing for other files."""
-    brands = head[8 : int.from_bytes(head[:4])] if head[4:8] == b"ftyp" else b""
-    return "AVIF" if b"avif" in brands or b"avis" in brands else "HEIF" if _HEIF_BRANDS.search(brands) else ""
 
 
 @lru_cache
@@ -286,12 +285,15 @@ def _is_streamed(image: JpegImageFile, file: BinaryIO) -> bool:
     return streamed
 
 
-def _is_whole(image: Image.Image, ink: int) -> bool:
+def _is_whole(image: Image.Image, file: BinaryIO, ink: int) -> bool:
     """Decode an image; return False where lines at an edge were never written, and so keep the ink in memory.
 
     A compressed stream may end before all lines, and Pillow leaves the others as they are without an error.
     """
     _refuse_garbled(image)
+    if isinstance(image, JpegImageFile):
+        image.load()
+        return has_end(file) and not _goes_on(image, file)
     if image.format not in _LINE_BY_LINE:
         image.load()
         return True
@@ -318,6 +320,28 @@ def _is_whole(image: Image.Image, ink: int) -> bool:
     return all(found)
 
 
+def _goes_on(image: Image.Image, file: BinaryIO) -> bool:
+    """Whether a JPEG has its end marker too early: libjpeg makes mid-grey of what is missing.
+
+    Where the last corner is mid-grey, more data in front of the marker must not change the picture.
+    """
+    corner = image.getpixel((image.width - 1, image.height - 1))
+    if not set(corner if isinstance(corner, tuple) else (corner,)) <= _MID_GREY:
+        return False
+    start = scan_of(file)
+    file.seek(0)
+    content = file.read(_CHECKED + 1)
+    end = content.find(b"\xff\xd9", start)
+    if len(content) > _CHECKED or end < 0:
+        return False
+    small, longer = (JpegImageFile(io.BytesIO(each)) for each in (content, content[:end] + _MORE + content[end:]))
+    if small.width * small.height > _CHECKED_PIXELS:
+        return False
+    for each in (small, longer):
+        each.draft(None, (1, 1))
+    return small.tobytes() != longer.tobytes()
+
+
 def _edges(image: Image.Image) -> list[tuple[int, int, int, int]]:
     """The first and the last two lines that are decoded: what is interlaced ends in every second line."""
     extents = [tile[1] for tile in image.tile]  # type: ignore[attr-defined]
@@ -339,7 +363,10 @@ def _refuse_garbled(image: Image.Image) -> None:
 
 
 def _shrunk(image: Image.Image, side: int, frame: Frame) -> Image.Image:
-    """Reduce a large decoded image strip by strip, to twice the side where that is possible, and close it."""
+    """Reduce a large decoded image strip by strip, to twice the side where that is possible, and close it.
+
+    Whole blocks of pixels become one each; what is left over at the edges is less than that.
+    """
     if as_rgba(image.size) <= ORDINARY:
         return image
     left, top, right, bottom = _centre(image.size) if frame == "crop" else (0, 0, *image.size)
@@ -347,6 +374,7 @@ def _shrunk(image: Image.Image, side: int, frame: Frame) -> Image.Image:
     least = math.ceil(math.sqrt(as_rgba((width, height)) / SHRUNK))
     edge = (min if frame == "crop" else max)(width, height)
     factor = max(least, min(edge // (2 * side), STRIP // width))
+    (left, right), (top, bottom) = _in_blocks(left, right, factor), _in_blocks(top, bottom, factor)
     rows = max(1, STRIP // width // factor) * factor
     tone, turn, parts = _tone(image), _turn(image), []
     for start in range(top, bottom, rows):
@@ -359,6 +387,12 @@ def _shrunk(image: Image.Image, side: int, frame: Frame) -> Image.Image:
         small.paste(part, (0, at))
         at += part.height
     return small if turn is None else small.transpose(turn)
+
+
+def _in_blocks(start: int, end: int, block: int) -> tuple[int, int]:
+    """The middle of a range that holds whole blocks; all of it where it holds none."""
+    rest = (end - start) % block if end - start > block else 0
+    return start + rest // 2, end - rest + rest // 2
 
 
 def _centre(size: Size) -> tuple[int, int, int, int]:

@@ -4,6 +4,7 @@ The figures per pixel are peaks of Pillow 13.0 and pillow-heif 1.8, rounded up: 
 they suffice. Sizes are in bytes, offsets count from the start of the file.
 """
 
+import re
 import struct
 from collections.abc import Iterator
 from math import ceil
@@ -81,7 +82,7 @@ def bytes_to_decode(image: Image.Image, file: BinaryIO, halvings: int = 0) -> in
     else:
         tiles = getattr(image, "tile", None)
         loading = stored + (0 if tiles and tiles[0][0] == "raw" else 12 * pixels)
-    return int(max(loading, stored + _bytes_to_shrink(size)))
+    return int(max(loading, stored + _bytes_to_shrink(image, size)))
 
 
 def bytes_for_jpeg(image: JpegImageFile, scale: int, streamed: bool) -> int:
@@ -93,7 +94,7 @@ def bytes_for_jpeg(image: JpegImageFile, scale: int, streamed: bool) -> int:
         layers = [layer[1] * layer[2] for layer in image.layer]
         densest = max(layer[1] for layer in image.layer) * max(layer[2] for layer in image.layer)
         loading += 2 * image.width * image.height * sum(layers) // max(densest, 1)
-    return int(max(loading, stored + _bytes_to_shrink(size)))
+    return int(max(loading, stored + _bytes_to_shrink(image, size)))
 
 
 def levels_of(image: Image.Image, file: BinaryIO) -> int:
@@ -107,10 +108,12 @@ def as_rgba(size: tuple[int, int]) -> int:
     return _stored("RGBA", size)
 
 
-def _bytes_to_shrink(size: tuple[int, int]) -> int:
+def _bytes_to_shrink(image: Image.Image, size: tuple[int, int]) -> int:
     """Beside the decoded image: copies of all of it, or of a strip and of what becomes of it."""
-    whole = as_rgba(size)
-    return 3 * whole if whole <= ORDINARY else SHRUNK + _STRIPS
+    if as_rgba(size) > ORDINARY:
+        return SHRUNK + _STRIPS
+    stays = image.mode in ("L", "RGB", "CMYK", "YCbCr") and "transparency" not in image.info
+    return 2 * _stored(image.mode, size) if stays else 3 * as_rgba(size)
 
 
 def _stored(mode: str, size: tuple[int, int]) -> int:
@@ -155,17 +158,18 @@ def ends_early(file: BinaryIO, head: bytes) -> bool:
         chunks = list(_png_chunks(file))
         return all(kind != b"IEND" for kind, _, _ in chunks) or chunks[-1][2] > size
     if head.startswith(_JPEG):
-        return not _has_end(file)
-    if head[:4] in (b"GIF8",):
+        return not has_end(file)
+    if head.startswith(b"GIF8"):
         return _gif_ends_early(file)
     if head[8:12] == b"WEBP":
         return int.from_bytes(head[4:8], "little") + 8 > size
     if head[:4] == b"\xff\x4f\xff\x51":
-        return not _ends_with(file, size, b"\xff\xd9")
-    if head[4:8] in (b"ftyp", b"jP  "):
+        return not _ends_with(file, size, _END)
+    if family(head) or head[4:8] == b"jP  ":
         boxes = list(_boxes(file))
         open_end = bool(boxes) and boxes[-1][0] == b"jp2c" and boxes[-1][2] == size
-        return any(end > size for _, _, end in boxes) or (open_end and not _ends_with(file, size, b"\xff\xd9"))
+        absent = all(kind not in (b"jp2c", b"mdat") for kind, _, _ in boxes)
+        return absent or boxes[-1][2] > size or (open_end and not _ends_with(file, size, _END))
     if head[:4] in _TIFF:
         return _tiff_ends_early(file, head, size)
     if head[:2] == b"BM" and len(head) >= 34:
@@ -176,18 +180,24 @@ def ends_early(file: BinaryIO, head: bytes) -> bool:
     return False
 
 
-def _has_end(file: BinaryIO) -> bool:
-    """Whether the end marker comes after the first scan of a JPEG; in what is coded a 0 follows every 255."""
-    scans = [end for kind, _, end in _jpeg_segments(file) if kind == _SCAN]
-    if not scans:
-        return False
-    file.seek(scans[0])
+def has_end(file: BinaryIO) -> bool:
+    """Return True where the end marker comes after the first scan of a JPEG."""
+    size = _size(file)
+    if _ends_with(file, size, _END):
+        return True
+    scan = scan_of(file)
+    file.seek(scan or size)
     last = b""
     while block := file.read(1 << 20):
-        if b"\xff\xd9" in last + block:
+        if _END in last + block:
             return True
         last = block[-1:]
     return False
+
+
+def scan_of(file: BinaryIO) -> int:
+    """Return where the coded data of a JPEG begin, 0 if nowhere. No end marker is among them: a 0 follows each 255."""
+    return next((end for kind, _, end in _jpeg_segments(file) if kind == _SCAN), 0)
 
 
 def _gif_ends_early(file: BinaryIO) -> bool:
@@ -225,6 +235,9 @@ def _skip_blocks(file: BinaryIO) -> bool:
 
 def _tiff_ends_early(file: BinaryIO, head: bytes, size: int) -> bool:
     entries = _tiff_entries(file, head)
+    inline = 8 if head[2:4] in (b"+\0", b"\0+") else 4
+    if any(_place(head, entry) + entry.size > size for entry in entries.values() if entry.size > inline):
+        return True
     for offsets, counts in zip(_OFFSETS, (279, 325), strict=True):
         if offsets in entries and counts in entries:
             starts, lengths = _values(file, head, entries[offsets]), _values(file, head, entries[counts])
@@ -234,13 +247,18 @@ def _tiff_ends_early(file: BinaryIO, head: bytes, size: int) -> bool:
     return not entries
 
 
+def _place(head: bytes, entry: _Entry) -> int:
+    """Where the values of an entry are that do not fit into it."""
+    return int.from_bytes(entry.content, "little" if head[:1] == b"I" else "big")
+
+
 def _values(file: BinaryIO, head: bytes, entry: _Entry) -> list[int]:
     """Whole numbers of a TIFF, as many as are there; they stand in the entry itself where they fit."""
     order = "<" if head[:1] == b"I" else ">"
     kind = {2: "H", 4: "I", 8: "Q"}.get(entry.size // max(entry.values, 1), "B")
     content = entry.content
     if entry.size > len(entry.content):
-        file.seek(struct.unpack(order + ("Q" if len(entry.content) == 8 else "I"), entry.content)[0])
+        file.seek(_place(head, entry))
         content = file.read(min(entry.size, _SMALL))
     count = min(entry.values, len(content) // struct.calcsize(kind))
     return list(struct.unpack_from(f"{order}{count}{kind}", content))
@@ -251,11 +269,18 @@ def _ends_with(file: BinaryIO, size: int, ending: bytes) -> bool:
     return file.read() == ending
 
 
+def family(head: bytes) -> str:
+    """HEIF or AVIF, by the brands that such a file begins with; nothing for other files."""
+    brands = head[8 : int.from_bytes(head[:4])] if head[4:8] == b"ftyp" else b""
+    return "AVIF" if b"avif" in brands or b"avis" in brands else "HEIF" if _HEIF_BRANDS.search(brands) else ""
+
+
 # What the formats look like
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _JPEG = b"\xff\xd8\xff"
-_SCAN = 0xDA  # marker
+_HEIF_BRANDS = re.compile(rb"hei[cxms]|hev[cxms]|m[is]f1")
+_SCAN, _END = 0xDA, b"\xff\xd9"  # markers of JPEG; JPEG 2000 has the same end
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _ORIENTATION, _BITS, _SAMPLES, _ROWS_PER_STRIP = 274, 258, 277, 278  # TIFF tags
 _TILE_WIDTH, _TILE_LENGTH, _OFFSETS = 322, 323, (273, 324)
@@ -304,7 +329,7 @@ def _jpeg_segments(file: BinaryIO) -> Iterator[tuple[int, int, int]]:
 
 
 def _tiff_entries(file: BinaryIO, head: bytes) -> dict[int, _Entry]:
-    """The first directory of a TIFF; nothing where it lies beyond the end."""
+    """The first directory of a TIFF; nothing where it reaches beyond the end."""
     order, big = "<" if head[:1] == b"I" else ">", head[2:4] in (b"+\0", b"\0+")
     at = struct.unpack_from(order + ("Q" if big else "I"), head.ljust(16, b"\0"), 8 if big else 4)[0]
     entry, counter = (order + "HHQ8s", order + "Q") if big else (order + "HHI4s", order + "H")
@@ -316,7 +341,8 @@ def _tiff_entries(file: BinaryIO, head: bytes) -> dict[int, _Entry]:
         return {}
     length = min(struct.unpack(counter, count)[0], 65535) * struct.calcsize(entry)
     table = file.read(length)
-    table = table[: len(table) // struct.calcsize(entry) * struct.calcsize(entry)]
+    if len(table) < length:
+        return {}
     return {
         tag: _Entry(count, count * _TIFF_BYTES.get(kind, 1), value)
         for tag, kind, count, value in struct.iter_unpack(entry, table)

@@ -126,7 +126,7 @@ def _pool(workers: int) -> ProcessPoolExecutor | None:
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=(room,))
     try:
         wait([_submit(pool, _ready) for _ in range(workers)], return_when=FIRST_COMPLETED).done.pop().result()
-    except (BrokenProcessPool, OSError, RuntimeError):
+    except (BrokenProcessPool, OSError, RuntimeError, ImportError):
         pool.shutdown()
         return None
     return pool
