@@ -25,15 +25,15 @@ IN_THE_WAY = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDI
 OURS = "this is a fault of twincluster, not of your data; please report the lines above"
 
 
-def status_of(command: Callable[[], object]) -> int:
+def status_of(command: Callable[[], object], program: str = "twincluster") -> int:
     """Run a command: 0 done, 2 bad input (one line says what to do), 1 a fault in code, 130 interrupted, 143 ended
-    by SIGTERM."""
-    status = _status_of(command)
+    by SIGTERM. Messages about wrong words call it `program`."""
+    status = _status_of(command, program)
     launch.leave(status)
     return status
 
 
-def _status_of(command: Callable[[], object]) -> int:
+def _status_of(command: Callable[[], object], program: str) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name that cannot be printed must not cost the run
     try:
@@ -53,7 +53,7 @@ def _status_of(command: Callable[[], object]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except CycloptsError as error:
-        return _say(_usage(error), 2)
+        return _say(_usage(error, program), 2)
     except Exception as error:
         if fixable := _fixable(error):
             return _say(fixable, 2)
@@ -117,12 +117,13 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _usage(error: CycloptsError) -> str:
+def _usage(error: CycloptsError, program: str) -> str:
     """What is wrong with the words of a command, and where to look."""
-    command = " ".join(("twincluster", *(error.command_chain or ())))
+    command = " ".join((program, *(error.command_chain or ())))
     said = str(error).strip().rstrip(".")
     if isinstance(error, UnknownCommandError) and error.unused_tokens and error.app:
-        said = _unknown(error.unused_tokens[0], list(error.app), command)
+        known = [name for name in error.app if error.app[name].show]
+        said = _unknown(error.unused_tokens[0], known, command)
     elif isinstance(error, UnusedCliTokensError) and error.unused_tokens:
         said = f"{command} has no place for {error.unused_tokens[0]!r}"
         if len(error.unused_tokens) > 1:
