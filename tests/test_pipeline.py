@@ -152,7 +152,7 @@ def test_unreadable_files_keep_their_rows_and_are_not_trained_on(tmp_path: Path,
     }  # fmt: skip
     assert fitted.run.shape.n_samples == 60
     assert sum(fitted.assignments.sizes(3)) == 60
-    assert "2 inputs could not be read; the status in assignments.csv says why" in fitted.summary()
+    assert "2 inputs could not be read (1 incomplete); the status in assignments.csv says why" in fitted.summary()
 
 
 def test_nothing_readable_is_bad_input(tmp_path: Path) -> None:
