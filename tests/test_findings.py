@@ -114,10 +114,11 @@ def test_labels_from_folders(tmp_path: Path, photo_folder: Path) -> None:
     assert "no labels: give --labels folders" in worked("evaluate", tmp_path / "run").out
     found = as_json(tmp_path / "run", "--labels", "folders")
     assert (found["inputs"], found["unreadable"], np.sum(found["confusion"])) == (62, 2, 60)
+    assert (found["incomplete"], found["too_large"]) == (1, 0)
     assert found["class_names"] == ["blue-rings", "green-columns", "red-rows"]
     text = worked("evaluate", tmp_path / "run", "--labels", "folders").out
     assert f"ACC {found['acc']:.4f}  NMI {found['nmi']:.4f}  ARI {found['ari']:.4f}  on the whole set" in text
-    assert "62 inputs, 2 unreadable, 3 clusters" in text
+    assert "62 inputs, 2 unreadable (1 incomplete), 3 clusters" in text
     header = next(line for line in text.splitlines() if line.startswith("cluster "))
     assert header.split() == ["cluster", "blue-rings", "green-columns", "red-rows"]
 

@@ -88,7 +88,7 @@ def test_bytes_and_paths(cluster: Any, small_run: Run, photo_folder: Path) -> No
     listing = open_source(photo_folder)
     expected = predict(small_run, listing, "cpu")
     assert [status for status in expected.status if status != "ok"] == [
-        "unreadable: truncated file", "unreadable: empty file",
+        "incomplete", "unreadable: empty file",
     ]  # fmt: skip
     names = [str(file) for file in listing.files or ()]
     read = cluster.read_binary_files(names, include_paths=True)

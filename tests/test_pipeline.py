@@ -148,11 +148,11 @@ def test_unreadable_files_keep_their_rows_and_are_not_trained_on(tmp_path: Path,
     rows = dict(zip(fitted.assignments.paths, fitted.assignments.status, strict=True))
     assert len(rows) == len(fitted.assignments.paths) == 62
     assert {path: status for path, status in rows.items() if status != "ok"} == {
-        "blue-rings/truncated.jpg": "unreadable: truncated file", "red-rows/empty.png": "unreadable: empty file",
+        "blue-rings/truncated.jpg": "incomplete", "red-rows/empty.png": "unreadable: empty file",
     }  # fmt: skip
     assert fitted.run.shape.n_samples == 60
     assert sum(fitted.assignments.sizes(3)) == 60
-    assert "2 inputs could not be read; the status in assignments.csv says why" in fitted.summary()
+    assert "2 inputs could not be read (1 incomplete); the status in assignments.csv says why" in fitted.summary()
 
 
 def test_nothing_readable_is_bad_input(tmp_path: Path) -> None:

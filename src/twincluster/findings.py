@@ -22,7 +22,7 @@ from twincluster.data import Images, Labels, Listing, labels_of_shards, read_lab
 from twincluster.fit import rows_to_score, scores_line, sizes_line
 from twincluster.model import Model
 from twincluster.run_images import RunImages
-from twincluster.runs import Assignments, Edits, Run, RunData, within_source
+from twincluster.runs import Assignments, Edits, Run, RunData, kinds_of, within_source
 
 FEATURE_SAMPLE = 20_000  # inputs that silhouette and kNN look at
 WIDEST_TABLE = 40  # classes or clusters of a confusion matrix that is printed
@@ -52,6 +52,8 @@ class Findings:
             "added": self.added,
             "corrections": self.corrections,
             "unreadable": int((self.assignments.clusters < 0).sum()),
+            "incomplete": self.assignments.problems()["incomplete"],
+            "too_large": self.assignments.problems()["too_large"],
             "sizes": self.assignments.sizes(self.n_clusters),
             "confidence": float(confidence[np.isfinite(confidence)].mean()) if np.isfinite(confidence).any() else None,
             "silhouette": self.silhouette,
@@ -67,7 +69,8 @@ class Findings:
 
     def to_text(self) -> str:
         found = self.to_dict()
-        lines = [f"{found['inputs']:,} inputs, {found['unreadable']:,} unreadable, {self.n_clusters} clusters"]
+        unread = f"{found['unreadable']:,} unreadable{kinds_of(self.assignments.problems())}"
+        lines = [f"{found['inputs']:,} inputs, {unread}, {self.n_clusters} clusters"]
         if self.added:
             lines.append(f"{self.added:,} of them were added after the training, by twincluster update")
         if self.corrections:

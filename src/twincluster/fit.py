@@ -27,7 +27,17 @@ from twincluster.nn import Encoder, load_encoder
 from twincluster.parallel import join
 from twincluster.resolve import check_method, data_shape, resolve, resolve_device, with_image_size
 from twincluster.runs import EDITS_FILE as EDITS
-from twincluster.runs import REFERENCE_SAMPLE, Assignments, Reference, Run, RunData, provenance, stamps_of, write_stamps
+from twincluster.runs import (
+    REFERENCE_SAMPLE,
+    Assignments,
+    Reference,
+    Run,
+    RunData,
+    kinds_of,
+    provenance,
+    stamps_of,
+    write_stamps,
+)
 from twincluster.training import Reporter, Trainer, checkpoint
 
 MOST_SIZES = 100  # that are told one by one
@@ -47,15 +57,15 @@ class Fitted:
 
     def summary(self) -> str:
         """Where the result is and what to do next."""
-        unread = sum(status != "ok" for status in self.assignments.status)
+        problems = self.assignments.problems()
         plot = " and clusters.png" if (self.run.folder / "clusters.png").is_file() else ""
         lines = [self.choice.describe(), f"all that were tried: clusters.json{plot}"] if self.choice else []
         lines.append(sizes_line(self.assignments.sizes(self.config.n_clusters)))
         if self.handed:
             lines.append("left and right mean something in these images: none was mirrored to learn from")
-        if unread:
+        if unread := problems.total():
             inputs = "1 input" if unread == 1 else f"{unread:,} inputs"
-            lines.append(f"{inputs} could not be read; the status in assignments.csv says why")
+            lines.append(f"{inputs} could not be read{kinds_of(problems)}; the status in assignments.csv says why")
         if self.scores:
             lines.append(scores_line(self.scores, self.scored_on))
         folder = self.run.folder

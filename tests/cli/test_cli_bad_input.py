@@ -247,14 +247,14 @@ def test_a_path_through_a_file() -> None:
 def test_unreadable_files_stop_nothing_and_keep_their_rows(photo_folder: Path) -> None:
     done = worked("fit", photo_folder, *FIT)
     assert "62 inputs in photos/ (1 other file left alone), 3 clusters" in done.out
-    assert "2 inputs could not be read" in done.out
+    assert "2 inputs could not be read (1 incomplete);" in done.out
     table = Assignments.read(Path("run/assignments.csv"))
     pictures = [file for file in photo_folder.rglob("*") if file.is_file() and file.name != "notes.txt"]
     assert sorted(table.paths) == sorted(file.relative_to(photo_folder).as_posix() for file in pictures)
     broken = {path: status for path, status in zip(table.paths, table.status, strict=True) if status != "ok"}
     assert set(broken) == {"blue-rings/truncated.jpg", "red-rows/empty.png"}
     done = worked("predict", "run", photo_folder, "--out", "new.csv")
-    assert done.out == "62 rows in new.csv, 2 of them unreadable\n"
+    assert done.out == "62 rows in new.csv, 2 of them unreadable (1 incomplete)\n"
     assert Path("new.csv").read_text() == Path("run/assignments.csv").read_text()
 
 

@@ -30,3 +30,8 @@ def quarters(pixels: np.ndarray | None) -> list[tuple[int, ...]]:
 
 def close(found: list[tuple[int, ...]], expected: list[tuple[int, ...]], within: int = 6) -> bool:
     return bool(np.abs(np.array(found) - np.array(expected)).max() <= within)
+
+
+def is_problem(status: str) -> bool:
+    """Whether this is a status of an image that cannot be used."""
+    return status in ("incomplete", "too_large") or status.startswith("unreadable: ")

@@ -47,9 +47,9 @@ def test_files_that_change_between_listing_and_decoding(tmp_path: Path, workers:
     assert during.listing.paths == tuple(f"{number:03d}.png" for number in range(110))
     statuses = {path: status for path, status in zip(listing.paths, during.status, strict=True) if status != "ok"}
     assert statuses == {
-        "001.png": "unreadable: truncated file",  # as it was from the start
+        "001.png": "incomplete",  # as it was from the start
         "002.png": "unreadable: missing file",
-        "003.png": "unreadable: truncated file",
+        "003.png": "incomplete",
         "005.png": "unreadable: not a regular file",
     }
     assert (during.pixels[4] == (1, 2, 3)).all()
@@ -62,7 +62,7 @@ def test_a_picture_that_is_still_being_written_is_read_when_it_is_whole(tmp_path
     folder = photos(tmp_path / "a")
     whole = (folder / "003.png").read_bytes()
     (folder / "003.png").write_bytes(whole[: len(whole) // 2])
-    assert opened(folder).status[3] == "unreadable: truncated file"
+    assert opened(folder).status[3] == "incomplete"
     (folder / "003.png").write_bytes(whole)
     images = opened(folder)
     assert images.status[3] == "ok"

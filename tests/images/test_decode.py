@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from colours import PLAIN, SIDE, close, corners, quarters
+from colours import PLAIN, SIDE, close, corners, is_problem, quarters
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw, features
@@ -236,9 +236,9 @@ def test_files_that_are_no_images(tmp_path: Path) -> None:
     expected = {
         "empty.png": "unreadable: empty file",
         "text.jpg": "unreadable: not a known image format",
-        "cut.jpg": "unreadable: truncated file",
-        "cut.png": "unreadable: truncated file",
-        "head.jpg": "unreadable: not a known image format",
+        "cut.jpg": "incomplete",
+        "cut.png": "incomplete",
+        "head.jpg": "incomplete",
         "script.jpg": "unreadable: not a known image format",
         "folder.png": "unreadable: not a regular file",
         "pipe.png": "unreadable: not a regular file",
@@ -268,7 +268,7 @@ def test_damage_never_raises(tmp_path: Path, data: st.DataObject) -> None:
     damaged.write_bytes(bytes(content[: data.draw(st.integers(0, len(content)))]))
     pixels, status = decode(damaged, SIDE)
     if pixels is None:
-        assert status.startswith("unreadable: ")
+        assert is_problem(status)
         assert "\n" not in status
         assert str(tmp_path) not in status
     else:

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from twincluster.data import decode, decoding, typical_side
+from twincluster.data import Frame, decode, decoding, typical_side
 from twincluster.data.decoding import header_sizes
 
 EDGE = 30_000
 SIDE = 16
-REFUSED = (None, "unreadable: too many pixels")
+REFUSED = (None, "too_large")
 
 MEASURED = """
 import resource, sys
@@ -79,7 +79,7 @@ def test_memory_stays_small(tmp_path: Path) -> None:
     assert status == "ok"
     assert taken < 150  # 900 in full
     status, taken = measured(tmp_path / "small.jpg", tmp_path / "large.png")
-    assert status == "unreadable: too many pixels"
+    assert status == "too_large"
     assert taken < 20
 
 
@@ -120,9 +120,55 @@ def test_a_large_png_is_a_status(tmp_path: Path, edge: int) -> None:
     assert decode(tmp_path / "a.png", SIDE) == REFUSED
 
 
-@pytest.mark.parametrize("suffix", ["gif", "tif", "bmp", "webp"])
+@pytest.mark.parametrize("suffix", ["gif", "tif", "bmp", "webp", "ppm", "tga", "jp2"])
 def test_other_formats_are_measured_too(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     Image.new("RGB", (40, 30)).save(tmp_path / f"a.{suffix}")
     assert decode(tmp_path / f"a.{suffix}", SIDE)[1] == "ok"
-    monkeypatch.setattr(decoding, "MAX_PIXELS", 1199)
+    monkeypatch.setattr(decoding, "LARGEST", 0)
     assert decode(tmp_path / f"a.{suffix}", SIDE) == REFUSED
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "P", "1", "F", "I", "I;16", "CMYK"])
+@pytest.mark.parametrize("frame", ["crop", "letterbox"])
+@pytest.mark.parametrize("size", [(500, 300), (300, 500), (400, 400), (1000, 3), (3, 1000)])
+def test_strip_by_strip_is_close_to_all_at_once(
+    mode: str, frame: Frame, size: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, columns = np.mgrid[: size[1], : size[0]] / 40
+    waves = np.stack([np.sin(rows), np.cos(columns), np.sin(rows + columns)], -1)
+    image = Image.fromarray((127 + 100 * waves).astype(np.uint8))
+    if mode in ("F", "I", "I;16"):
+        grey = np.asarray(image.convert("L")).astype(np.float32) * 200
+        image = Image.fromarray(grey.astype({"F": np.float32, "I": np.int32, "I;16": np.uint16}[mode]))
+    else:
+        image = image.convert(mode)
+    image.save(tmp_path / "a.tif")
+    whole, _ = decode(tmp_path / "a.tif", SIDE, frame)
+    monkeypatch.setattr(decoding, "ORDINARY", 1000)
+    monkeypatch.setattr(decoding, "STRIP", 20_000)
+    strips, status = decode(tmp_path / "a.tif", SIDE, frame)
+    assert status == "ok"
+    assert whole is not None
+    assert strips is not None
+    assert np.abs(strips.astype(int) - whole.astype(int)).mean() < (10 if mode == "1" else 3)
+
+
+def test_a_large_image_is_upright(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = Image.new("RGB", (300, 200), (200, 30, 30))
+    image.paste((30, 30, 200), (0, 0, 300, 100))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    image.save(tmp_path / "a.png", exif=exif)
+    whole, _ = decode(tmp_path / "a.png", SIDE)
+    monkeypatch.setattr(decoding, "ORDINARY", 1000)
+    strips, _ = decode(tmp_path / "a.png", SIDE)
+    assert whole is not None
+    assert strips is not None
+    assert np.abs(strips.astype(int) - whole.astype(int)).max() <= 4
+
+
+def test_an_image_is_not_closed_that_a_caller_has_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "ORDINARY", 1000)
+    image = Image.new("RGB", (300, 200), (200, 30, 30))
+    decoding.square(image, SIDE)
+    assert image.getpixel((0, 0)) == (200, 30, 30)

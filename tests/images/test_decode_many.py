@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -109,6 +111,53 @@ def test_a_file_that_ends_its_process_loses_its_own_row_only(tmp_path: Path) -> 
     assert said[40] == ("unreadable: decoder crashed", digest_of(BLACK))
     assert [status for status, _ in said].count("ok") == 149
     assert _written(rows)[:, 0, 0, 0].tolist() == [n if n != 40 else 0 for n in range(150)]
+
+
+class Hungry(type(Path())):  # type: ignore[misc]
+    """A path that asks for more memory than a process may have that decodes."""
+
+    def __fspath__(self) -> str:
+        if multiprocessing.parent_process() is not None:
+            bytearray(700_000_000)
+        return super().__fspath__()  # type: ignore[no-any-return]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not limit the memory of a process")
+def test_the_system_refuses_a_process_more_memory_than_an_image_may_take(tmp_path: Path) -> None:
+    files = _numbered(tmp_path, 120)
+    files[40] = Hungry(files[40])
+    said = list(_decoding(files, _rows(tmp_path, 120), 2))
+    assert said[40] == ("too_large", digest_of(BLACK))
+    assert [status for status, _ in said].count("ok") == 119
+
+
+def test_who_takes_much_waits_for_others() -> None:
+    context = multiprocessing.get_context("spawn")
+    room = module._Room(4, context.Semaphore(4), context.Lock())
+    taken, most, count = 0, 0, threading.Lock()
+
+    def decode(units: int) -> None:
+        nonlocal taken, most
+        for _ in range(20):
+            with room.admit(units * module._UNIT):
+                with count:
+                    taken += units
+                    most = max(most, taken)
+                time.sleep(0.001)
+                with count:
+                    taken -= units
+
+    threads = [threading.Thread(target=decode, args=(units,)) for units in (1, 2, 3, 3, 4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (taken, most) == (0, 4)
+
+
+def test_there_is_always_room_for_one_image_of_the_largest_kind() -> None:
+    units = (module._TOGETHER - module._MOST_WORKERS * module._RESTING) // module._UNIT
+    assert units * module._UNIT >= module.LARGEST
 
 
 def test_a_script_without_a_main_guard_is_not_run_again_by_the_processes(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_a_folder_becomes_one_row_per_file(photo_folder: Path) -> None:
     assert isinstance(images.pixels, np.memmap)
     assert told == [(done, 62) for done in range(63)]
     statuses = dict(zip(listing.paths, images.status, strict=True))
-    assert statuses.pop("blue-rings/truncated.jpg") == "unreadable: truncated file"
+    assert statuses.pop("blue-rings/truncated.jpg") == "incomplete"
     assert statuses.pop("red-rows/empty.png") == "unreadable: empty file"
     assert set(statuses.values()) == {"ok"}
     for row, file in enumerate(listing.files or ()):

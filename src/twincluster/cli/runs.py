@@ -40,7 +40,7 @@ def predict(
     """
     from twincluster import model
     from twincluster.data import location_of, open_source
-    from twincluster.runs import Run, check_table
+    from twincluster.runs import Run, check_table, kinds_of
     from twincluster.training import Progress
 
     check_table(out)
@@ -52,8 +52,8 @@ def predict(
             opened, listing, device, progress.decoding, progress.encoding, location=location_of(source)
         )
     assignments.write(out)
-    unread, count = sum(status not in ("ok", "junk") for status in assignments.status), len(assignments.paths)
-    of_them = f", {unread:,} of them unreadable" if unread else ""
+    problems, count = assignments.problems(), len(assignments.paths)
+    of_them = f", {problems.total():,} of them unreadable{kinds_of(problems)}" if problems else ""
     print(f"{count:,} row{'s' * (count != 1)} in {out}{of_them}")
 
 

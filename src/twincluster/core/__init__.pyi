@@ -32,6 +32,7 @@ from twincluster.core.text import duration as duration
 from twincluster.core.tuning import FEW as FEW
 from twincluster.core.tuning import keep_freed as keep_freed
 from twincluster.core.tuning import one_thread as one_thread
+from twincluster.core.tuning import return_freed as return_freed
 from twincluster.core.tuning import torch_for_good as torch_for_good
 from twincluster.core.tuning import uncollected as uncollected
 

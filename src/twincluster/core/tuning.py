@@ -51,6 +51,13 @@ def keep_freed() -> None:
         libc.mallopt(_TRIM_THRESHOLD, -1)
 
 
+def return_freed() -> None:
+    """Hand the memory that is free back to the system. Does nothing without glibc."""
+    if sys.platform.startswith("linux"):
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
 FEW = 2**16  # values in a batch of rows up to which one thread is taken; tried with half as many, on two cores
 
 

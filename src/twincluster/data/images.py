@@ -27,10 +27,10 @@ import numpy as np
 from PIL import Image
 
 from twincluster.core import InputError, write_atomically
-from twincluster.data.decoding import DEFAULT_SIDE, Frame, decode, filled_side, letterboxed, square
+from twincluster.data.decoding import DEFAULT_SIDE, Frame, filled_side, letterboxed, square
 from twincluster.data.files import Input
 from twincluster.data.listing import Listing, cache_folder
-from twincluster.data.pool import digest_of
+from twincluster.data.pool import decode_few, digest_of
 from twincluster.data.store import (
     Outcome,
     Row,
@@ -44,7 +44,7 @@ from twincluster.data.store import (
     short_hash,
 )
 
-VERSION = 3  # of the files and of what decode.py makes of an image: another number, another store
+VERSION = 4  # of the files and of what decode.py makes of an image: another number, another store
 HASHED_BYTES = 1 << 28  # of an array, for its fingerprint
 HASHED_ROWS = 4096  # at once
 _BOOLEAN = {True: "true", False: "false"}  # as JSON writes them
@@ -113,8 +113,8 @@ def _decoded(
 ) -> tuple[np.ndarray, Outcome]:
     """What a store would hold."""
     pixels, rows = np.zeros((len(listing.paths), side, side, 3), np.uint8), {}
-    for row, (entry, file) in enumerate(zip(listing.entries, listing.files or (), strict=True)):
-        found, status = decode(file, side, frame)
+    decoded = decode_few(listing.files or (), side, frame)
+    for row, (entry, (found, status)) in enumerate(zip(listing.entries, decoded, strict=True)):
         if found is not None:
             pixels[row] = found
         rows[row] = Row(entry, status, digest_of(pixels[row]))

@@ -1,10 +1,15 @@
 """Decode many files into the rows of one, in several processes; a file that ends its process costs its own row only.
 
 Each process writes what it has decoded by itself, and says only what came of it: pixels take long through a pipe.
+
+A process takes at most 600 MB: headers.LARGEST for an image, which the system enforces where it can. All together take
+at most 2 GB: who decodes a large image waits until there is room. This process leaves large images to one of its own.
 """
 
 import hashlib
+import math
 import multiprocessing
+import multiprocessing.synchronize
 import os
 import signal
 import sys
@@ -14,25 +19,38 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 from PIL import Image
 
-from twincluster.data.decoding import Frame, decode
+from twincluster.core import return_freed
+from twincluster.data.decoding import NO_MEMORY, TOO_LARGE, Admit, Decoded, Frame, LargeError, admit_all, decode
 from twincluster.data.files import Input
+from twincluster.data.headers import LARGEST
 
 P = ParamSpec("P")
 T = TypeVar("T")
 Task = tuple[int, Input]  # a row, and what is to be decoded into it
 Said = tuple[str, str]  # "ok" or the reason why the row is black, and the digest of its pixels
 
+CRASHED = "unreadable: decoder crashed"
 _BATCH = 16  # files handed to a process at a time
 _BLOCKS_KEPT = 16  # of one MiB, from one image to the next: Pillow asks the system for new ones each time by itself
 _WORTH_A_POOL = 96  # starting processes takes longer than decoding fewer files than this
+_TOGETHER = 2_000_000_000  # bytes of all processes that decode
+_RESTING = 64_000_000  # bytes of one that decodes small images
+_SMALL = 8_000_000  # bytes of an image that waits for nobody
+_UNIT = 20_000_000  # bytes that are handed out at a time
+_MOST_WORKERS = (_TOGETHER - LARGEST) // _RESTING  # so that there is room for one image of the largest kind
+_BESIDE = 40_000_000  # bytes that the system allows a process beyond those of an image
+_HERE = 128_000_000  # bytes of an image that is decoded in the process of the caller
+_TRIES = 2  # a process may also be ended from outside
 
 
 @dataclass(frozen=True)
@@ -44,9 +62,9 @@ class RowFile:
     side: int
     frame: Frame = "crop"
 
-    def decode(self, task: Task) -> Said:
+    def decode(self, task: Task, admit: Admit = admit_all) -> Said:
         row, source = task
-        return self.write(row, *decode(source, self.side, self.frame))
+        return self.write(row, *_bounded(decode(source, self.side, self.frame, admit)))
 
     def write(self, row: int, pixels: np.ndarray | None, status: str) -> Said:
         """Without pixels the row becomes black, whatever an earlier try has left there."""
@@ -65,8 +83,9 @@ def digest_of(pixels: np.ndarray) -> str:
 
 
 def decode_many(tasks: Sequence[Task], rows: RowFile, workers: int) -> Generator[Said, None, None]:
-    """Fill rows in that many processes. What is said of one, in the order of tasks, is said after it was written; at
-    most a few batches per process are ahead of that."""
+    """Fill rows in that many processes, 23 at most. What is said of one, in the order of tasks, is said after it was
+    written; at most a few batches per process are ahead of that."""
+    workers = min(workers, _MOST_WORKERS)
     done, crashed = 0, False
     while workers > 1 and len(tasks) - done >= _WORTH_A_POOL and (pool := _pool(workers)):
         try:
@@ -75,12 +94,26 @@ def decode_many(tasks: Sequence[Task], rows: RowFile, workers: int) -> Generator
                 yield from batch
         except BrokenProcessPool:  # a file in flight, or the system short of memory, ended a process
             crashed = True
-            for said in _one_by_one(tasks[done : done + 2 * workers * _BATCH], rows):
+            for said in _carefully(tasks[done : done + 2 * workers * _BATCH], rows, apart=True):
                 done += 1
                 yield said
         finally:
             pool.shutdown(cancel_futures=True)
-    yield from _one_by_one(tasks[done:], rows) if crashed else map(rows.decode, tasks[done:])
+    yield from _carefully(tasks[done:], rows, apart=crashed)
+
+
+def decode_few(files: Sequence[Input], side: int, frame: Frame) -> Iterator[Decoded]:
+    """Decode files in this process, large ones in another."""
+    with _one_apart() as apart:
+        for file in files:
+            yield apart(partial(decode, file, side, frame)) or (None, CRASHED)
+
+
+def _carefully(tasks: Sequence[Task], rows: RowFile, apart: bool) -> Iterator[Said]:
+    """One file after another; `apart`, after a crash: each alone in a process, so that the one to blame is known."""
+    with _one_apart() as run:
+        for task in tasks:
+            yield run(partial(rows.decode, task), apart) or rows.write(task[0], None, CRASHED)
 
 
 def _pool(workers: int) -> ProcessPoolExecutor | None:
@@ -88,10 +121,12 @@ def _pool(workers: int) -> ProcessPoolExecutor | None:
     if multiprocessing.current_process().daemon:
         return None  # it may have no children
     context = multiprocessing.get_context("spawn")  # a fork would copy locks held by the threads of torch or BLAS
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker)
+    units = (_TOGETHER - workers * _RESTING) // _UNIT
+    room = _Room(units, context.Semaphore(units), context.Lock())
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=(room,))
     try:
         wait([_submit(pool, _ready) for _ in range(workers)], return_when=FIRST_COMPLETED).done.pop().result()
-    except (BrokenProcessPool, OSError, RuntimeError):
+    except (BrokenProcessPool, OSError, RuntimeError, ImportError):
         pool.shutdown()
         return None
     return pool
@@ -111,7 +146,37 @@ def _submit(pool: ProcessPoolExecutor, work: Callable[P, T], *args: P.args, **na
         sys.modules["__main__"] = main
 
 
-def _start_worker() -> None:
+class _Room(NamedTuple):
+    """What all processes of a pool may take together, in units."""
+
+    units: int
+    free: multiprocessing.synchronize.Semaphore
+    turn: multiprocessing.synchronize.Lock  # one process at a time collects units: else each might hold half
+
+    @contextmanager
+    def admit(self, nbytes: int) -> Iterator[None]:
+        """Wait for so many bytes. A process that dies with them takes its pool along."""
+        units = min(math.ceil(nbytes / _UNIT), self.units) if nbytes > _SMALL else 0
+        with self.turn if units else nullcontext():
+            for _ in range(units):
+                self.free.acquire()
+        try:
+            yield
+        finally:
+            if nbytes > _RESTING:
+                Image.core.clear_cache()  # type: ignore[attr-defined]
+                return_freed()
+            for _ in range(units):
+                self.free.release()
+
+
+_room: _Room | None = None  # of a process that was started to decode
+
+
+def _start_worker(room: _Room) -> None:
+    global _room
+    _room = room
+    _limit_memory()
     Image.core.set_blocks_max(_BLOCKS_KEPT)  # type: ignore[attr-defined]  # as its manual has it
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     parent = multiprocessing.parent_process()
@@ -137,23 +202,59 @@ def _in_order(pool: ProcessPoolExecutor, tasks: Sequence[Task], rows: RowFile, w
 
 
 def _decode_batch(tasks: Sequence[Task], rows: RowFile) -> list[Said]:
-    return [rows.decode(task) for task in tasks]
+    return [_inside(partial(rows.decode, task)) for task in tasks]
 
 
-def _one_by_one(tasks: Sequence[Task], rows: RowFile) -> Iterator[Said]:
-    """After a crash: each file alone in a process, so that the one to blame is known."""
+def _inside(work: Callable[..., T]) -> T:
+    """In a process that was started to decode."""
+    assert _room is not None
+    return work(admit=_room.admit)
+
+
+def _here(nbytes: int) -> AbstractContextManager[None]:
+    if nbytes > _HERE:
+        raise LargeError
+    return nullcontext()
+
+
+@contextmanager
+def _one_apart() -> Iterator[Callable[..., T | None]]:
+    """Run work in this process; in another, which then stays, where it is too large or asked to be apart.
+
+    None where that process crashed each time.
+    """
     pool: ProcessPoolExecutor | None = None
+
+    def run(work: Callable[..., T], apart: bool = False) -> T | None:
+        nonlocal pool
+        if not apart:
+            with suppress(LargeError):
+                return work(admit=_here)
+        for _ in range(_TRIES):
+            pool = pool or _pool(1)
+            try:
+                return _submit(pool, _inside, work).result() if pool else work()
+            except BrokenProcessPool:
+                pool = None
+        return None
+
     try:
-        for task in tasks:
-            said: Said | None = None
-            for _ in range(2):  # a process may also be ended from outside
-                pool = pool or _pool(1)
-                try:
-                    said = _submit(pool, rows.decode, task).result() if pool else rows.decode(task)
-                    break
-                except BrokenProcessPool:
-                    pool = None
-            yield said or rows.write(task[0], None, "unreadable: decoder crashed")
+        yield run
     finally:
         if pool:
             pool.shutdown(cancel_futures=True)
+
+
+def _limit_memory() -> None:
+    """Have the system refuse more memory than an image may take, whatever its decoder asks for."""
+    with suppress(ImportError, OSError, ValueError, IndexError):  # where there are no such limits
+        import resource
+
+        taken = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+        most = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        resource.setrlimit(resource.RLIMIT_DATA, (taken + LARGEST + _BESIDE, most))
+
+
+def _bounded(decoded: Decoded) -> Decoded:
+    """Where memory is limited, an image that it did not suffice for is too large."""
+    return (None, TOO_LARGE) if _room is not None and decoded[1] == f"unreadable: {NO_MEMORY}" else decoded

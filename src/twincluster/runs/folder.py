@@ -14,7 +14,8 @@ import json
 import platform
 import re
 import shlex
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -77,6 +78,10 @@ class Assignments:
         """The first rows: those of the inputs that a run was trained on."""
         return Assignments(self.paths[:count], self.clusters[:count], self.confidence[:count], self.status[:count])
 
+    def problems(self) -> Counter[str]:
+        """Count the inputs without a cluster by the kind of their status: unreadable, incomplete or too_large."""
+        return count_problems(self.status)
+
     def sizes(self, n_clusters: int) -> list[int]:
         """Inputs in each cluster, empty ones included."""
         counts: list[int] = np.bincount(self.clusters[self.clusters >= 0], minlength=n_clusters).tolist()
@@ -136,6 +141,16 @@ class Assignments:
             raise InputError(
                 f"{path} cannot be read as a table of {', '.join(COLUMNS)} ({error}): put back a copy, or fit again"
             ) from error
+
+
+def count_problems(statuses: Iterable[str]) -> Counter[str]:
+    return Counter(status.partition(":")[0] for status in statuses if status not in ("ok", "junk"))
+
+
+def kinds_of(problems: Counter[str]) -> str:
+    """What to say of those that are not simply unreadable, as in " (2 incomplete, 1 too_large)"."""
+    kinds = [f"{problems[kind]:,} {kind}" for kind in ("incomplete", "too_large") if problems[kind]]
+    return f" ({', '.join(kinds)})" if kinds else ""
 
 
 def check_table(path: Path) -> None:

@@ -8,9 +8,11 @@ meanwhile, so that the way back never leads to what a killed attempt has left.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import compress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +27,8 @@ from twincluster.runs import (
     Drift,
     Reference,
     Run,
+    count_problems,
+    kinds_of,
     read_stamps,
     row_names,
     stamps_of,
@@ -52,7 +56,7 @@ class Updated:
     sizes: tuple[list[int], list[int]]  # images in each cluster: of the training, of the added and the changed
     added: int = 0
     changed: int = 0  # rows that were there, of files that are others now
-    unreadable: int = 0  # of the added and the changed
+    problems: Counter[str] = field(default_factory=Counter)  # of the added and the changed, by kind
     drift: Drift | None = None
     has_reference: bool = True
 
@@ -63,7 +67,9 @@ class Updated:
             "added": self.added,
             "changed": self.changed,
             "kept": self.inputs - self.added - self.changed,
-            "unreadable": self.unreadable,
+            "unreadable": self.problems.total(),
+            "incomplete": self.problems["incomplete"],
+            "too_large": self.problems["too_large"],
             "rows": len(self.assignments.paths),
             "sizes": {"training": self.sizes[0], "new": self.sizes[1]},
             "drift": self.drift.to_dict() if self.drift else None,
@@ -74,7 +80,8 @@ class Updated:
 
     def to_text(self) -> str:
         kept = self.inputs - self.added - self.changed
-        unread = f"; {self.unreadable:,} could not be read: see the status" if self.unreadable else ""
+        count = self.problems.total()
+        unread = f"; {count:,} could not be read{kinds_of(self.problems)}: see the status" if count else ""
         lines = [
             f"{self.inputs:,} inputs in {self.source}: {self.added:,} new, {self.changed:,} changed, "
             f"{kept:,} known already{unread}",
@@ -121,7 +128,7 @@ def update(
             assignments=_merged(before, now, tasks, fresh),
             added=sum(task.is_new for task in tasks if fresh[task.row]),
             changed=sum(not task.is_new for task in tasks if fresh[task.row]),
-            unreadable=int(fresh.sum() - readable.sum()),
+            problems=count_problems(compress(now.status, fresh)),
             sizes=(training, np.bincount(now.clusters[images.usable][readable], minlength=config.n_clusters).tolist()),
             drift=Drift.between(reference, features, probabilities[readable]) if reference else None,
             has_reference=reference is not None,
