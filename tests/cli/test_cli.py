@@ -16,7 +16,6 @@ from PIL import Image
 
 import twincluster
 from command_line import TINY, Done, colours, colours_file, command, worked
-from twincluster import fit as pipeline
 from twincluster.cli import app as cli
 from twincluster.config import load_recipe, recipe_names
 from twincluster.methods import METHODS
@@ -244,6 +243,6 @@ def test_predict_on_the_training_data_repeats_the_assignments() -> None:
 def test_parquet_without_pyarrow_is_told_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
     fit("--out", "run")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    monkeypatch.setattr(pipeline, "predict", lambda *_: pytest.fail("too late"))
+    monkeypatch.setattr("twincluster.model.predict", lambda *_: pytest.fail("too late"))
     done = command("predict", "run", "images.npy", "--out", "new.parquet")
     assert done.complaint == ("new.parquet needs a package: pip install 'twincluster[parquet]', or name a .csv file")

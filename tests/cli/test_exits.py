@@ -73,7 +73,7 @@ def test_an_interrupt_before_training_says_so(monkeypatch: pytest.MonkeyPatch) -
 
     worked("fit", "images.npy", "-k", 3, "--out", "run", *TINY)
     monkeypatch.setattr(pipeline, "fit", interrupt)
-    monkeypatch.setattr(pipeline, "predict", interrupt)
+    monkeypatch.setattr("twincluster.model.predict", interrupt)
     done = command("fit", "images.npy", "-k", 3, "--out", "another")
     assert (done.status, done.err) == (130, "twincluster: interrupted; nothing has been trained yet\n")
     done = command("predict", "run", "images.npy", "--out", "new.csv")

@@ -26,6 +26,7 @@ from twincluster.core import (
     end_on_interrupt,
     explained,
     leave_quietly,
+    takes_leave,
     terminable,
     user_code,
 )
@@ -42,7 +43,7 @@ def status_of(command: Callable[[], object], *, ends_process: bool = False) -> i
     by SIGTERM. With `ends_process` an interrupt ends this process, at the latest after some seconds."""
     if ends_process and not launch.several():
         end_on_interrupt(_say_farewell)
-    status = _status_of(command)
+    status = _status_of(command, ends_process)
     launch.leave(status)
     if ends_process and status in ENDED:
         leave_quietly(status)
@@ -57,7 +58,7 @@ def _say_farewell(number: int) -> None:
     _say(f"{called(end)}; {_how_to_go_on()}" if _ways else called(end), 128 + number)
 
 
-def _status_of(command: Callable[[], object]) -> int:
+def _status_of(command: Callable[[], object], ends_process: bool) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name that cannot be printed must not cost the run
     try:
@@ -69,6 +70,8 @@ def _status_of(command: Callable[[], object]) -> int:
         return _say(leaving.code, 1) if isinstance(leaving.code, str) else leaving.code or 0
     except KeyboardInterrupt as interrupt:
         status = 128 + (signal.SIGTERM if isinstance(interrupt, Terminated) else signal.SIGINT)
+        if ends_process and not takes_leave():
+            leave_quietly(status)  # another thread has said why
         return _say(str(interrupt) or called(interrupt), status)
     except ProcessEnded:
         launch.tell_end(_how_to_go_on)

@@ -27,6 +27,7 @@ from twincluster.core.signals import explained as explained
 from twincluster.core.signals import leave_quietly as leave_quietly
 from twincluster.core.signals import noted as noted
 from twincluster.core.signals import run_child as run_child
+from twincluster.core.signals import takes_leave as takes_leave
 from twincluster.core.signals import terminable as terminable
 from twincluster.core.text import duration as duration
 from twincluster.core.tuning import FEW as FEW

@@ -39,6 +39,7 @@ class Interrupt:
 
 _first = Interrupt()  # that a command was ended by
 _farewell: Callable[[int], None] | None = None  # set where this process runs one command, and ends with it
+_last_words = threading.Lock()
 _children: set[subprocess.Popen[str]] = set()
 
 
@@ -59,18 +60,25 @@ def end_on_interrupt(farewell: Callable[[int], None]) -> None:
     signal.set_wakeup_fd(speaks, warn_on_full_buffer=False)  # heard even while C code keeps Python from being so
     threading.Thread(target=_watch, args=(heard,), daemon=True, name="interrupts").start()
     sys.unraisablehook = _not_raised
+    # for the helper process of multiprocessing, which counts aloud what it has to clear after this one
+    sys.warnoptions.append("ignore:resource_tracker")
     signal.signal(signal.SIGINT, _interrupt)
 
 
 def leave(number: int) -> NoReturn:
     """End this process at once by a signal: nothing is unwound, and libraries take nothing down."""
     with suppress(BaseException):
+        if _farewell and takes_leave():
+            _farewell(number)
         for child in _children:
             child.kill()
         release_all()
-        if _farewell:
-            _farewell(number)
     leave_quietly(128 + number)
+
+
+def takes_leave() -> bool:
+    """Return True for exactly one caller: the thread that says why this process ends."""
+    return _last_words.acquire(blocking=False)
 
 
 def leave_quietly(status: int) -> NoReturn:
