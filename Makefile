@@ -47,15 +47,15 @@ lint: $(READY) ## ruff and mypy
 	$(BIN)/mypy
 
 bench: $(READY) ## measure speed and memory on this machine; the last table takes a quarter of an hour
-	$(BIN)/twincluster bench startup
-	$(BIN)/twincluster bench augment
-	$(BIN)/twincluster bench train --device cpu --set train.backbone=small --set train.batch_size=128
-	$(BIN)/twincluster bench report
-	$(BIN)/twincluster bench memory
+	$(BIN)/python -m benchmarks startup
+	$(BIN)/python -m benchmarks augment
+	$(BIN)/python -m benchmarks train --device cpu --set train.backbone=small --set train.batch_size=128
+	$(BIN)/python -m benchmarks report
+	$(BIN)/python -m benchmarks memory
 
 clean: ## remove .venv, caches and built packages; runs and data stay
 	rm -rf .venv .venv-oldest dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # uv is quick but does not read pip's settings: where it is not to be had or cannot reach its packages, pip does
 # the same work.

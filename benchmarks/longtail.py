@@ -112,9 +112,8 @@ def _trained(features: Images, labels: np.ndarray, config: Config) -> Line:
     network = Trainer(config, features, reporter=listener).run().online
     clusters = inference.predict(network, features.pixels, features.usable).argmax(1).numpy()
     sizes = np.bincount(clusters, minlength=config.n_clusters).tolist()
-    return Line(
-        f"balance {config.anchored.balance:g}", score(labels, clusters), sizes, listener.strain, listener.warned
-    )
+    balance = config.groups["anchored"]["balance"]
+    return Line(f"balance {balance:g}", score(labels, clusters), sizes, listener.strain, listener.warned)
 
 
 def _kmeans(features: Images, labels: np.ndarray, n_clusters: int, seed: int) -> Line:

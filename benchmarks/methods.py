@@ -1,7 +1,9 @@
 """Methods under one wall-clock budget: the same data, network, batch and image size for each, and one table.
 
 A method brings its own settings and optimiser from its recipe, and its augmentation where that recipe is for the very
-data; everything else is shared. Each (method, seed) runs in a process of its own (one_method.py), whose result is kept.
+data; everything else is shared. Each (method, seed) runs in a process of its own (one_method.py). Results stay in the
+folder: a result is used again for the same job only, and those of other methods stay in the table while their shared
+settings are the same.
 """
 
 from __future__ import annotations
@@ -13,34 +15,36 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks import methods_folder as folder
-from benchmarks.methods_folder import OWN
-from benchmarks.methods_table import Failure, Found, Row, Table
-from benchmarks.one_method import Job, code_of, write
+from benchmarks.common import environment, python_path
+from benchmarks.methods_table import Row, Table
+from benchmarks.one_method import Failure, Found, Job, Result, checkpoint_of, code_of, read, write
 from benchmarks.train import title_of
-from twincluster.clustering import CLASSICS
-from twincluster.config import Config, load_recipe, make_config, parse_overrides, recipe_names
-from twincluster.config.recipe import Recipe
+from twincluster.clustering import CLASSICS, TITLES
+from twincluster.config import Config, flatten, load_recipe, make_config, parse_overrides, recipe_names
+from twincluster.config.options import Recipe
 from twincluster.core import InputError, check_writable, closest, explained, run_child
 from twincluster.data import Images, Listing, location_of, open_source
 from twincluster.data.named import NAMED
 from twincluster.methods import METHODS, import_method
-from twincluster.methods.tcc_variants import ABLATIONS
-from twincluster.model import open_for, with_image_size
-from twincluster.resolve import check_method, resolve
+from twincluster.model import open_for
+from twincluster.resolve import check_method, resolve, with_image_size
 from twincluster.runs import Run
+
+OWN = ("own", "tcc", "anchored", "optimiser")  # what a method takes from its recipe
+ABLATIONS = {name for name in METHODS if name.startswith("tcc-") and name != "tcc-repaired"}
+MOVED = ("source", "root")  # the data is known by its fingerprint
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What the command line says."""
+class Options:
+    """The options of the command."""
 
     data: str
     minutes: float = 1.0
@@ -55,20 +59,20 @@ class Asked:
     root: Path | None = None
 
 
-def measure(asked: Asked, say: Callable[[str], None] = lambda line: None) -> Table:
+def measure(options: Options, say: Callable[[str], None] = lambda line: None) -> Table:
     """Run what is not in the folder yet, one after another; tables there grow with every result."""
-    names = _known(asked.methods) or [*(name for name in METHODS if name not in ABLATIONS), *CLASSICS]
-    listing = open_source(asked.data, labels=asked.labels, root=asked.root)
+    names = _checked_names(options.methods) or [*(name for name in METHODS if name not in ABLATIONS), *CLASSICS]
+    listing = open_source(options.data, labels=options.labels, root=options.root)
     if listing.labels is None or not (listing.labels >= 0).any():
         raise InputError(f"{listing.name} has no labels to score against: give --labels, or name a data set")
-    out = asked.out or Path("runs") / f"methods-{Path(listing.name).stem}"
+    out = options.out or Path("runs") / f"methods-{Path(listing.name).stem}"
     check_writable(out, "choose another --out")  # before anything is decoded
-    shared, images = _shared(asked, listing)
-    make = _maker(asked, shared, listing, images)
-    jobs = {_cell(job, images): job for job in _jobs(asked, names, make)}
+    shared, images = _shared(options, listing)
+    make = _maker(options, shared, listing, images)
+    jobs = {_cell(job, images): job for job in _jobs(options, names, make)}
     files = {cell: out / "results" / _file_name(*cell) for cell in jobs}
-    kept = {cell: folder.kept(files[cell], job, _run_of(files[cell])) for cell, job in jobs.items()}  # before any work
-    same, others = folder.earlier(
+    earlier = {cell: _finished(files[cell], job, _run_of(files[cell])) for cell, job in jobs.items()}  # before any work
+    same, others = _others(
         out / "results", files.values(), lambda job: make(job.classic or job.config["method"], job.config["seed"])
     )
     for changed, left in others.items():
@@ -76,27 +80,27 @@ def measure(asked: Asked, say: Callable[[str], None] = lambda line: None) -> Tab
     (out / "results").mkdir(parents=True, exist_ok=True)
     found = {_cell(job, images): result for job, result in same}
     for number, (cell, job) in enumerate(jobs.items(), start=1):
-        known = kept[cell]
-        found[cell] = known or apart(job, files[cell], _run_of(files[cell]))
+        before = earlier[cell]
+        found[cell] = before or run_job(job, files[cell], _run_of(files[cell]))
         table = _table(_title(shared, images), found, out)
         table.write()
-        say(f"{number} of {len(jobs)}: {_told(*cell, found[cell])}{' (kept)' if known else ''}")
+        say(f"{number} of {len(jobs)}: {_progress_line(*cell, found[cell])}{' (kept)' if before else ''}")
     if importlib.util.find_spec("matplotlib"):
         table.plot(out / "methods.png")
     return table
 
 
-def apart(job: Job, file: Path, run: Path) -> Found:
+def run_job(job: Job, file: Path, run: Path) -> Found:
     """The result of a job in a process of its own, or why there is none."""
     if not file.is_file():
         shutil.rmtree(run, ignore_errors=True)  # nobody knows what it was begun with
     write(file, job)
     status = in_process(job, file, run)
-    found = folder.read(file)[1]
+    found = read(file)[1]
     if found is None:
         why = f"signal {-status}" if status < 0 else f"status {status}"
         write(file, job, failure=f"the process ended with {why}, perhaps for want of memory")
-        found = folder.read(file)[1]
+        found = read(file)[1]
     assert found is not None, "a result or a failure"
     return found
 
@@ -105,8 +109,8 @@ def in_process(job: Job, file: Path, folder: Path) -> int:
     """The exit status; what the process says goes into a .log beside its result."""
     command = [sys.executable, "-m", "benchmarks.one_method", str(file), str(folder)]
     goes_on = explained(lambda: "the same command goes on where it stopped")
-    with goes_on, file.with_suffix(".log").open("w", encoding="utf-8") as said:
-        return run_child(command, told=json.dumps(asdict(job)), log=said)
+    with goes_on, file.with_suffix(".log").open("w", encoding="utf-8") as log, environment(PYTHONPATH=python_path()):
+        return run_child(command, told=json.dumps(asdict(job)), log=log)
 
 
 def configured(method: str, seed: int, shared: Config, listing: Listing, overrides: dict[str, Any]) -> Config:
@@ -118,7 +122,8 @@ def configured(method: str, seed: int, shared: Config, listing: Listing, overrid
         augment = make_config({"augment": settings.get("augment", {})}).augment
     else:
         augment = shared.augment
-        config = replace(config, tcc=replace(config.tcc, cluster_queue=0))  # follows from the number of clusters
+        if "tcc" in config.groups:
+            config = make_config({"tcc": {"cluster_queue": 0}}, config)  # follows from the number of clusters
     if recipe is None:
         config = replace(config, optimiser=shared.optimiser)
     config = replace(config, seed=seed, n_clusters=shared.n_clusters, train=shared.train, augment=augment)
@@ -143,7 +148,7 @@ def _is_for(recipe: Recipe, listing: Listing) -> bool:
     return listing.name in NAMED and len(set(names)) == 1
 
 
-def _known(names: Sequence[str]) -> list[str]:
+def _checked_names(names: Sequence[str]) -> list[str]:
     for name in names:
         if ":" in name:
             import_method(name)  # who names code here wants it to run
@@ -154,16 +159,16 @@ def _known(names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _shared(asked: Asked, listing: Listing) -> tuple[Config, Images]:
+def _shared(options: Options, listing: Listing) -> tuple[Config, Images]:
     """Sizes, device, length and augmentation for all, after the default method's recipe for this data."""
-    overrides = parse_overrides(asked.settings)
+    overrides = parse_overrides(options.settings)
     if "method" in overrides:
         raise InputError("--set method: name the methods with --methods")
     recipe = recipe_of("anchored", listing)
     assert recipe is not None, "the default method has recipes"
     n_classes = len(np.unique(listing.labels[listing.labels >= 0])) if listing.labels is not None else 0
-    given = {"backbone": asked.backbone, "device": asked.device}
-    train: dict[str, Any] = {"minutes": float(asked.minutes), "epochs": 0}  # the clock decides, whatever a recipe has
+    given = {"backbone": options.backbone, "device": options.device}
+    train: dict[str, Any] = {"minutes": float(options.minutes), "epochs": 0}  # the clock decides, whatever a recipe has
     train |= {name: value for name, value in given.items() if value}
     config = make_config({"n_clusters": n_classes, "train": train}, make_config(recipe.settings))
     overrides.pop("own", None)  # which only some of the methods know
@@ -172,27 +177,27 @@ def _shared(asked: Asked, listing: Listing) -> tuple[Config, Images]:
     return resolve(config, images), images
 
 
-def _maker(asked: Asked, shared: Config, listing: Listing, images: Images) -> Callable[[str, int], Job]:
+def _maker(options: Options, shared: Config, listing: Listing, images: Images) -> Callable[[str, int], Job]:
     """What makes the job of a method, or of a classic system on pixels, and a seed."""
-    source = location_of(asked.data) or asked.data
-    root = str(asked.root.absolute()) if asked.root else None
-    common = Job({}, source, asked.labels, root, images.fingerprint, title_of(replace(shared, method="")))
-    overrides = parse_overrides(asked.settings)
+    source = location_of(options.data) or options.data
+    root = str(options.root.absolute()) if options.root else None
+    common = Job({}, source, options.labels, root, images.fingerprint, title_of(replace(shared, method="")))
+    overrides = parse_overrides(options.settings)
 
     def make(name: str, seed: int) -> Job:
         if name in CLASSICS:
-            config = {"n_clusters": shared.n_clusters, "seed": seed, "train": _seen(shared)}
+            config = {"n_clusters": shared.n_clusters, "seed": seed, "train": _pixel_settings(shared)}
             return replace(common, config=config, classic=name)
         return replace(common, config=configured(name, seed, shared, listing, overrides).to_dict())
 
     return make
 
 
-def _jobs(asked: Asked, names: Sequence[str], make: Callable[[str, int], Job]) -> list[Job]:
-    jobs = [make(name, seed) for name in names for seed in range(asked.seeds)]
+def _jobs(options: Options, names: Sequence[str], make: Callable[[str, int], Job]) -> list[Job]:
+    jobs = [make(name, seed) for name in names for seed in range(options.seeds)]
     jobs = [job if job.classic else _complete(job) for job in jobs]
-    if asked.features:
-        run, model = str(asked.features.resolve()), _digest(asked.features)
+    if options.features:
+        run, model = str(options.features.resolve()), _digest(options.features)
         jobs += [replace(job, run=run, model=model) for job in jobs if job.classic]
     return jobs
 
@@ -205,7 +210,7 @@ def _complete(job: Job) -> Job:
     return replace(job, config=config.to_dict(), code=code_of(config.method))
 
 
-def _seen(config: Config) -> dict[str, Any]:
+def _pixel_settings(config: Config) -> dict[str, Any]:
     """What decides which pixels there are, and where a network runs."""
     return {"image_size": config.train.image_size, "frame": config.train.frame, "device": config.train.device}
 
@@ -220,7 +225,7 @@ def _digest(run: Path) -> str:
 
 def _cell(job: Job, images: Images) -> tuple[str, int]:
     """Its row, and its seed."""
-    return folder.row_of(job, images.is_rows), job.config["seed"]
+    return _row_of(job, images.is_rows), job.config["seed"]
 
 
 def _file_name(row: str, seed: int) -> str:
@@ -233,7 +238,7 @@ def _run_of(file: Path) -> Path:
 
 
 def _table(title: str, found: Mapping[tuple[str, int], Found], out: Path) -> Table:
-    rows: dict[str, Row] = {name: Row(name, {}, {}) for name in sorted({row for row, _ in found}, key=folder.place)}
+    rows: dict[str, Row] = {name: Row(name, {}, {}) for name in sorted({row for row, _ in found}, key=_place)}
     for (name, seed), what in sorted(found.items()):
         if isinstance(what, Failure):
             rows[name].failures[seed] = what
@@ -258,7 +263,74 @@ def _title(shared: Config, images: Images) -> str:
     return f"{images.listing.name}, {len(images.usable):,} {kind}, {shared.n_clusters} clusters; {network}; {budget}"
 
 
-def _told(name: str, seed: int, found: Found) -> str:
+def _progress_line(name: str, seed: int, found: Found) -> str:
     if isinstance(found, Failure):
         return f"{name}, seed {seed}, failed: {found.why} (see {found.log})"
     return f"{name}, seed {seed}, ACC {found.acc:.3f}  NMI {found.nmi:.3f}  ARI {found.ari:.3f}"
+
+
+# -- what the folder holds already -------------------------------------------------------------------------------------
+
+
+def _finished(file: Path, job: Job, folder: Path) -> Result | None:
+    """What was found before; None where nothing was, or where it failed, which is tried again."""
+    if not file.is_file():
+        return None
+    then, found = read(file)
+    changed = [name for name in _differing(then, job) if name not in MOVED]
+    finished = isinstance(found, Result)
+    if changed and (finished or checkpoint_of(folder).exists()):
+        what = ", ".join(f"code of {job.config['method']}" if name == "code" else name for name in changed)
+        raise InputError(
+            f"{file} was {'measured' if finished else 'begun'} with another {what}: choose another --out, or delete "
+            "that file and those of its other seeds, to measure again"
+        )
+    return found if isinstance(found, Result) else None
+
+
+def _others(
+    results: Path, besides: Collection[Path], like: Callable[[Job], Job]
+) -> tuple[list[tuple[Job, Found]], dict[str, list[str]]]:
+    """What else is in the folder: what shares the settings of `like`, and other files by what differs in them."""
+    same: list[tuple[Job, Found]] = []
+    others: dict[str, list[str]] = {}
+    for file in sorted(set(results.glob("*.json")) - set(besides)):
+        job, found = read(file)
+        if found is None:
+            continue
+        names = _differing(job, like(job))
+        changed = [name for name in names if name.partition(".")[0] not in (*MOVED, *OWN, "code", "run", "model")]
+        if changed:
+            others.setdefault(", ".join(changed), []).append(file.name)
+        else:
+            same.append((job, found))
+    return same, others
+
+
+def _differing(then: Job, now: Job) -> list[str]:
+    """Names of what differs between two jobs; settings by their dotted names."""
+    one, two = (_flat(job) for job in (then, now))
+    return [name for name in {**one, **two} if one.get(name) != two.get(name)]
+
+
+def _flat(job: Job) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(json.dumps(asdict(job)))  # lists for tuples, as in a file
+    return flatten(content.pop("config")) | content
+
+
+def _row_of(job: Job, rows: bool) -> str:
+    """The name of its row; `rows` where the data has rows of numbers instead of pixels."""
+    if not job.classic:
+        return str(job.config["method"])
+    what = f"features of {Path(job.run).name}" if job.run else "rows" if rows else "pixels"
+    return f"{TITLES.get(job.classic, job.classic)} on {what}"
+
+
+def _place(row: str) -> tuple[int, str, int, str]:
+    """Where a row stands: methods as METHODS has them, those of other packages, classics on pixels, on features."""
+    if row in METHODS:
+        return 0, "", list(METHODS).index(row), row
+    title, _, what = row.partition(" on ")
+    if title in TITLES.values():
+        return 2, "" if what in ("rows", "pixels") else what, list(TITLES.values()).index(title), row
+    return 1, "", 0, row

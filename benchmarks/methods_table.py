@@ -1,31 +1,26 @@
-"""The table of `bench methods`: one row per method with mean and spread over seeds, as Markdown, CSV and a plot."""
+"""The table of the benchmark `methods`: a row per method with mean and spread over seeds, as Markdown, CSV and a plot.
+
+Notes of several seeds become one: seeds whose notes differ only in numbers share a note with the range of each number.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
+import re
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.methods_notes import joined
-from benchmarks.one_method import Result
+from benchmarks.one_method import Failure, Found, Result
 from twincluster.core import write_atomically
 
 SCORES = ("acc", "nmi", "ari")
 RATES = ("images_per_second", "epochs", "seconds")
 HEAD = ("method", "ACC", "NMI", "ARI", "images/s", "epochs", "seconds", "memory", "note")
-
-
-@dataclass(frozen=True)
-class Failure:
-    why: str
-    log: str  # its name, as seen from the folder of the table
-
-
-Found = Result | Failure
+NUMBER = re.compile(r"(?<![\w./-])\d+(?:,\d{3})*(?:\.\d+)?%?(?![\w/]|[.-]\w)")  # not those in names of files
 
 
 @dataclass(frozen=True)
@@ -177,3 +172,49 @@ def _csv(lines: Sequence[dict[str, Any]]) -> str:
 
 def _in_cell(text: str) -> str:
     return " ".join(text.replace("|", "/").split())
+
+
+def joined(told: Mapping[int, tuple[str, str]]) -> str:
+    """By seed what is told, "" for nothing, and the log to see, "" for none; of several logs the first is named.
+
+    >>> joined({0: ("4 of 10 are empty", ""), 1: ("1 of 10 is empty", "")})
+    'both seeds: 1 to 4 of 10 are empty'
+    """
+    kinds: dict[str, list[int]] = {}
+    for seed, (text, _) in sorted(told.items()):
+        if text:
+            kinds.setdefault(_kind(text), []).append(seed)
+    notes = []
+    for seeds in kinds.values():
+        texts, log = [told[seed][0] for seed in seeds], told[seeds[0]][1]
+        alike = len(seeds) == len(told) and len(set(texts)) == 1
+        who = "" if alike else f"{_named(seeds, len(told))}: "
+        notes.append(f"{who}{_merged(texts)}{f' (see {log})' if log else ''}")
+    return "; ".join(notes)
+
+
+def _kind(text: str) -> str:
+    return re.sub(r"\bis empty", "are empty", NUMBER.sub("\0", text))
+
+
+def _named(seeds: Sequence[int], count: int) -> str:
+    """Of `count` seeds in all."""
+    if len(seeds) == count > 1:
+        return "both seeds" if count == 2 else f"all {count} seeds"
+    *others, last = map(str, seeds)
+    return f"seeds {', '.join(others)} and {last}" if others else f"seed {last}"
+
+
+def _merged(texts: Sequence[str]) -> str:
+    """One of texts that differ in their numbers alone, with the lowest and the highest of each."""
+    spans = iter([sorted(set(found), key=_value) for found in zip(*map(NUMBER.findall, texts), strict=True)])
+
+    def span(_: re.Match[str]) -> str:
+        found = next(spans)
+        return found[0] if len(found) == 1 else f"{found[0]} to {found[-1]}"
+
+    return NUMBER.sub(span, max(texts, key=lambda text: [_value(number) for number in NUMBER.findall(text)]))
+
+
+def _value(number: str) -> float:
+    return float(number.replace(",", "").rstrip("%"))

@@ -1,7 +1,7 @@
-"""One cell of `bench methods`: a process that trains one method once, or runs one classic system, and leaves a file.
+"""One job of the benchmark `methods`: a process that trains one method once, or runs one classic system.
 
-It has a process to itself, so that its memory is its own and a crash costs the others nothing. The job comes by
-standard input.
+Each job has its own process, so that its memory is measured alone and a crash costs the others nothing. The job comes
+by standard input; the result goes to a file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.train import high_water
+from benchmarks.common import peak_memory
 from twincluster import fit
 from twincluster.clustering import Scores, cluster_by, pixel_rows, score
 from twincluster.config import Config, make_config
@@ -60,6 +60,15 @@ class Result:
     note: str = ""
 
 
+@dataclass(frozen=True)
+class Failure:
+    why: str
+    log: str  # its name, as seen from the folder of the table
+
+
+Found = Result | Failure
+
+
 def main() -> None:
     """`python -m benchmarks.one_method RESULT RUN < JOB`."""
     with terminable():  # what was trained so far is saved
@@ -80,8 +89,26 @@ def leave(job: Job, file: Path, folder: Path) -> None:
 
 
 def write(file: Path, job: Job, result: dict[str, Any] | None = None, failure: str = "") -> None:
-    """A job and what came of it: neither result nor failure where it was begun and no more."""
+    """Write a job and its result or failure; neither of them while the job runs."""
     write_atomically(file, strict_json({"job": asdict(job), "result": result or {}, "failure": failure}) + "\n")
+
+
+def read(file: Path) -> tuple[Job, Found | None]:
+    """Read a job and its result or failure; None for a job that did not end."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        job, why = Job(**content["job"]), str(content["failure"])
+        found = Result(**content["result"]) if content["result"] else Failure(why, log_of(file)) if why else None
+        if not (job.classic or "method" in job.config) or "seed" not in job.config:
+            raise KeyError("method or seed")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{file} cannot be read as a result: delete it, and it will be measured again") from error
+    return job, found
+
+
+def log_of(file: Path) -> str:
+    """Return the name of the log beside a result, as seen from the folder of the table."""
+    return f"{file.parent.name}/{file.with_suffix('.log').name}"
 
 
 def work(job: Job, folder: Path) -> Result:
@@ -118,7 +145,7 @@ def _trained(job: Job, listing: Listing, config: Config, folder: Path) -> Result
     return Result(
         **_scores(fitted.scores),
         seconds=seconds,
-        memory=torch.cuda.max_memory_reserved() if on_gpu else high_water(),
+        memory=torch.cuda.max_memory_reserved() if on_gpu else peak_memory(),
         on_gpu=on_gpu,
         images_per_second=seen / seconds,
         epochs=seen / int((fitted.assignments.clusters >= 0).sum()),
@@ -145,7 +172,8 @@ def checkpoint_of(folder: Path) -> Path:
 def _clustered(job: Job, listing: Listing, config: Config) -> Result:
     if job.run:
         model = Model.load(Run.open(job.run), config.train.device)
-        rows = model.embed(model.open(listing)).numpy()
+        images = model.open(listing)
+        rows = model.embed(images).numpy()
     else:
         images = open_for(config, listing)
         rows = pixel_rows(images.pixels, images.usable)
@@ -156,7 +184,7 @@ def _clustered(job: Job, listing: Listing, config: Config) -> Result:
     return Result(
         **_scores(score(listing.labels[images.usable], clusters)),
         seconds=seconds,
-        memory=high_water(),
+        memory=peak_memory(),
         on_gpu=False,
         note=f"on {sample:,} of {len(rows):,}" if sample < len(rows) else "",
     )

@@ -26,8 +26,8 @@ from twincluster.export.onnx import write_onnx
 from twincluster.fit import describe
 from twincluster.methods import Network, find_method
 from twincluster.methods.inference import chunk_size, predict
-from twincluster.model import load_network, store_side
-from twincluster.resolve import data_shape
+from twincluster.model import load_network
+from twincluster.resolve import data_shape, store_side
 from twincluster.runs import Run
 
 GOAL = 0.8

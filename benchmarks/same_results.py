@@ -183,7 +183,12 @@ def after_training(name: str) -> Iterator[tuple[str, str]] | dict[str, str]:
 def edited(name: str) -> dict[str, str]:
     """A run corrected through the explorer, and what comes of it."""
     run = f"runs/{name}"
-    with_explorer(run, lambda address: [edit(address, change) for change in EDITS])
+
+    def make_edits(address: str) -> None:
+        for change in EDITS:
+            edit(address, change)
+
+    with_explorer(run, make_edits)
     lines = [TIMES.sub("", line) for line in (WORK / run / "edits.jsonl").read_text().splitlines()]
     found = {f"{name} edited: log": hash_of("\n".join(lines))}
     twincluster("export", run, f"out/{name}-edited.csv", "--to", "csv")
@@ -254,7 +259,7 @@ def report_digest(path: Path) -> str:
 
 
 def onnx_digest(path: Path, name: str) -> str:
-    import onnxruntime
+    import onnxruntime  # type: ignore[import-untyped]
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     given = np.load(WORK / "rows.npy")[:9] if name == "rows" else np.load(WORK / "images.npz")["images"][:9]

@@ -178,7 +178,8 @@ def first_batch(folder: str) -> None:
         from twincluster.config import Config
         from twincluster.data import Feed
         from twincluster.fit import fit  # noqa: F401  what it imports, `fit` imports
-        from twincluster.model import open_for, with_image_size
+        from twincluster.model import open_for
+        from twincluster.resolve import with_image_size
         from twincluster.runs import stamps_of
 
     done = [_moment()]

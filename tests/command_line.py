@@ -1,6 +1,7 @@
 """The command line for tests: commands run in this process, settings that make a run take a moment, and small data."""
 
 import io
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
@@ -34,14 +35,32 @@ class Done(NamedTuple):
 
 def command(*arguments: object) -> Done:
     """`twincluster ARGUMENTS` in this process, with its streams on no terminal."""
+    return _done(main, arguments)
+
+
+def benchmark(*arguments: object) -> Done:
+    """`python -m benchmarks ARGUMENTS` in this process, with its streams on no terminal."""
+    from benchmarks.__main__ import main
+
+    return _done(main, arguments)
+
+
+def worked(*arguments: object) -> Done:
+    return _checked(command(*arguments))
+
+
+def benchmark_worked(*arguments: object) -> Done:
+    return _checked(benchmark(*arguments))
+
+
+def _done(main: Callable[[list[str]], int], arguments: tuple[object, ...]) -> Done:
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         status = main([str(argument) for argument in arguments])
     return Done(status, out.getvalue(), err.getvalue())
 
 
-def worked(*arguments: object) -> Done:
-    done = command(*arguments)
+def _checked(done: Done) -> Done:
     assert done.status == 0, done.err
     return done
 

@@ -40,7 +40,7 @@ def fresh(name: str = "tcc", shape: DataShape = SHAPE, **settings: object) -> Tc
                 method=name,
                 n_clusters=K,
                 train=config.Train(backbone=backbone, precision="float32"),
-                tcc=config.Tcc(**values),
+                groups={"tcc": values},
             ),
             shape,
         )

@@ -11,11 +11,18 @@ from hypothesis import strategies as st
 
 from twincluster.config import Config, differences, make_config, parse_overrides
 from twincluster.core import InputError
+from twincluster.resolve import check_method
+
+
+def checked(nested: dict) -> Config:
+    """The settings with those of their method, as a fit checks them."""
+    method = "tcc" if isinstance(nested.get("tcc"), dict) else "auto"
+    return check_method(make_config({"method": method, **nested}))
 
 
 def refusal(nested: dict) -> str:
     with pytest.raises(InputError) as caught:
-        make_config(nested)
+        checked(nested)
     message = str(caught.value)
     assert "\n" not in message
     return message
@@ -26,17 +33,17 @@ def refusal(nested: dict) -> str:
 
 def test_nothing_changed_is_the_default() -> None:
     assert make_config({}) == Config()
-    assert make_config({"tcc": {}, "train": {}}) == Config()
+    assert make_config({"train": {}}) == Config()
 
 
 def test_settings_replace_the_base_and_leave_the_rest() -> None:
     base = make_config({"n_clusters": 7, "tcc": {"alpha": 0.25, "centred": True}})
     changed = make_config({"tcc": {"alpha": 0.75}, "optimiser": {"name": "sgd"}}, base)
-    assert (changed.n_clusters, changed.tcc.alpha, changed.tcc.centred) == (7, 0.75, True)
+    assert (changed.n_clusters, changed.groups["tcc"]) == (7, {"alpha": 0.75, "centred": True})
     assert changed.optimiser.name == "sgd"
-    assert base.tcc.alpha == 0.25  # nothing is changed in place
+    assert base.groups["tcc"]["alpha"] == 0.25  # nothing is changed in place
     with pytest.raises(dataclasses.FrozenInstanceError):
-        base.tcc.alpha = 1.0
+        base.n_clusters = 1
 
 
 @pytest.mark.parametrize(
@@ -46,7 +53,7 @@ def test_settings_replace_the_base_and_leave_the_rest() -> None:
         ({"tcc": {"alhpa": 0.1}}, "no setting 'tcc.alhpa', did you mean 'tcc.alpha'?"),
         ({"optimizer": {"name": "sgd"}}, "no setting 'optimizer', did you mean 'optimiser'?"),
         ({"train": {"zzz": 1}}, "no setting 'train.zzz': expected one of epochs, minutes, batch_size, "),
-        ({"tcc": 3}, "tcc is a group of settings: write tcc.FIELD=VALUE"),
+        ({"train": 3}, "train is a group of settings: write train.FIELD=VALUE"),
         ({"n_clusters": "ten"}, "n_clusters is 'ten': expected a whole number"),
         ({"n_clusters": 2.5}, "n_clusters is 2.5: expected a whole number"),
         ({"n_clusters": True}, "n_clusters is True: expected a whole number"),
@@ -109,13 +116,14 @@ def test_limits_themselves_are_allowed() -> None:
         "train.epochs": 0,
         "seed": -5,
     }
-    found = flat(make_config(nest(limits)))
+    found = flat(checked(nest(limits)))
     assert {name: found[name] for name in limits} == {**limits, "augment.crop_area": (1.0, 1.0)}
 
 
 def test_whole_numbers_pass_for_floats_and_lists_for_tuples() -> None:
-    made = make_config({"tcc": {"alpha": 1}, "augment": {"crop_area": [1, 1]}, "anchored": {"ema": (0, 1)}})
-    assert [type(value) for value in (made.tcc.alpha, *made.augment.crop_area, *made.anchored.ema)] == [float] * 5
+    made = checked({"augment": {"crop_area": [1, 1]}, "anchored": {"ema": (0, 1), "shrinkage": 1}})
+    settings = made.groups["anchored"]
+    assert [type(value) for value in (settings["shrinkage"], *made.augment.crop_area, *settings["ema"])] == [float] * 5
 
 
 def nest(flat_settings: dict[str, object]) -> dict:
@@ -158,10 +166,11 @@ def test_round_trip_and_differences(changes: dict[str, object]) -> None:
     assert make_config(made.to_dict()) == made
     assert make_config(json.loads(json.dumps(made.to_dict()))) == made  # as config.json of a run holds it
     defaults = flat(Config())
-    assert differences(Config(), made) == [
-        name for name in defaults if changes.get(name, defaults[name]) != defaults[name]
-    ]
-    assert differences(made, Config()) == differences(Config(), made)
+    of_methods = [name for name in changes if name not in defaults]
+    assert sorted(differences(Config(), made)) == sorted(
+        of_methods + [name for name in defaults if changes.get(name, defaults[name]) != defaults[name]]
+    )
+    assert sorted(differences(made, Config())) == sorted(differences(Config(), made))
     assert differences(made, made) == []
 
 
@@ -188,7 +197,7 @@ def test_the_last_override_wins_and_values_may_hold_equals_signs() -> None:
 
 @pytest.mark.parametrize("text,value", [(".25", 0.25), ("1.", 1.0), ("+.5", 0.5), ("1", 1.0), ("1E-1", 0.1)])
 def test_numbers_as_people_write_them(text: str, value: float) -> None:
-    assert make_config(parse_overrides([f"tcc.alpha={text}"])).tcc.alpha == value
+    assert checked(parse_overrides([f"tcc.alpha={text}"])).groups["tcc"]["alpha"] == value
 
 
 @pytest.mark.parametrize(
@@ -198,18 +207,20 @@ def test_numbers_as_people_write_them(text: str, value: float) -> None:
         (["tcc.alpha="], "tcc.alpha is '': expected a number"),
         (["tcc.alpha=high"], "tcc.alpha is 'high': expected a number"),
         (["tcc.centred=True"], "tcc.centred is 'True': expected true or false"),
-        (["tcc=1"], "tcc is a group of settings: write tcc.FIELD=VALUE"),
+        (["train=1"], "train is a group of settings: write train.FIELD=VALUE"),
         (["tcc=1", "tcc.alpha=0.5"], "--set 'tcc.alpha=0.5': tcc is set to 1 as well; give it one or the other"),
         (["tcc.alpha.more=1"], "tcc.alpha is {'more': 1}: expected a number"),
         (["tcc.aplha=1"], "no setting 'tcc.aplha', did you mean 'tcc.alpha'?"),
-        (["alpha=1"], "no setting 'alpha', did you mean tcc.alpha?"),
+        (["flip=1"], "no setting 'flip', did you mean augment.flip?"),
+        (["zzz=1"], "no setting 'zzz': expected one of method, n_clusters"),
+        (["optimizer.name=sgd"], "no setting 'optimizer', did you mean 'optimiser'?"),
         (["=1"], "no setting '': expected one of method, n_clusters"),
         (["train.minutes=nan"], "train.minutes is nan: expected a finite number"),
     ],
 )  # fmt: skip
 def test_wrong_overrides(pairs: list[str], message: str) -> None:
     with pytest.raises(InputError) as caught:
-        make_config(parse_overrides(pairs))
+        checked(parse_overrides(pairs))
     assert str(caught.value).startswith(message)
 
 

@@ -53,7 +53,7 @@ def for_rows(n_clusters: int, **settings: object) -> Config:
 def test_500_images_from_files_to_a_run_folder(folder: Path, tmp_path: Path) -> None:
     done = fitted(folder, tmp_path / "run", n_clusters=4)
     assert done.config.train.batch_size == 128
-    assert 256 <= done.config.anchored.instance_queue <= N
+    assert 256 <= done.config.groups["anchored"]["instance_queue"] <= N
     assert len(done.assignments.clusters) == N
     assert (done.assignments.clusters >= 0).all()
     assert np.isfinite(done.assignments.confidence).all()

@@ -14,7 +14,7 @@ from twincluster.data import loader as feed_module
 from twincluster.methods import METHODS, Batch, Method
 from twincluster.nn import draws
 from twincluster.training import Trainer
-from twincluster.training.schedule import make_optimiser
+from twincluster.training.trainer import make_optimiser
 
 
 def take_steps(trainer: Trainer, count: int, rate: float = 0.05) -> None:

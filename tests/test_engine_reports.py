@@ -10,7 +10,7 @@ from twincluster.core import InputError
 from twincluster.runs import Run
 from twincluster.training import checkpoint
 from twincluster.training import trainer as engine
-from twincluster.training.schedule import learning_rate
+from twincluster.training.trainer import learning_rate
 
 
 def test_rate_and_progress_follow_the_schedule() -> None:

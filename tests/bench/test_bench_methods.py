@@ -1,4 +1,4 @@
-"""`bench methods`: what methods share and what is their own, what the table says, and what a second call runs again."""
+"""The benchmark `methods`: what methods share and what is their own, the table, and what a second call runs again."""
 
 import csv
 import importlib
@@ -16,12 +16,10 @@ from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 
 from benchmarks import methods, one_method
-from benchmarks.methods import Asked, configured, measure, recipe_of
-from benchmarks.methods_folder import read
-from benchmarks.methods_notes import joined
-from benchmarks.methods_table import Failure, Row, Table
-from benchmarks.one_method import Job, Result
-from command_line import colours_file, command, worked
+from benchmarks.methods import Options, configured, measure, recipe_of
+from benchmarks.methods_table import Row, Table, joined
+from benchmarks.one_method import Failure, Job, Result, read
+from command_line import benchmark, benchmark_worked, colours_file
 from twincluster.clustering import CLASSICS, classic, cluster_by, score
 from twincluster.core import InputError
 from twincluster.data import from_array, open_source
@@ -71,7 +69,7 @@ def test_the_table_is_that_of_the_runs_and_a_second_call_runs_only_what_is_new(
 ) -> None:
     out = tmp_path / "bench"
     falling = f"{__name__}:Falling"
-    asked = Asked(str(some_digits), MOMENT, methods=[falling, "moco", "cc", "k-means"], backbone="small", out=out,
+    asked = Options(str(some_digits), MOMENT, methods=[falling, "moco", "cc", "k-means"], backbone="small", out=out,
                   settings=["train.batch_size=24", "train.image_size=8"])  # fmt: skip
     rows = by_name(measure(asked))
     assert list(rows) == ["moco", "cc", falling, "k-means on pixels"]
@@ -117,10 +115,10 @@ def test_the_table_is_that_of_the_runs_and_a_second_call_runs_only_what_is_new(
 
 def test_what_is_in_the_folder_stays_in_the_table(tmp_path: Path, some_digits: Path, begun: list[str]) -> None:
     out, falling = tmp_path / "bench", f"{__name__}:Falling"
-    words = ["bench", "methods", "--data", some_digits, "--minutes", MOMENT, "--out", out, "--set"]
-    worked(*words, "train.image_size=8", "--methods", f"k-means,{falling},cc")
+    words = ["methods", "--data", some_digits, "--minutes", MOMENT, "--out", out, "--set"]
+    benchmark_worked(*words, "train.image_size=8", "--methods", f"k-means,{falling},cc")
     first = (out / "methods.csv").read_text().splitlines()
-    told = worked(*words, "train.image_size=8", "--methods", "moco", "--seeds", 2).out
+    told = benchmark_worked(*words, "train.image_size=8", "--methods", "moco", "--seeds", 2).out
     head, *lines = (out / "methods.csv").read_text().splitlines()
     assert [line.partition(",")[0] for line in lines] == ["moco", "cc", falling, "k-means on pixels"]
     assert [head, *lines[1:]] == first
@@ -131,7 +129,7 @@ def test_what_is_in_the_folder_stays_in_the_table(tmp_path: Path, some_digits: P
     assert told.endswith(f"\n\n{markdown}\nfailed: {falling}; the logs that the notes name are in {out}\n")
 
     begun.clear()
-    told = worked(*words, "train.image_size=12", "--methods", "ward").out
+    told = benchmark_worked(*words, "train.image_size=12", "--methods", "ward").out
     assert begun == ["Ward-on-pixels-0"]
     left = f"cc-0.json, k-means-on-pixels-0.json, moco-0.json, moco-1.json, {falling.replace(':', '.')}-0.json\n"
     assert f"not in the table, since measured with another train.image_size, hardware: {left}" in told
@@ -142,7 +140,7 @@ def test_what_is_in_the_folder_stays_in_the_table(tmp_path: Path, some_digits: P
 OWN_METHOD = """
 from dataclasses import dataclass
 
-from twincluster.methods.moco import Moco, MocoSettings
+from twincluster.methods.peers.contrastive import Moco, MocoSettings
 
 
 @dataclass(frozen=True)
@@ -168,7 +166,7 @@ def test_a_method_whose_code_or_defaults_changed_is_refused(
         importlib.invalidate_caches()
 
     edit(OWN_METHOD)
-    asked = Asked(str(some_digits), MOMENT, methods=["of_a_user:Mine"], out=tmp_path, settings=["train.image_size=8"])
+    asked = Options(str(some_digits), MOMENT, methods=["of_a_user:Mine"], out=tmp_path, settings=["train.image_size=8"])
     measure(asked)
     file = tmp_path / "results" / "of_a_user.Mine-0.json"
     assert json.loads(file.read_text())["job"]["config"]["own"]["temperature"] == 0.5
@@ -187,7 +185,7 @@ def test_a_method_whose_code_or_defaults_changed_is_refused(
 
 
 def test_code_that_changes_while_others_run_is_a_failure(tmp_path: Path, some_digits: Path) -> None:
-    asked = Asked(str(some_digits), MOMENT)
+    asked = Options(str(some_digits), MOMENT)
     listing = open_source(some_digits)
     shared, images = methods._shared(asked, listing)
     job = methods._maker(asked, shared, listing, images)(f"{__name__}:Falling", 0)
@@ -199,7 +197,7 @@ def test_code_that_changes_while_others_run_is_a_failure(tmp_path: Path, some_di
 def test_a_run_that_was_begun_otherwise_is_not_gone_on_with(
     tmp_path: Path, some_digits: Path, begun: list[str]
 ) -> None:
-    asked = Asked(str(some_digits), MOMENT, methods=["moco"], out=tmp_path, settings=["train.image_size=8"])
+    asked = Options(str(some_digits), MOMENT, methods=["moco"], out=tmp_path, settings=["train.image_size=8"])
     measure(asked)
     file, run = tmp_path / "results" / "moco-0.json", tmp_path / "trained" / "moco-0"
     one_method.write(file, read(file)[0])  # as a death before the first checkpoint leaves them
@@ -211,11 +209,11 @@ def test_a_run_that_was_begun_otherwise_is_not_gone_on_with(
         measure(other)
     file.unlink()
     measure(other)
-    assert Run.open(run).config.own["temperature"] == 0.3
+    assert Run.open(run).config.groups["own"]["temperature"] == 0.3
 
 
 def test_classics_also_cluster_the_features_of_a_run(tmp_path: Path, some_digits: Path, begun: list[str]) -> None:
-    asked = Asked(str(some_digits), MOMENT, methods=["moco"], out=tmp_path, settings=["train.image_size=8"])
+    asked = Options(str(some_digits), MOMENT, methods=["moco"], out=tmp_path, settings=["train.image_size=8"])
     measure(asked)
     run = tmp_path / "trained" / "moco-0"
     table = measure(replace(asked, methods=list(CLASSICS), features=run))
@@ -243,7 +241,7 @@ def test_what_does_not_scale_sees_a_sample_and_says_so(
     tmp_path: Path, some_digits: Path, begun: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(classic.LARGEST, "ward", 50)
-    rows = by_name(measure(Asked(str(some_digits), MOMENT, methods=["ward", "k-means"], out=tmp_path)))
+    rows = by_name(measure(Options(str(some_digits), MOMENT, methods=["ward", "k-means"], out=tmp_path)))
     assert rows["Ward on pixels"].note() == "on 50 of 120"
     assert rows["k-means on pixels"].note() == ""
     pixels = np.random.default_rng(0).normal(size=(120, 4))
@@ -269,17 +267,22 @@ def test_nmf_takes_negative_features_and_is_not_plain_k_means(
 
 def test_a_method_brings_what_is_its_own_and_shares_the_rest() -> None:
     digits = open_source("digits")
-    shared, _ = methods._shared(Asked("digits", 3.0, settings=["own.temperature=9.0", "augment.rotate=3.0"]), digits)
+    shared, _ = methods._shared(Options("digits", 3.0, settings=["own.temperature=9.0", "augment.rotate=3.0"]), digits)
     assert (shared.train.minutes, shared.n_clusters, shared.augment.rotate) == (3.0, 10, 3.0)
     assert shared.train.epochs == 100_000 // 1797  # no recipe's: a result is kept when only that number changes
     overrides: dict[str, Any] = {"own": {"hidden": 7}}
     moco = configured("moco", 4, shared, digits, overrides)
     unknown = from_array(np.zeros((4, 8, 8), np.uint8), "others", labels=np.arange(4))  # that no recipe is for
     ablation = configured("tcc-without-l1", 4, shared, unknown, overrides)
-    assert (moco.seed, moco.own["hidden"], moco.own["ema"], moco.optimiser.warmup) == (4, 7, 0.99, 0.0)
+    assert (moco.seed, *(moco.groups["own"][name] for name in ("hidden", "ema")), moco.optimiser.warmup) == (
+        4,
+        7,
+        0.99,
+        0.0,
+    )
     assert moco.train == ablation.train == shared.train
     assert moco.augment == ablation.augment == shared.augment
-    assert (ablation.optimiser.name, ablation.tcc.cluster_queue) == ("adam", 0)
+    assert (ablation.optimiser.name, ablation.groups["tcc"]["cluster_queue"]) == ("adam", 0)
     photographs = from_array(np.zeros((4, 32, 32, 3), np.uint8), "cifar10", labels=np.arange(4))
     cc = configured("cc", 0, shared, photographs, {})
     assert (cc.augment.crop_area, cc.train.batch_size) == ((0.08, 1.0), shared.train.batch_size)
@@ -369,7 +372,7 @@ def test_of_several_logs_the_first_is_named() -> None:
 @pytest.mark.stress
 def test_a_process_of_its_own(tmp_path: Path, some_digits: Path) -> None:
     job = Job({"n_clusters": 3, "seed": 0}, str(some_digits), None, None, "", "", classic="k-means")
-    found = methods.apart(job, tmp_path / "k.json", tmp_path / "run")
+    found = methods.run_job(job, tmp_path / "k.json", tmp_path / "run")
     assert isinstance(found, Result), (tmp_path / "k.log").read_text()
     assert found.acc > 0.8
 
@@ -385,7 +388,7 @@ def test_the_process_is_given_its_job_and_its_death_is_no_result(
     file.write_text("the result of before is no answer")
     monkeypatch.setattr(sys, "executable", str(killed))
     failure = Failure("the process ended with signal 9, perhaps for want of memory", "results/k.log")
-    assert methods.apart(job, file, tmp_path / "run") == failure
+    assert methods.run_job(job, file, tmp_path / "run") == failure
     assert read(file) == (job, failure)
     arguments, given = (tmp_path / "results" / "k.log").read_text().splitlines()
     assert arguments == f"-m benchmarks.one_method {file} {tmp_path / 'run'}"
@@ -410,5 +413,5 @@ def test_mistakes_are_told_at_once(tmp_path: Path) -> None:
         (("--set", "train.minuts=3"), "no setting 'train.minuts', did you mean 'train.minutes'?"),
         (("--methods", "k-means", "--features", tmp_path), "is not a run: it has no config.json"),
     ]:
-        assert complaint in command("bench", "methods", "--data", data, "--out", tmp_path / "out", *words).complaint
+        assert complaint in benchmark("methods", "--data", data, "--out", tmp_path / "out", *words).complaint
     assert not (tmp_path / "out").exists()

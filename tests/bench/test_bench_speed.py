@@ -1,4 +1,4 @@
-"""`bench feed`, `store`, `predict` and `same` at toy sizes: they run, and what they compare is what they say."""
+"""`benchmarks feed`, `store`, `predict` and `same` at toy sizes: they run, and what they compare is what they say."""
 
 import json
 from dataclasses import replace
@@ -9,10 +9,10 @@ import pytest
 import torch
 from PIL import Image
 
-from benchmarks import cpu_time, feed, predict, same, store, synthetic, train
-from twincluster.cli import main
+from benchmarks import common, feed, predict, same, store, train
+from benchmarks.__main__ import main
 from twincluster.config import make_config
-from twincluster.data import decode, open_source
+from twincluster.data import decode, open_images, open_source
 from twincluster.training import Trainer
 
 TINY = ["train.image_size=8", "train.backbone=small", "train.batch_size=16", "anchored.hidden=16"]
@@ -31,7 +31,7 @@ def test_one_thread_is_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_feed_prints_both_paths_and_their_ratio(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "feed", "--method", "tcc", "--steps", "2", "--rounds", "1", "--side", "12", *OPTIONS]) == 0
+    assert main(["feed", "--method", "tcc", "--steps", "2", "--rounds", "1", "--side", "12", *OPTIONS]) == 0
     title, _, *rows, goal = capsys.readouterr().out.splitlines()
     assert title.startswith("tcc, small, 8 px, batch 16, float32 on CPU")
     assert title.endswith("epochs of 32 images of 432 bytes, median of 1 rounds")
@@ -51,8 +51,8 @@ def test_the_share_compares_within_each_round() -> None:
 @pytest.mark.parametrize("method", ["anchored", "tcc"])
 def test_both_paths_train_to_the_same_weights(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = train.configure("cifar10", method, "cpu", TINY)
-    synthetic.write_noise(tmp_path / "images.npy", 40, 8)
-    images = store.open_images(open_source(tmp_path / "images.npy"))
+    common.write_noise(tmp_path / "images.npy", 40, 8)
+    images = open_images(open_source(tmp_path / "images.npy"))
     trainers: list[Trainer] = []
     monkeypatch.setattr(feed, "Trainer", lambda *given: trainers.append(Trainer(*given)) or trainers[-1])
     for resident in (True, False):
@@ -71,7 +71,7 @@ def test_store_prints_shares_and_moments(monkeypatch: pytest.MonkeyPatch, capsys
     moments = f"{{name: [time.monotonic(), time.process_time()] for name in {store.MOMENTS!r}}}"
     monkeypatch.setattr(store, "CHILD", f"import json, time; print(json.dumps({moments}))")  # quicker than torch
     monkeypatch.setattr(store, "BARE", "pass")
-    assert main(["bench", "store", "--images", "20", "--side", "16", "--rounds", "1", "--start", "30"]) == 0
+    assert main(["store", "--images", "20", "--side", "16", "--rounds", "1", "--start", "30"]) == 0
     build, start = capsys.readouterr().out.split("\n\n")
     assert build.startswith("20 JPEG files decoded at 16 px")
     pillow, ours = build.splitlines()[2:4]
@@ -86,9 +86,9 @@ def test_store_prints_shares_and_moments(monkeypatch: pytest.MonkeyPatch, capsys
 
 
 def test_pictures_are_whole_jpegs_and_most_of_them_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "DIFFERENT", 3)
-    monkeypatch.setattr(store, "PER_FOLDER", 4)
-    store.make_pictures(tmp_path / "photos", 10, (20, 12))
+    monkeypatch.setattr(common, "DIFFERENT", 3)
+    monkeypatch.setattr(common, "PER_FOLDER", 4)
+    common.make_pictures(tmp_path / "photos", 10, (20, 12))
     files = sorted((tmp_path / "photos").rglob("*.jpg"))
     assert len(files) == 10
     assert len({file.parent for file in files}) == 3
@@ -98,7 +98,7 @@ def test_pictures_are_whole_jpegs_and_most_of_them_links(tmp_path: Path, monkeyp
 
 
 def test_pillow_alone_does_what_decoding_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store.make_pictures(tmp_path / "photos", 2, (90, 60))
+    common.make_pictures(tmp_path / "photos", 2, (90, 60))
     (file, _) = sorted((tmp_path / "photos").rglob("*.jpg"))
     kept: list[Image.Image] = []
     resize = Image.Image.resize
@@ -115,7 +115,7 @@ def test_pillow_alone_does_what_decoding_does(tmp_path: Path, monkeypatch: pytes
 def test_the_first_batch_comes_from_the_store(
     tmp_path: Path, own_cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store.make_pictures(tmp_path / "photos", 5, (20, 12))
+    common.make_pictures(tmp_path / "photos", 5, (20, 12))
     for _ in range(2):
         store.first_batch(str(tmp_path / "photos"))
     first, second = (json.loads(line) for line in capsys.readouterr().out.splitlines())
@@ -124,20 +124,20 @@ def test_the_first_batch_comes_from_the_store(
 
 
 def test_processor_time_has_that_of_children_that_ended_and_that_run(tmp_path: Path) -> None:
-    store.make_pictures(tmp_path / "photos", 40, (400, 300))
+    common.make_pictures(tmp_path / "photos", 40, (400, 300))
     listing = open_source(tmp_path / "photos")
     with store.pillow_alone(listing, 16, workers=1) as decode_all:
-        before = cpu_time.cpu_seconds()
+        before = common.cpu_seconds()
         assert decode_all() == 40
-        running = cpu_time.cpu_seconds()
-    assert before < running <= cpu_time.cpu_seconds()
+        running = common.cpu_seconds()
+    assert before < running <= common.cpu_seconds()
 
 
 # predict
 
 
 def test_predict_prints_arrays_and_files(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "predict", "--images", "40", "--files", "12", "--rounds", "1", *OPTIONS]) == 0
+    assert main(["predict", "--images", "40", "--files", "12", "--rounds", "1", *OPTIONS]) == 0
     arrays, files = capsys.readouterr().out.split("\n\n")
     title, _, alone, ours, goal = arrays.splitlines()
     assert title.endswith("40 images in an array, median of 1 rounds")
@@ -153,7 +153,7 @@ def test_predict_prints_arrays_and_files(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_the_network_alone_sees_as_many_images(monkeypatch: pytest.MonkeyPatch) -> None:
     config = train.configure("cifar10", None, "cpu", TINY)
-    images = synthetic.noise_images(25, 8)
+    images = common.noise_images(25, 8)
     network = predict.network_of(config, images)
     seen: list[int] = []
     monkeypatch.setattr(network, "log_assign", lambda batch: seen.append(len(batch)))
@@ -188,7 +188,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_same_holds_every_way_to_the_plain_one(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "same", "--steps", "3", "--method", "tcc", *OPTIONS]) == 0
+    assert main(["same", "--steps", "3", "--method", "tcc", *OPTIONS]) == 0
     title, _, _, *rows, verdict = capsys.readouterr().out.strip().splitlines()
     assert title.startswith("tcc, small, 8 px, batch 16 on CPU")
     assert title.endswith("3 steps from one seed")
@@ -200,7 +200,7 @@ def test_same_holds_every_way_to_the_plain_one(capsys: pytest.CaptureFixture[str
 def test_same_looks_at_the_default_method_with_all_parts_of_its_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(same.WAYS, "cpu", (same.Way("streamed", streamed=True),))
     config = train.configure("cifar10", "anchored", "cpu", TINY)
-    trainer, _ = same.made(config, synthetic.noise_images(48, 8), same.PLAIN)
+    trainer, _ = same.made(config, common.noise_images(48, 8), same.PLAIN)
     assert float(trainer.method.cluster_weight) > 0
     assert float(trainer.method.commit_weight) > 0
     assert (trainer.method.prototypes.norm(dim=1) > 0.99).all()
@@ -243,7 +243,7 @@ def test_same_fails_when_a_row_says_no(monkeypatch: pytest.MonkeyPatch, capsys: 
         return replace(found, others=worse) if config.method == "anchored" else found
 
     monkeypatch.setattr(same, "measure", first_outside)
-    assert main(["bench", "same", "--steps", "2", *OPTIONS]) == 1
+    assert main(["same", "--steps", "2", *OPTIONS]) == 1
     told = capsys.readouterr()
     first, second = told.out.split("\n\n")
     assert " NO " in first

@@ -1,12 +1,12 @@
-"""What `bench train` counts, and that it times what it says."""
+"""What `benchmarks train` counts, and that it times what it says."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 
-from benchmarks import floor, kernels, peers, synthetic, train
-from twincluster.cli import main
+from benchmarks import common, floor, peers, train
+from benchmarks.__main__ import main
 from twincluster.core import InputError
 from twincluster.nn import build_backbone
 from twincluster.resolve import data_shape
@@ -33,7 +33,7 @@ def small_product(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_train_prints_its_fields(capsys: pytest.CaptureFixture[str]) -> None:
     settings = [part for setting in TINY for part in ("--set", setting)]
-    assert main(["bench", "train", "--steps", "1", "--device", "cpu", "--method", "tcc", *settings]) == 0
+    assert main(["train", "--steps", "1", "--device", "cpu", "--method", "tcc", *settings]) == 0
     title, *rows = capsys.readouterr().out.splitlines()
     assert title.startswith("tcc, small, 8 px, batch 16, float32 on CPU")
     assert title.endswith("3 rounds of 1 steps")
@@ -60,7 +60,7 @@ def test_train_prints_its_fields(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_arithmetic_is_counted_as_by_hand(method: str, online: int, momentum: int) -> None:
     config = train.configure("cifar10", method, "cpu", TINY)
-    assert train.passes(config, data_shape(config, synthetic.blank_images(20, 8))) == (online, momentum)
+    assert train.passes(config, data_shape(config, common.blank_images(20, 8))) == (online, momentum)
     measured = train.measure(config, steps=1)
     assert measured.image_flops == 2 * SMALL_MULTIPLY_ADDS * (3 * online + momentum)
     assert (measured.steps, measured.batch_size) == (1, 16)
@@ -111,7 +111,7 @@ def test_the_floor_of_a_resnet18_step_is_that_of_a_count_by_hand() -> None:
 
 def test_passes_alone_are_a_part_of_a_step() -> None:
     config = train.configure("cifar10", None, "cpu", TINY)
-    trainer = Trainer(replace(config, train=replace(config.train, epochs=1)), synthetic.noise_images(32, 8))
+    trainer = Trainer(replace(config, train=replace(config.train, epochs=1)), common.noise_images(32, 8))
     before = {name: weight.clone() for name, weight in trainer.method.named_parameters()}
     assert floor.passes_alone(trainer, online=2, momentum=2, repeats=1) > 0
     assert all(weight.grad.any() for weight in trainer.method.online.backbone.parameters())
@@ -120,7 +120,7 @@ def test_passes_alone_are_a_part_of_a_step() -> None:
 
 def test_kernels_of_a_step_are_listed_by_kind(capsys: pytest.CaptureFixture[str]) -> None:
     settings = [part for setting in TINY for part in ("--set", setting)]
-    assert main(["bench", "train", "--steps", "1", "--device", "cpu", "--kernels", "3", *settings]) == 0
+    assert main(["train", "--steps", "1", "--device", "cpu", "--kernels", "3", *settings]) == 0
     table = capsys.readouterr().out.split("kernels of a step: ")[1]
     kinds, longest = table.split("the longest 3\n")
     assert "convolution" in kinds
@@ -137,7 +137,7 @@ def test_kernels_of_a_step_are_listed_by_kind(capsys: pytest.CaptureFixture[str]
     ],
 )
 def test_kernels_are_known_by_their_names(name: str, kind: str) -> None:
-    assert kernels.kind_of(name) == kind
+    assert train.kind_of(name) == kind
 
 
 def test_recipes_are_resolved_as_for_a_set_of_the_size_of_cifar10() -> None:
@@ -145,7 +145,9 @@ def test_recipes_are_resolved_as_for_a_set_of_the_size_of_cifar10() -> None:
     assert (paper.method, paper.train.backbone, paper.train.batch_size) == ("tcc", "resnet34", 320)
     default = train.configure("default", None, "cpu", ["seed=3"])
     assert (default.n_clusters, default.train.image_size, default.seed) == (10, 32, 3)
-    assert default.anchored.instance_queue == 16_384  # as long as fits 60,000 images, whatever the rounds hold
+    assert (
+        default.groups["anchored"]["instance_queue"] == 16_384
+    )  # as long as fits 60,000 images, whatever the rounds hold
 
 
 def test_stopwatch_keeps_steps_and_pauses_apart_and_reads_the_device_rarely() -> None:
@@ -165,14 +167,14 @@ def test_stopwatch_sees_every_step_of_the_trainer() -> None:
     config = train.configure("cifar10", None, "cpu", TINY)
     config = replace(config, train=replace(config.train, epochs=2))
     watch = train.Stopwatch(3, lambda: 0.0)
-    Trainer(config, synthetic.noise_images(3 * 16 + 5, 8), reporter=watch).run()
+    Trainer(config, common.noise_images(3 * 16 + 5, 8), reporter=watch).run()
     assert (watch.taken, len(watch.rounds), len(watch.pauses)) == (6, 2, 2)
 
 
 def test_peers_take_turns_with_the_same_step(capsys: pytest.CaptureFixture[str]) -> None:
     settings = [part for setting in TINY for part in ("--set", setting)]
     options = ["--device", "cpu", "--steps", "1", "--rounds", "2", "--workers", "1"]
-    assert main(["bench", "peers", "--method", "tcc", *options, *settings]) == 0
+    assert main(["peers", "--method", "tcc", *options, *settings]) == 0
     title, _, *rows = capsys.readouterr().out.splitlines()
     assert title.endswith("1 workers, median of 2 rounds")
     assert [row[:28].strip() for row in rows] == [peers.OURS, peers.EAGER, peers.PLAIN]
@@ -181,13 +183,13 @@ def test_peers_take_turns_with_the_same_step(capsys: pytest.CaptureFixture[str])
 
 def test_peers_of_methods_that_take_other_views_are_refused() -> None:
     with pytest.raises(InputError, match="scan takes other views than two"):
-        peers.plain(train.configure("cifar10", "scan", "cpu", TINY), synthetic.noise_images(32, 8), workers=1)
+        peers.plain(train.configure("cifar10", "scan", "cpu", TINY), common.noise_images(32, 8), workers=1)
 
 
 def test_a_peer_learns_what_we_learn() -> None:
     """The plain loop is a fair one only if it also trains: weights, momentum copy and queue move."""
     config = train.configure("cifar10", "tcc", "cpu", [*TINY, "optimiser.warmup=0"])
-    images = synthetic.noise_images(32, 8)
+    images = common.noise_images(32, 8)
     trainers: list[Trainer] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(peers, "Trainer", lambda *a: trainers.append(Trainer(*a)) or trainers[-1])

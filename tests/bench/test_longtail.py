@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import longtail
+from benchmarks.__main__ import main
 from benchmarks.longtail import long_tail, measure
-from twincluster.cli import main
 from twincluster.core import InputError
 from twincluster.data import from_array, open_source
 from twincluster.nn import Encoder
@@ -55,5 +55,5 @@ def test_the_table_has_a_line_for_kmeans_and_each_balance(
     assert even < uneven
     assert torch.tensor([line.strain for line in found.lines]).argmax() == 2
     short = ["--set", "train.epochs=1"]
-    assert main(["bench", "longtail", "digits", "--ratio", "10", "--images", "150", "--balance", "0", *short]) == 0
+    assert main(["longtail", "digits", "--ratio", "10", "--images", "150", "--balance", "0", *short]) == 0
     assert "balance 0" in capsys.readouterr().out

@@ -16,6 +16,7 @@ from PIL import Image
 
 import twincluster
 from command_line import TINY, Done, colours, colours_file, command, worked
+from twincluster import model
 from twincluster.cli import app as cli
 from twincluster.config import load_recipe, recipe_names
 from twincluster.methods import METHODS
@@ -174,7 +175,7 @@ def test_rows_get_a_recipe_for_rows() -> None:
     worked("fit", "rows.npy", "-k", 3, "--epochs", 1, "--out", "run")
     wanted, config = load_recipe("rows").settings, Run("run").config
     assert (config.train.backbone, config.optimiser.name) == ("mlp", wanted["optimiser"]["name"])
-    assert config.anchored.hidden == wanted["anchored"]["hidden"]
+    assert config.groups["anchored"]["hidden"] == wanted["anchored"]["hidden"]
 
 
 def test_a_method_without_a_recipe_says_whose_settings_it_gets() -> None:
@@ -243,6 +244,6 @@ def test_predict_on_the_training_data_repeats_the_assignments() -> None:
 def test_parquet_without_pyarrow_is_told_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
     fit("--out", "run")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    monkeypatch.setattr("twincluster.model.predict", lambda *_: pytest.fail("too late"))
+    monkeypatch.setattr(model, "predict", lambda *_: pytest.fail("too late"))
     done = command("predict", "run", "images.npy", "--out", "new.parquet")
     assert done.complaint == ("new.parquet needs a package: pip install 'twincluster[parquet]', or name a .csv file")

@@ -116,7 +116,7 @@ def test_predict_asks_the_same_of_its_source(workplace: Path) -> None:
     (["--clusters", "1-4"], "--clusters is 1-4: give at least 2"),
     (["--clusters", "9-4"], "--clusters is 9-4: give the smaller number first"),
     (["--clusters", "40-50"], "48 samples can show 12 clusters at most, not 40 or more"),
-    (["--clusters", "auto", "--set", "method=tcc"], "tcc has to be told the number of clusters"),
+    (["--clusters", "auto", "--set", "method=tcc"], "tcc needs the number of clusters"),
     (["-k", "49", *TINY], "49 clusters need at least as many readable samples; there are 48"),
     (["-k", "3", "--epochs", "1", "--minutes", "2"], "epochs and minutes both say how long to train: give one"),
     (["-k", "3", "--epochs", "0"], "--epochs: expected a whole number of at least 1, not 0"),
@@ -132,9 +132,9 @@ def test_predict_asks_the_same_of_its_source(workplace: Path) -> None:
     (["-k", "3", "--recipe", "zzz"], "no recipe 'zzz'; `twincluster recipes` lists them"),
     (["-k", "3", "--recipe", "zzz.toml"], "no recipe 'zzz.toml': there is no such file"),
     (["-k", "3", "--recipe", "bad.toml"], "recipe bad.toml is not valid TOML"),
-    (["-k", "3", "--set", "tcc.alhpa=0.3"], "no setting 'tcc.alhpa', did you mean 'tcc.alpha'?"),
+    (["-k", "3", "--method", "tcc", "--set", "tcc.alhpa=0.3"], "no setting 'tcc.alhpa', did you mean 'tcc.alpha'?"),
     (["-k", "3", "--set", "tcc.alpha"], "--set 'tcc.alpha': expected FIELD=VALUE, for example --set optimiser."),
-    (["-k", "3", "--set", "tcc.alpha=2"], "tcc.alpha is 2.0: expected a number from 0 to 1"),
+    (["-k", "3", "--method", "tcc", "--set", "tcc.alpha=2"], "tcc.alpha is 2.0: expected a number from 0 to 1"),
     (["-k", "3", "--epochs", "1", "--method", "kmeans"], "there is no method 'kmeans': choose one of anchored, tcc"),
     (["-k", "3", "--set", "tcc.alpha=0.2"], "tcc.alpha has no effect on the method anchored: leave it out, or choose "),
     (["-k", "3", "--method", "cc", *TINY], "anchored.hidden has no effect on the method cc"),
@@ -163,13 +163,19 @@ def test_options(options: list[str], complaint: str) -> None:
     (["fit", "a.jpg", "b.jpg", "c.jpg"], "no place for 'b.jpg' and 1 more: name a folder instead of its files, and"),
     (["fti", "digits"], "no command 'fti', did you mean 'fit'? See twincluster --help"),
     (["fitt"], "no command 'fitt', did you mean 'fit'? See twincluster --help"),
-    (["xyzzy"], "no command 'xyzzy': the commands are bench, demo, evaluate, export, fit, methods, predict, recipes"),
+    (["xyzzy"], "no command 'xyzzy': the commands are demo, evaluate, export, fit, methods, predict, recipes, report"),
     (["texts"], "no command 'texts': to cluster the images in it, twincluster fit texts; see twincluster --help"),
     (["--clusters", "3", "fit", "digits"], "no option '--clusters' before a command: write twincluster COMMAND"),
     (["--verison"], "no command '--verison', did you mean '--version'? See twincluster --help"),
 ], ids=" ".join)  # fmt: skip
 def test_words_that_are_no_command(words: list[str], complaint: str) -> None:
     assert complaint in command(*words).complaint.replace('"', "")  # releases of cyclopts differ in quotation marks
+
+
+@pytest.mark.parametrize("words,name", [([], "NAME"), (["train", "--steps", "3"], "train"), (["--help"], "NAME")])
+def test_bench_says_where_the_benchmarks_are(words: list[str], name: str) -> None:
+    complaint = command("bench", *words).complaint
+    assert complaint == f"benchmarks have left the package: run `python -m benchmarks {name}` in the source repository"
 
 
 # -- runs ------------------------------------------------------------------------------------------------------------

@@ -10,32 +10,38 @@ import pytest
 from cyclopts import App, CycloptsError
 from rich.console import Console
 
+from benchmarks.__main__ import commands as benchmarks
 from twincluster.cli import app as cli
 from twincluster.estimator import TwinContrastClustering
 
 FLAGS = ("--help", "-h", "--version")
+APPS = {"twincluster": cli.app, "python -m benchmarks": benchmarks}
 
 
 def pages(app: App, words: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    """The words of every command there is, with those of its parts."""
+    """The words of every command that help lists, with those of its parts."""
     found = [words]
     for name in app:
-        if name not in FLAGS:
+        if name not in FLAGS and app[name].show:
             found += pages(app[name], (*words, name))
     return found
 
 
-def lines_of(words: tuple[str, ...], width: int = 80) -> list[str]:
+PAGES = [(program, words) for program, app in APPS.items() for words in pages(app)]
+every_page = pytest.mark.parametrize("program, words", PAGES, ids=lambda part: part if part in APPS else " ".join(part))
+
+
+def lines_of(words: tuple[str, ...], width: int = 80, program: str = "twincluster") -> list[str]:
     page = io.StringIO()
-    cli.app.help_print(list(words), console=Console(width=width, file=page))
+    APPS[program].help_print(list(words), console=Console(width=width, file=page))
     return page.getvalue().splitlines()
 
 
-@pytest.mark.parametrize("words", pages(cli.app), ids=lambda words: " ".join(words) or "twincluster")
-def test_lines_are_full_and_never_too_long(words: tuple[str, ...]) -> None:
+@every_page
+def test_lines_are_full_and_never_too_long(program: str, words: tuple[str, ...]) -> None:
     for width in (80, 120):
-        lines = lines_of(words, width)
-        assert lines[0].startswith(f"Usage: twincluster {' '.join(words)}".rstrip())
+        lines = lines_of(words, width, program)
+        assert lines[0].startswith(f"Usage: {program} {' '.join(words)}".rstrip())
         for line, below in zip(lines, [*lines[1:], ""], strict=True):
             assert line == line.rstrip()
             assert len(line) <= width or line.startswith(("Example: ", "Usage: "))
@@ -55,9 +61,9 @@ def test_what_an_option_takes_and_what_it_is_otherwise() -> None:
     assert not re.search(r"STR\b|CHOICE|False|None", fit + predict)
 
 
-@pytest.mark.parametrize("words", pages(cli.app), ids=lambda words: " ".join(words) or "twincluster")
-def test_a_usage_names_what_may_be_left_out(words: tuple[str, ...]) -> None:
-    page = "\n".join(lines_of(words))
+@every_page
+def test_a_usage_names_what_may_be_left_out(program: str, words: tuple[str, ...]) -> None:
+    page = "\n".join(lines_of(words, program=program))
     assert not re.search(r"ARGS|FLOAT|INT\b", page)
     for name in re.findall(r"\[([A-Z]+)\]", page.splitlines()[0].replace("[OPTIONS]", "")):
         assert re.search(rf"\nArguments:\n(  .*\n)*  {name} ", page)
@@ -66,8 +72,8 @@ def test_a_usage_names_what_may_be_left_out(words: tuple[str, ...]) -> None:
 def test_whole_numbers_are_never_rounded() -> None:
     """By any option of any command that is of type int."""
     found = set()
-    for words in pages(cli.app):
-        command = functools.reduce(lambda app, word: app[word], words, cli.app).default_command
+    for program, words in PAGES:
+        command = functools.reduce(lambda app, word: app[word], words, APPS[program]).default_command
         if command is None:
             continue
         needed = [p for p in inspect.signature(command).parameters.values() if p.default is p.empty]
@@ -77,9 +83,9 @@ def test_whole_numbers_are_never_rounded() -> None:
             for number in ("1.5", "1e3", "0x10", "-1", "ten") if int in (hint, *get_args(hint)) else ():
                 said = rf"{option}: expected a whole number (of at least|from) \d.*, not {number}"
                 with pytest.raises(CycloptsError, match=said):
-                    cli.app.parse_args([*words, *given, option, number], exit_on_error=False, print_error=False)
+                    APPS[program].parse_args([*words, *given, option, number], exit_on_error=False, print_error=False)
                 found.add((*words, option))
-    assert found > {("fit", "--seed"), ("demo", "--epochs"), ("serve", "--port"), ("bench", "longtail", "--seed")}
+    assert found > {("fit", "--seed"), ("demo", "--epochs"), ("serve", "--port"), ("longtail", "--seed")}
     assert len(found) > 30
 
 
@@ -91,9 +97,11 @@ def test_the_first_page_begins_with_what_comes_first() -> None:
         assert places[0] < page.index(f"\n  {name} ") < places[1]
 
 
-@pytest.mark.parametrize("words", [("fit",), ("bench", "methods"), ("bench", "train")], ids=" ".join)
-def test_where_settings_are_looked_up(words: tuple[str, ...]) -> None:
-    page = " ".join(" ".join(lines_of(words)).split())
+@pytest.mark.parametrize(
+    "program, name", [("twincluster", "fit"), ("python -m benchmarks", "methods"), ("python -m benchmarks", "train")]
+)
+def test_where_settings_are_looked_up(program: str, name: str) -> None:
+    page = " ".join(" ".join(lines_of((name,), program=program)).split())
     assert "`twincluster methods NAME` shows all that a method takes" in page
     assert "tcc.alpha" not in page  # which the default method does not have
     assert "`twincluster methods NAME` shows all that a method takes" in (TwinContrastClustering.__doc__ or "")

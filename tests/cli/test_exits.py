@@ -18,6 +18,7 @@ import pytest
 import twincluster
 from command_line import TINY, colours, command, worked
 from twincluster import fit as pipeline
+from twincluster import model
 from twincluster.runs import Run
 
 SOURCE = Path(twincluster.__file__).parents[1]
@@ -73,7 +74,7 @@ def test_an_interrupt_before_training_says_so(monkeypatch: pytest.MonkeyPatch) -
 
     worked("fit", "images.npy", "-k", 3, "--out", "run", *TINY)
     monkeypatch.setattr(pipeline, "fit", interrupt)
-    monkeypatch.setattr("twincluster.model.predict", interrupt)
+    monkeypatch.setattr(model, "predict", interrupt)
     done = command("fit", "images.npy", "-k", 3, "--out", "another")
     assert (done.status, done.err) == (130, "twincluster: interrupted; nothing has been trained yet\n")
     done = command("predict", "run", "images.npy", "--out", "new.csv")

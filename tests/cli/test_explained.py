@@ -2,7 +2,7 @@
 
 import re
 import sys
-from dataclasses import dataclass, fields, make_dataclass
+from dataclasses import dataclass, fields, make_dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,7 @@ import pytest
 from command_line import command, worked
 from twincluster.cli import explained
 from twincluster.cli.explained import explain, meanings
-from twincluster.config import Config, Count, make_config, own_settings, parse_overrides
+from twincluster.config import Config, Count, make_config, method_settings, parse_overrides
 from twincluster.config import schema as config
 from twincluster.methods import METHODS
 
@@ -33,14 +33,14 @@ COMMON |= names(config.Optimiser, "optimiser") | names(config.Augment, "augment"
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_setting_is_shown_with_a_meaning_and_can_be_set_as_shown(name: str) -> None:
-    shown, kind = rows(explain(name)), METHODS[name].settings_type
-    own = names(config.Tcc, "tcc") if name.startswith("tcc") else set()
-    own |= names(config.Anchored, "anchored") if name == "anchored" else set()
-    assert set(shown) == COMMON | own | names(kind, "own")
+    shown = rows(explain(name))
+    groups = METHODS[name].setting_groups()
+    assert ("tcc" in groups, "anchored" in groups) == (name.startswith("tcc"), name == "anchored")
+    assert set(shown) == COMMON.union(*(names(kind, group) for group, kind in groups.items()))
     assert [setting for setting, (_, meaning) in shown.items() if not meaning] == []
     again = make_config(parse_overrides(f"{setting} = {default}" for setting, (default, _) in shown.items()))
-    assert own_settings(again, kind) == kind()
-    assert make_config({"own": {}}, again).to_dict() | {"own": {}} == Config().to_dict()
+    assert [method_settings(again, kind, group) for group, kind in groups.items()] == [k() for k in groups.values()]
+    assert replace(again, groups={}) == Config()
 
 
 def test_a_page_says_what_the_method_is_before_its_settings() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import twincluster
-from command_line import command
+from command_line import Done, benchmark, command
 from edited_runs import untrained_run
 from twincluster.cli.app import _reserved
 from twincluster.config import make_config
@@ -23,11 +23,11 @@ from twincluster.core import InputError
 # The first commands load all that the others, with fewer rights, need.
 AS_ANOTHER = """
 import json, os, sys
-from command_line import command
+from test_outputs import answer
 before, after = json.load(sys.stdin)
-said = [command(*arguments) for arguments in before]
+said = [answer(arguments) for arguments in before]
 os.geteuid() or (os.setgroups([]), os.setgid(65534), os.setuid(65534))
-json.dump([said, [command(*arguments) for arguments in after]], sys.stdout)
+json.dump([said, [answer(arguments) for arguments in after]], sys.stdout)
 """
 
 # RUN has edits and a model that cannot be read. What is written goes into PLACE, by the last ones into the run there.
@@ -41,8 +41,8 @@ COMMANDS = {
     "export RUN --to huggingface PLACE/new": DAMAGED,
     "export RUN --to folders PLACE/new": DAMAGED,
     "reproduce table2 --data imagenet10 --data-root RUN --out PLACE/new": "imagenet10",
-    "bench methods --data nowhere --out PLACE/new": ABSENT,
-    "bench growth --recipe nowhere --plot PLACE/a.svg": "nowhere",
+    "benchmarks methods --data nowhere --out PLACE/new": ABSENT,
+    "benchmarks growth --recipe nowhere --plot PLACE/a.svg": "nowhere",
 }
 OF_A_RUN = {
     "report PLACE/run": DAMAGED,
@@ -55,6 +55,11 @@ WRITING = COMMANDS | OF_A_RUN
 
 def words(line: str, place: Path) -> list[str]:
     return [word.replace("PLACE", str(place)).replace("RUN", str(place.parent / "run")) for word in line.split()]
+
+
+def answer(words: list[str]) -> Done:
+    """Run a command of twincluster, or one of the benchmarks."""
+    return benchmark(*words[1:]) if words[0] == "benchmarks" else command(*words)
 
 
 def damaged_run(folder: Path) -> None:
@@ -81,7 +86,8 @@ def place() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def complaints(place: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str]]:
     """By command: what it says where it can write, and where it cannot."""
-    paths = [str(Path(twincluster.__file__).parents[1]), str(Path(__file__).parents[1])]
+    tests = Path(__file__).parents[1]
+    paths = list(map(str, (Path(twincluster.__file__).parents[1], tests, tests / "cli", tests.parent)))
     cache = str(tmp_path_factory.mktemp("cache"))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "TWINCLUSTER_CACHE": cache}
     asked = [[words(line, place / folder) for line in WRITING] for folder in ("open", "closed")]
@@ -103,7 +109,7 @@ def test_a_place_that_cannot_be_written_to_is_told_first(
 ) -> None:
     elsewhere, here = complaints[line]
     assert COMMANDS[line] in elsewhere
-    instead = "--out" if line.startswith(("fit", "reproduce", "bench methods")) else "place"
+    instead = "--out" if line.startswith(("fit", "reproduce", "benchmarks methods")) else "place"
     said = f"{place / 'closed'} cannot be written to: check its permissions, or choose another {instead}"
     assert here == f"twincluster: {said}\n"
 
@@ -134,7 +140,7 @@ def test_nothing_is_left_behind(complaints: dict[str, tuple[str, str]], place: P
 def test_a_file_in_the_place_of_a_folder_is_told_first(line: str, tmp_path: Path) -> None:
     damaged_run(tmp_path / "run")
     (tmp_path / "file").touch()
-    complaint = command(*words(line, tmp_path / "file")).complaint
+    complaint = answer(words(line, tmp_path / "file")).complaint
     if "--plot" in line:  # which never makes a folder
         assert complaint.endswith("name a .svg, .png or .pdf file, in a folder that exists")
     else:
@@ -166,7 +172,7 @@ def test_bench_methods_checks_the_folder_it_chooses_before_it_decodes(
     Path("runs").mkdir()
     Path("runs/methods-digits").touch()
     monkeypatch.setattr("benchmarks.methods.open_for", pytest.fail)
-    complaint = command("bench", "methods", "--data", "digits", "--methods", "k-means").complaint
+    complaint = benchmark("methods", "--data", "digits", "--methods", "k-means").complaint
     assert complaint == "runs/methods-digits is not a folder: choose another --out"
 
 
@@ -195,9 +201,9 @@ def test_of_several_processes_only_the_one_that_writes_is_asked(
 
 
 def test_a_plot_that_cannot_be_drawn_is_told_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    growth = ("bench", "growth", "--recipe", "nowhere", "--plot")
+    growth = ("growth", "--recipe", "nowhere", "--plot")
     (tmp_path / "folder.svg").mkdir()
-    assert "name a .svg, .png or .pdf file" in command(*growth, tmp_path / "folder.svg").complaint
+    assert "name a .svg, .png or .pdf file" in benchmark(*growth, tmp_path / "folder.svg").complaint
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    complaint = command(*growth, tmp_path / "a.svg").complaint
+    complaint = benchmark(*growth, tmp_path / "a.svg").complaint
     assert complaint == "--plot needs a package: pip install 'twincluster[plots]'"

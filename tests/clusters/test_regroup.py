@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from twincluster.clustering import groups as regrouping
 from twincluster.clustering import regroup, sizes, spherical_kmeans
+from twincluster.clustering import sizes as regrouping
 from twincluster.clustering.kmeans import Clusters
 from twincluster.clustering.sizes import Sized, directions, weigh_sizes
 

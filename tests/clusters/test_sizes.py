@@ -17,6 +17,7 @@ from twincluster.clustering.metrics import STRAIN
 from twincluster.clustering.sizes import joined_parts, weigh_sizes
 from twincluster.config import make_config
 from twincluster.core import InputError
+from twincluster.resolve import check_method
 
 
 def blobs(counts: list[int], spread: float = 1.0, d: int = 32, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -159,7 +160,7 @@ def test_the_memory_for_joining_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     assert joined == [20]
     check_parts(10, -1.0)
     check_parts(11, 0.0)
-    with pytest.raises(InputError, match="there may be 10 clusters then, not 11; ask for fewer, or for --set anchored"):
+    with pytest.raises(InputError, match="there may be 10 clusters then, not 11; ask for fewer, or for a balance of 0"):
         check_parts(11, -0.5)
 
 
@@ -181,7 +182,7 @@ def test_a_sample_of_the_rows_is_enough_to_tell_shares(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("value", [-1.5, 2.0])
 def test_a_balance_beyond_its_ends_is_refused(value: float) -> None:
     with pytest.raises(InputError, match=r"anchored\.balance is .*: expected a number from -1 to 1"):
-        make_config({"anchored": {"balance": value}})
+        check_method(make_config({"anchored": {"balance": value}}))
 
 
 def test_a_run_warns_when_the_prior_fights_the_data_and_only_then() -> None:

@@ -294,7 +294,7 @@ def test_ten_thousand_images_ask_only_for_pictures_in_sight(browser: Browser, tm
         expect(page.locator("#tile-9999 img")).to_be_visible()
         asked = [url for url in window.requests if "/api/thumbnail/" in url]
         assert len(asked) < 400
-        assert 70 < page.evaluate(JUMP) < 60_000  # what `twincluster bench explorer` measures; a tile waits 70 ms
+        assert 70 < page.evaluate(JUMP) < 60_000  # what `python -m benchmarks explorer` measures; a tile waits 70 ms
         assert page.evaluate("document.querySelector('.tile img').naturalWidth") > 0
         assert 0 < page.evaluate(SELECT) < 60_000
         expect(page.locator(".chosen .figure")).to_have_text("10,000 of 10,000 selected")

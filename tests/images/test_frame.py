@@ -11,6 +11,7 @@ from PIL import Image
 
 from command_line import TINY, command, worked
 from twincluster import model as opening
+from twincluster import resolve as deciding
 from twincluster.config import Config, make_config
 from twincluster.core import InputError
 from twincluster.data import Frame, are_open, as_squares, decode, open_images, open_source, typical_side
@@ -157,7 +158,7 @@ def test_the_training_size_follows_the_edge_that_fills_the_square(tmp_path: Path
         Image.new("RGB", (50, 20), (number, 0, 0)).save(tmp_path / f"{number}.png")
     listing = open_source(tmp_path)
     assert typical_side(listing.sizes, frame) == side
-    config = opening.with_image_size(framed(frame), listing)
+    config = deciding.with_image_size(framed(frame), listing)
     assert config.train.image_size == side
     assert opening.open_for(config, listing).side == side  # not enlarged on the disk
 
@@ -173,8 +174,8 @@ def test_small_files_are_not_enlarged_on_the_disk(
         Image.new("RGB", (side, side + 3), (number, 0, 0)).save(tmp_path / f"{number}.png")
     (tmp_path / "broken.png").write_bytes(b"no image")
     listing = open_source(tmp_path)
-    config = opening.with_image_size(framed("crop", image_size), listing)
-    assert opening.store_side(config, listing) == stored
+    config = deciding.with_image_size(framed("crop", image_size), listing)
+    assert deciding.store_side(config, listing) == stored
     assert opening.open_for(config, listing).side == stored
 
 
@@ -182,8 +183,8 @@ def test_where_no_file_can_be_read_the_size_is_as_before(tmp_path: Path) -> None
     for name in ("a.png", "b.png"):
         (tmp_path / name).write_bytes(b"no image")
     listing = open_source(tmp_path)
-    config = opening.with_image_size(framed("crop"), listing)
-    assert opening.store_side(config, listing) == 144
+    config = deciding.with_image_size(framed("crop"), listing)
+    assert deciding.store_side(config, listing) == 144
 
 
 # From the command line and from Python

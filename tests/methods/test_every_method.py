@@ -28,6 +28,7 @@ from small_runs import (
 )
 from twincluster.clustering import score
 from twincluster.config import load_recipe, make_config, parse_overrides
+from twincluster.fit import describe
 from twincluster.methods import METHODS, inference
 from twincluster.model import load_network
 from twincluster.resolve import data_shape, resolve
@@ -56,8 +57,7 @@ def test_a_run_that_dies_goes_on_bit_for_bit_and_predicts(name: str, tmp_path: P
     assert all(math.isfinite(row["loss"]) for row in diary.rows[1:])  # the first may be there to look around
 
     config = small_config(images, *changes)
-    whole.write_config(config, data_shape(config, images), dict.fromkeys(
-        ("source", "location", "files", "fingerprint", "inputs", "readable", "split")))  # fmt: skip
+    whole.write_config(config, data_shape(config, images), describe(images))
     whole.save_model(method.online)
     found, wanted = (
         inference.predict(network, images.pixels, images.usable) for network in (load_network(whole), method.online)
@@ -111,7 +111,7 @@ def test_every_method_has_a_recipe_with_published_numbers(name: str) -> None:
     recipe = load_recipe(f"{name.replace('_', '-')}-cifar10")
     config = resolve(make_config(recipe.settings), images_of(pictures(400, 32)[0]))
     assert config.method == name
-    assert set(recipe.settings["own"]) <= set(config.own)  # the method knows them all
+    assert set(recipe.settings["own"]) <= set(config.groups["own"])  # the method knows them all
     assert recipe.published["acc"] > 0.2  # chance is .1
     assert "table" in recipe.published
 

@@ -33,7 +33,7 @@ def test_fit_resume_predict_and_evaluate(simclr: Path, monkeypatch: pytest.Monke
     data, run = colours_file(simclr), simclr / "run"
     worked("fit", data, *SMALL, *OWN, "--epochs", 2, "--out", run)
     config = Run(run).config
-    assert (config.method, config.own) == ("simclr:Simclr", {"temperature": 0.2, "n_features": 8})
+    assert (config.method, config.groups["own"]) == ("simclr:Simclr", {"temperature": 0.2, "n_features": 8})
     worked("fit", data, *SMALL, *OWN, "--epochs", 4, "--out", run, "--resume")
     assert [row["epoch"] for row in Run(run).read_metrics()] == [0, 1, 2, 3]
     assert "own.temperature" in command("fit", data, *SMALL, *OWN, "--set", "own.temperature=0.3", "--out", run,
@@ -107,9 +107,7 @@ def test_a_recipe_may_not_name_code(simclr: Path) -> None:
 
 
 def test_methods_without_settings_of_their_own() -> None:
-    assert command("fit", "digits", "--set", "own.x=1").complaint == (
-        "no setting 'own.x': this method has none of its own"
-    )
+    assert command("fit", "digits", "--set", "own.x=1").complaint == "no setting 'own': anchored has no such group"
 
 
 def test_names_are_classes() -> None:

@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 
 from small_runs import KINDS, images_of, small_config
-from twincluster.config import Config, Count, CountOrNone, Positive, Share, differences, make_config, own_settings
+from twincluster.config import Config, Count, CountOrNone, Positive, Share, differences, make_config, method_settings
 from twincluster.core import InputError
 from twincluster.methods import METHODS
 
@@ -24,8 +24,8 @@ class Mine:
 
 def test_they_are_read_as_the_dataclass_of_the_method() -> None:
     config = make_config({"own": {"temperature": 1, "ema": [0, 1]}})
-    assert own_settings(config, Mine) == Mine(temperature=1.0, ema=(0.0, 1.0))
-    assert own_settings(Config(), Mine) == Mine()
+    assert method_settings(config, Mine) == Mine(temperature=1.0, ema=(0.0, 1.0))
+    assert method_settings(Config(), Mine) == Mine()
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_they_are_read_as_the_dataclass_of_the_method() -> None:
 def test_wrong_ones_are_refused_by_name(own: dict, message: str) -> None:
     config = make_config({"own": own})
     with pytest.raises(InputError) as caught:
-        own_settings(config, Mine)
+        method_settings(config, Mine)
     assert str(caught.value) == message
 
 
@@ -56,20 +56,20 @@ def test_no_method_of_ours_takes_a_whole_number_below_0(name: str) -> None:
     whole = [field.name for field in fields(settings) if type(field.default) is int]
     for field in whole:
         with pytest.raises(InputError, match=f"own.{field} is -1: expected a number"):
-            own_settings(make_config({"own": {field: -1}}), settings)
+            method_settings(make_config({"own": {field: -1}}), settings)
 
 
 def test_they_add_to_those_of_the_recipe_but_another_method_starts_anew() -> None:
     recipe = make_config({"method": "moco", "own": {"temperature": 0.3, "hidden": 8}})
-    assert make_config({"own": {"hidden": 16}}, recipe).own == {"temperature": 0.3, "hidden": 16}
-    assert make_config({"method": "moco"}, recipe).own == recipe.own
-    assert make_config({"method": "cc", "own": {"hidden": 16}}, recipe).own == {"hidden": 16}
+    assert make_config({"own": {"hidden": 16}}, recipe).groups["own"] == {"temperature": 0.3, "hidden": 16}
+    assert make_config({"method": "moco"}, recipe).groups["own"] == recipe.groups["own"]
+    assert make_config({"method": "cc", "own": {"hidden": 16}}, recipe).groups["own"] == {"hidden": 16}
 
 
 def test_resolved_they_are_complete_and_survive_a_file() -> None:
     images = images_of(KINDS["rows"])
     config = small_config(images, "method=cc", "own.hidden=16")
-    assert config.own == {
+    assert config.groups["own"] == {
         "temperature": 0.5, "cluster_temperature": 1.0, "n_features": 128, "hidden": 16, "entropy_weight": 1.0,
     }  # fmt: skip
     again = make_config(json.loads(json.dumps(config.to_dict())))

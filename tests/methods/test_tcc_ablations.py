@@ -36,9 +36,9 @@ from reference_tcc import (
 )
 from twincluster.methods import METHODS, Batch, Tcc
 from twincluster.methods.tcc import KEY_GUMBEL, ONLINE_GUMBEL
-from twincluster.methods.tcc_variants import ABLATIONS
 from twincluster.nn import draws
 
+ABLATIONS = {name: METHODS[name] for name in METHODS if name.startswith("tcc-") and name != "tcc-repaired"}
 SAME_CLUSTER_TRACK = [
     "tcc-without-l1",
     "tcc-without-l2",
@@ -61,7 +61,6 @@ SAME_INSTANCE_TRACK = [
 
 def test_names_and_descriptions() -> None:
     """`twincluster methods` prints the first line of each docstring; each class stands on Tcc alone."""
-    assert all(METHODS[name] is method for name, method in ABLATIONS.items())
     for name, method in ABLATIONS.items():
         assert method.__bases__ == (Tcc,), name
         assert method.__doc__, name

@@ -27,7 +27,8 @@ from twincluster.core import InputError
 from twincluster.estimator import TwinContrastClustering
 from twincluster.methods import Anchored
 from twincluster.parallel import launch
-from twincluster.training import Trainer, schedule
+from twincluster.training import Trainer
+from twincluster.training import trainer as schedule
 
 STEPS = 4
 CASES: dict[str, tuple[str, ...]] = {  # 33 samples are 16 and 17

@@ -14,7 +14,7 @@ from report_runs import made_run
 from sklearn.decomposition import PCA
 
 from benchmarks.report import find_browser, write_run
-from command_line import TINY, colours_file, command, worked
+from command_line import TINY, benchmark_worked, colours_file, command, worked
 from small_runs import pictures
 from twincluster.clustering import layout
 from twincluster.data import open_source
@@ -95,7 +95,7 @@ def test_a_run_of_60000_images_stays_under_15_megabytes(tmp_path: Path, monkeypa
 def test_the_benchmark_prints_size_and_load_event() -> None:
     if os.environ.get("TWINCLUSTER_BROWSER") != "required" and find_browser() is None:
         pytest.skip("no Chromium")
-    done = worked("bench", "report", "--images", 60, "--clusters", 3, "--side", 8)
+    done = benchmark_worked("report", "--images", 60, "--clusters", 3, "--side", 8)
     assert re.search(r"^size +\d\.\d MB", done.out, re.MULTILINE)
     assert re.search(r"^load event +\d+\.\d\d s", done.out, re.MULTILINE)
 

@@ -12,9 +12,9 @@ from torch import Tensor
 from twincluster.clustering import health
 from twincluster.config import make_config
 from twincluster.core import InputError
-from twincluster.methods import Outcome
+from twincluster.methods import Anchored, Outcome
 from twincluster.training import health_of
-from twincluster.training.metrics import Record, refuse_divergence
+from twincluster.training.trainer import Record, refuse_divergence
 
 N, K, STEPS = 6, 4, 5
 
@@ -123,14 +123,14 @@ def test_health_of_one_cluster_that_takes_all_is_a_number() -> None:
     row = {"mean_assignment": [1.0, 0.0], "histogram": [9, 0], "confidence": 1.0, "agreement": 1.0}
     found = health_of(row)
     assert found.marginal_entropy == pytest.approx(0)
-    assert "collapsed" in (found.warning("anchored") or "")
+    assert "collapsed" in (found.warning("anchored", Anchored.advice) or "")
 
 
 @pytest.mark.parametrize("nothing", [math.nan, None])
 def test_health_of_a_run_that_diverged_is_told_also_from_a_file(nothing: float | None) -> None:
     """Which has None where there was no number."""
     row = {"mean_assignment": [nothing, nothing], "histogram": [9, 0], "confidence": nothing, "agreement": 1.0}
-    assert "training diverged" in (health_of(row).warning("anchored") or "")
+    assert "training diverged" in (health_of(row).warning("anchored", Anchored.advice) or "")
 
 
 def test_a_run_in_bf16_that_diverged_may_try_float32() -> None:
@@ -143,5 +143,5 @@ def test_a_run_in_bf16_that_diverged_may_try_float32() -> None:
 def test_a_strained_prior_is_warned_of_once_training_has_ended() -> None:
     """Its strain wavers from epoch to epoch, so that some epoch of many would always be above the bound."""
     row = {"mean_assignment": [0.5, 0.5], "histogram": [9, 9], "confidence": 1.0, "agreement": 1.0, "strain": 0.9}
-    assert health_of(row | {"progress": 0.99}).warning("anchored") is None
-    assert "the prior on sizes" in (health_of(row | {"progress": 1.0}).warning("anchored") or "")
+    assert health_of(row | {"progress": 0.99}).warning("anchored", Anchored.advice) is None
+    assert "the prior on sizes" in (health_of(row | {"progress": 1.0}).warning("anchored", Anchored.advice) or "")

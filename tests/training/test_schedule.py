@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twincluster.config import Optimiser
-from twincluster.training import schedule
-from twincluster.training.schedule import Clock, learning_rate
+from twincluster.training import trainer as schedule
+from twincluster.training.trainer import Clock, learning_rate
 
 
 @dataclass

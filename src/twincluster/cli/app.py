@@ -175,15 +175,27 @@ def fit(
         from twincluster.methods import import_method
 
         import_method(named)  # who names code here wants it to run; a recipe or a run that does is not enough
-    recipes = configured if recipe is None else None
+
+    def suited(listing: Listing) -> Config:
+        from twincluster.methods import DEFAULT
+        from twincluster.resolve import suit
+
+        config, why = suit(listing, configured, recipe, changes)
+        used = "pretrained" if config.train.encoder else "rows" if listing.is_rows else "default"
+        named = recipe is None and config.method != DEFAULT
+        for line in filter(None, (why, other_settings(config.method, used, listing.name) if named else None)):
+            print(line, flush=True)
+        return config
+
     with _reserved(out, Path("runs") / _run_name(source), config, resume) as folder:
-        _cluster(source, config, recipes, folder, labels, split, data_root, resume, tensorboard)
+        _cluster(source, config, suited, folder, labels, split, data_root, resume, tensorboard)
 
 
-@app.command(show=False)
+@app.command(show=False, help_flags=[], version_flags=[])
 def bench(*words: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> None:
     """Say where the benchmarks are."""
-    raise InputError("the benchmarks are not in the package: in a clone of its source, python -m benchmarks NAME")
+    name = words[0] if words and not words[0].startswith("-") else "NAME"
+    raise InputError(f"benchmarks have left the package: run `python -m benchmarks {name}` in the source repository")
 
 
 @app.command(group=START)
@@ -211,13 +223,13 @@ def demo(*, out: Out = None, seed: Seed = 0, epochs: Count | None = None) -> Non
 
 
 def _cluster(
-    source: str, config: Config, recipes: Callable[[str], Config] | None, out: Path, labels: str | None, split: Split,
+    source: str, config: Config, suited: Callable[[Listing], Config], out: Path, labels: str | None, split: Split,
     root: Path | None, resume: bool, tensorboard: bool,
 ) -> None:  # fmt: skip
-    """Train, and write the run and its report. Where nobody named a recipe, `recipes` makes settings of any."""
+    """Train, and write the run and its report. `suited` returns the settings for a listing."""
     from twincluster.data import location_of, open_source
 
-    # before torch: a wrong name is told at once
+    # before torch is imported: a wrong name is an error at once
     listing = in_turn(config.train.device, lambda: open_source(source, labels=labels, root=root))
     _announce(listing, config)
 
@@ -225,8 +237,7 @@ def _cluster(
         from twincluster import fit
         from twincluster.training import Progress
 
-    if recipes:
-        config = _suited(config, listing, recipes)
+    config = suited(listing)
     board = out / "tensorboard" if tensorboard else None
     with resumable(out, "the same command with"), Progress(tensorboard=board) as progress:
         fitted = fit.fit(
@@ -241,19 +252,6 @@ def _announce(listing: Listing, config: Config) -> None:
     others = f" ({listing.skipped:,} other file{'s' * (listing.skipped != 1)} left alone)" if listing.skipped else ""
     wanted = str(config.n_clusters or "{} to {}".format(*config.clusters_between))
     print(f"{len(listing.paths):,} inputs in {listing.name}{others}, {wanted} clusters", flush=True)
-
-
-def _suited(config: Config, listing: Listing, recipe: Callable[[str], Config]) -> Config:
-    """The settings of the recipe that suits data, device and encoder."""
-    from twincluster.model import by_device
-
-    if listing.is_rows and not config.train.encoder:
-        config = recipe("rows")
-    config, note = by_device(config, listing, recipe)
-    used = "pretrained" if config.train.encoder else "rows" if listing.is_rows else "default"
-    for line in filter(None, (note, other_settings(config.method, used, listing.name))):
-        print(line, flush=True)
-    return config
 
 
 def _run_name(source: str) -> str:

@@ -38,12 +38,13 @@ ENDED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 OURS = "this is a fault of twincluster, not of your data; please report the lines above"
 
 
-def status_of(command: Callable[[], object], *, ends_process: bool = False) -> int:
+def status_of(command: Callable[[], object], program: str = "twincluster", *, ends_process: bool = False) -> int:
     """Run a command: 0 done, 2 bad input (one line says what to do), 1 a fault in code, 130 interrupted, 143 ended
-    by SIGTERM. With `ends_process` an interrupt ends this process, at the latest after some seconds."""
+    by SIGTERM. Messages about wrong words call it `program`. With `ends_process` an interrupt ends this process, at
+    the latest after some seconds."""
     if ends_process and not launch.several():
         end_on_interrupt(_say_farewell)
-    status = _status_of(command, ends_process)
+    status = _status_of(command, program, ends_process)
     launch.leave(status)
     if ends_process and status in ENDED:
         leave_quietly(status)
@@ -58,7 +59,7 @@ def _say_farewell(number: int) -> None:
     _say(f"{called(end)}; {_how_to_go_on()}" if _ways else called(end), 128 + number)
 
 
-def _status_of(command: Callable[[], object], ends_process: bool) -> int:
+def _status_of(command: Callable[[], object], program: str, ends_process: bool) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name that cannot be printed must not cost the run
     try:
@@ -80,7 +81,7 @@ def _status_of(command: Callable[[], object], ends_process: bool) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except CycloptsError as error:
-        return _say(_usage(error), 2)
+        return _say(_usage(error, program), 2)
     except Exception as error:
         if fixable := _fixable(error):
             return _say(fixable, 2)
@@ -144,12 +145,13 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _usage(error: CycloptsError) -> str:
+def _usage(error: CycloptsError, program: str) -> str:
     """What is wrong with the words of a command, and where to look."""
-    command = " ".join(("twincluster", *(error.command_chain or ())))
+    command = " ".join((program, *(error.command_chain or ())))
     said = str(error).strip().rstrip(".")
     if isinstance(error, UnknownCommandError) and error.unused_tokens and error.app:
-        said = _unknown(error.unused_tokens[0], list(error.app), command)
+        known = [name for name in error.app if error.app[name].show]
+        said = _unknown(error.unused_tokens[0], known, command)
     elif isinstance(error, UnusedCliTokensError) and error.unused_tokens:
         said = f"{command} has no place for {error.unused_tokens[0]!r}"
         if len(error.unused_tokens) > 1:

@@ -15,9 +15,8 @@ from dataclasses import fields, is_dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from twincluster.config import Config, as_toml
-from twincluster.methods import Anchored, Method, NoSettings, Tcc, find_method, import_method
+from twincluster.methods import Method, find_method, import_method
 
-GROUPS: dict[str, type[Method]] = {"tcc": Tcc, "anchored": Anchored}  # of Config, known to these methods alone
 COMMON = ("train", "optimiser", "augment")
 INTRODUCTION = """\
 Settings as they are written after --set, with their defaults. A recipe may have others: `twincluster recipes default`
@@ -28,10 +27,9 @@ def explain(name: str) -> str:
     """A method by its name, or "package.module:Class", which is imported."""
     method = import_method(name) if ":" in name else find_method(name)
     config = Config()
-    groups = [(group, getattr(config, group)) for group, owner in GROUPS.items() if issubclass(method, owner)]
-    if method.settings_type is not NoSettings:
-        groups.append(("own", method.settings_type()))
-    own = [_group(*group) for group in groups] or ["This method has no settings of its own."]
+    own = [_group(group, kind()) for group, kind in method.setting_groups().items()] or [
+        "This method has no settings of its own."
+    ]
     common = [_group(group, getattr(config, group)) for group in COMMON]
     return "\n\n".join([*_about(name, method), INTRODUCTION, *own, _group("", config), *common])
 

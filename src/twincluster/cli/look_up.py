@@ -8,6 +8,7 @@ from cyclopts import Parameter
 
 from twincluster.config import configure, load_recipe, recipe_names, recipe_text
 from twincluster.core import InputError
+from twincluster.methods import summaries
 
 
 def recipes(name: str | None = None, /, *, toml: Annotated[bool, Parameter(negative=())] = False) -> None:
@@ -23,7 +24,7 @@ def recipes(name: str | None = None, /, *, toml: Annotated[bool, Parameter(negat
         Print its file as it is: `twincluster recipes default --toml > mine.toml` is a start for one of your own.
     """
     if name is not None:
-        configure(name, {}, {})  # refuses what `fit` would, but for [own], which takes torch to know
+        configure(name, {}, {})  # refuses what `fit` would, except for settings of the method
         print(recipe_text(name) if toml else f"{load_recipe(name).describe()}\n", end="")
         return
     if toml:
@@ -43,12 +44,11 @@ def methods(name: str | None = None, /) -> None:
     name
         A method to show with its settings, or package.module:Class, one of your own.
     """
-    from twincluster.cli.explained import explain
-    from twincluster.methods import METHODS
-
     if name is not None:
+        from twincluster.cli.explained import explain
+
         print(explain(name))
         return
-    for known, method in METHODS.items():
-        print(f"{known:32} {(method.__doc__ or '').strip().splitlines()[0]}")
+    for known, summary in summaries().items():
+        print(f"{known:32} {summary}")
     print("\ntwincluster methods NAME shows one with its settings")

@@ -11,15 +11,13 @@ from twincluster.clustering.classic import CLASSICS as CLASSICS
 from twincluster.clustering.classic import TITLES as TITLES
 from twincluster.clustering.classic import cluster_by as cluster_by
 from twincluster.clustering.classic import pixel_rows as pixel_rows
-from twincluster.clustering.groups import GROUPS as GROUPS
-from twincluster.clustering.groups import regroup as regroup
-from twincluster.clustering.groups import worth as worth
 from twincluster.clustering.kmeans import principal_directions as principal_directions
 from twincluster.clustering.kmeans import spherical_kmeans as spherical_kmeans
 from twincluster.clustering.layout import POINTS as POINTS
 from twincluster.clustering.layout import Layout as Layout
 from twincluster.clustering.layout import how_many as how_many
 from twincluster.clustering.layout import lay_out as lay_out
+from twincluster.clustering.metrics import Advice as Advice
 from twincluster.clustering.metrics import Health as Health
 from twincluster.clustering.metrics import Scores as Scores
 from twincluster.clustering.metrics import health as health
@@ -30,4 +28,7 @@ from twincluster.clustering.metrics import steadier as steadier
 from twincluster.clustering.neighbours import CHUNK as CHUNK
 from twincluster.clustering.neighbours import nearest_in_pool as nearest_in_pool
 from twincluster.clustering.neighbours import pool_step as pool_step
+from twincluster.clustering.sizes import GROUPS as GROUPS
 from twincluster.clustering.sizes import check_parts as check_parts
+from twincluster.clustering.sizes import regroup as regroup
+from twincluster.clustering.sizes import worth as worth

@@ -25,19 +25,15 @@ UNIFORM_SHARE = 0.05
 DOMINANT_SHARE = 0.9  # one cluster with more than this share of the images
 AGREEMENT_SHARE = 0.25  # views agree less than a quarter of the way from chance to always
 STRAIN = 0.35  # nats by which a prior on sizes (clusters/sizes.py) moves clusters; images prefer theirs by 3 on average
-# What can be set to make assignments more certain, and clusters more even; tcc and its ablations share their settings.
-SURER = {
-    "anchored": "use milder augmentation",
-    "tcc": "try --method tcc-repaired --set tcc.entropy=batch, or the default method",
-    "tcc-repaired": "try --set tcc.entropy=batch or the default method",
-    "other": "use milder augmentation or the default method",
-}
-EVENER = {
-    "anchored": "--set anchored.balance=0.5",
-    "tcc": "--set tcc.entropy=batch",
-    "tcc-repaired": "--set tcc.entropy=batch",
-    "other": "the default method",
-}
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to try with a method, as the ends of sentences. The defaults are for any method."""
+
+    surer: str = "use milder augmentation or the default method"  # makes assignments more certain
+    evener: str = "the default method"  # makes clusters more even
+    looser: str = ""  # makes them less even
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,18 +169,17 @@ class Health:
         """What the sizes of a finished run tell: whether it collapsed, and no more."""
         return cls(sizes, confidence=1.0, marginal_entropy=1.0, agreement=None, final=True)
 
-    def warning(self, method: str, precision: str = "float32") -> str | None:
-        """One sentence on what is wrong and what to try with this method, or None."""
-        family = method if method in SURER else "tcc" if method.startswith("tcc-") else "other"
+    def warning(self, method: str, advice: Advice, precision: str = "float32") -> str | None:
+        """Return one sentence on what is wrong and what to try with this method, or None."""
         n_clusters = len(self.sizes)
         if not math.isfinite(self.confidence):
             return f"the assignments are not numbers: training diverged; {steadier(method, precision)}"
         if self.confidence < _uniform_below(n_clusters):
             return (
                 f"the assignments stay uniform (mean largest probability {self.confidence:.3f}, chance is"
-                f" {1 / n_clusters:.3f}), so the clusters mean little; train longer, or {SURER[family]}"
+                f" {1 / n_clusters:.3f}), so the clusters mean little; train longer, or {advice.surer}"
             )
-        return self._collapse(EVENER[family]) or self._disagreement() or self._strained()
+        return self._collapse(advice.evener) or self._disagreement() or self._strained(advice.looser)
 
     def _collapse(self, evener: str) -> str | None:
         n_clusters, n_rows = len(self.sizes), sum(self.sizes)
@@ -215,13 +210,13 @@ class Health:
             f" {chance:.0%}); train longer or use milder augmentation"
         )
 
-    def _strained(self) -> str | None:
+    def _strained(self, looser: str) -> str | None:
         if self.strain <= STRAIN:
             return None
         return (
             f"the clusters are made more even than the images are (the prior on sizes shifts them by {self.strain:.2f}"
-            " nats, see docs/uneven.md), which cuts large groups up and joins small ones; lower it, for example --set"
-            " anchored.balance=0"
+            " nats, see docs/uneven.md), which cuts large groups up and joins small ones; lower it, for example"
+            f" {looser}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Settings of a run as frozen dataclasses, which recipes (recipe.py) and overrides fill.
+"""Settings of a run as frozen dataclasses, which recipes and overrides fill (options.py).
 
 A value of 0 or "auto", or of -1 where 0 has a meaning, means "derive it from the data": `resolve` replaces every such
 value before training, so that `config.json` in a run folder holds only concrete numbers.
@@ -17,7 +17,8 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from twincluster.core import InputError, closest
 
-Own = TypeVar("Own")
+Settings = TypeVar("Settings")
+OWN = "own"  # the group of settings of a method that has no name of its own for it
 BOUNDS: dict[str, Callable[[float], bool]] = {
     "above 0": lambda v: v > 0,
     "of 0 or more": lambda v: v >= 0,
@@ -80,7 +81,7 @@ class Train:
 
     epochs: CountOrNone = 1000  # passes over the data; 0: from the number of samples and the device
     minutes: Amount = 0.0  # to train for, the schedule ending when the time does; 0: `epochs` decides
-    batch_size: CountOrNone = 0  # samples in a step; 0: 128, or on a GPU 512 of many; for tcc 32 a cluster, to 6,400
+    batch_size: CountOrNone = 0  # samples in a step; 0: the method and the device decide
     image_size: CountOrNone = 0  # side of a training image in pixels; 0: the images' own, at most 96
     frame: Frame = "crop"  # how oblong images become square: their middle, or all of them between bars (letterbox)
     backbone: str = "auto"  # resnet18, resnet34, resnet50, small (tiny images), mlp or mlp_signed (rows)
@@ -100,64 +101,23 @@ class Train:
 
 
 @dataclass(frozen=True)
-class Tcc:
-    """Twin-contrast clustering as printed, Eqs. 1 to 9; the switches at the end settle what the text leaves open."""
-
-    alpha: Share = 0.5  # weight of the cluster track, Eq. 9
-    temperature: Positive = 1.0  # tau of both contrastive losses
-    gumbel_temperature: Positive = 0.8  # lambda
-    instance_queue: Count = 12_800  # J, rows of Q
-    cluster_queue: CountOrNone = 0  # L, rows of P; 0: 100 per cluster, fewer for more than 400 clusters
-    n_features: Count = 128  # D
-    ema: Share = 0.999  # weight of the old momentum parameters at each step
-    # the paper is silent or contradicts itself on:
-    unit_norm: bool = False  # f and mu unit-norm in Eq. 3 (Eq. 3 as printed has neither)
-    assignment_temperature: Positive = 1.0  # divides the logits of Eq. 3
-    entropy: Literal["sample", "batch"] = "sample"  # Eq. 8 maximises H(q) of each sample; batch: of the batch mean
-    prototypes: Literal["trained", "simplex"] = "trained"  # simplex: fixed, equally far apart
-    centred: bool = False  # batch-norm without scale and shift on f
-    shuffle_keys: bool = False  # key images cross batch-norm in two random halves, so that no statistics leak
-    # ablations of Table 3, and reductions of Sec. 3.4, are methods of their own: methods/tcc_ablations.py
-
-
-@dataclass(frozen=True)
-class Anchored:
-    """The default method: TCC's two tracks on clusters that k-means on the momentum features finds first."""
-
-    instance: Literal["infonce", "byol"] = "byol"  # how the instance track learns features
-    temperature: Positive = 0.2  # of InfoNCE
-    instance_queue: CountOrNone = 16_384  # rows of Q, for InfoNCE; at most the number of samples
-    n_features: Count = 256  # D, of the projection
-    hidden: CountOrNone = 2048  # width of projector and predictor; 0: neither, both tracks see the backbone's features
-    ema: Shares = (0.99, 0.9995)  # momentum at the start and at the end of the run, by cosine between
-    shrinkage: Positive = 0.3  # of the whitening before k-means; a large number leaves the features as they are
-    balance: Signed = 0.0  # of sizes: 1 all equal, 0 as k-means has them, -1 as uneven as the data (clusters/sizes.py)
-    cluster_weight: Amount = 0.1  # of the cluster track: contrast of batch representations r_k
-    cluster_temperature: Positive = 0.5  # of the contrast in the cluster track
-    cluster_start: Share = 0.3  # share of the run after which the cluster track begins
-    commit_weight: Amount = 0.1  # of the commitment: how strongly a cluster draws its surest images to it; 0: not
-    commit_start: Share = 0.3  # share of the run after which the commitment begins
-    commit_share: Share = 0.7  # share of each cluster, its surest images, that commits to it
-    commit_temperature: Positive = 0.1  # of the softmax over clusters in the commitment
-
-
-@dataclass(frozen=True)
 class Config:
     """Everything a run depends on besides the data."""
 
-    method: str = "anchored"
+    method: str = "auto"  # a registered name, or package.module:Class; auto: the default method
     n_clusters: CountOrNone = 0  # 0: chosen from the features when training ends, within clusters_between
     clusters_between: tuple[int, int] = (2, 50)  # fewest and most that may be chosen
     seed: int = 0  # every random draw follows from it
     train: Train = field(default_factory=Train)
     optimiser: Optimiser = field(default_factory=Optimiser)
     augment: Augment = field(default_factory=Augment)
-    tcc: Tcc = field(default_factory=Tcc)
-    anchored: Anchored = field(default_factory=Anchored)
-    own: Mapping[str, Any] = field(default_factory=dict)  # of any other method, which knows their names and types
+    groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of the method, which has their types
 
     def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        """Return nested settings as recipes and config.json hold them."""
+        fields = dataclasses.asdict(self)
+        groups: dict[str, Any] = fields.pop("groups")
+        return fields | groups
 
 
 @dataclass(frozen=True)
@@ -172,19 +132,32 @@ class DataShape:
 
 
 def make_config(settings: Mapping[str, Any], base: Config | None = None) -> Config:
-    """`base` with nested settings replaced; a wrong name, type or value raises InputError that names the field."""
+    """Return `base` with nested settings replaced; a wrong name, type or value raises InputError naming the field.
+
+    A group that is no field of Config belongs to a method: `method_settings` checks it.
+    """
     base = base or Config()
+    groups = {name: dict(group) for name, group in base.groups.items()}
     if settings.get("method", base.method) != base.method:
-        base = dataclasses.replace(base, own={})  # another method's
-    config: Config = _replace(base, settings, prefix="")
+        groups.pop(OWN, None)  # another method's
+    known = {field.name for field in dataclasses.fields(Config)} - {"groups"}
+    for name, value in settings.items():
+        if name in known:
+            continue
+        if isinstance(value, Mapping):
+            groups[name] = groups.get(name, {}) | _plain(value)
+        elif name == OWN or name in groups:
+            raise InputError(f"{name} is a group of settings: write {name}.FIELD=VALUE")
+    rest = {name: value for name, value in settings.items() if name not in groups}
+    config: Config = _replace(base, rest, prefix="")
     _check(config)
-    return config
+    return dataclasses.replace(config, groups=groups)
 
 
-def own_settings(config: Config, kind: type[Own]) -> Own:
-    """What `config.own` says, as the dataclass in which a method declares its settings; refused like any other."""
-    own: Own = _replace(kind(), config.own, prefix="own.")
-    return own
+def method_settings(config: Config, kind: type[Settings], group: str = OWN) -> Settings:
+    """Return a group of the method's settings as the dataclass that declares them; InputError as in `make_config`."""
+    settings: Settings = _replace(kind(), config.groups.get(group, {}), prefix=f"{group}.")
+    return settings
 
 
 def parse_overrides(pairs: typing.Iterable[str]) -> dict[str, Any]:
@@ -231,18 +204,19 @@ def _read_value(text: str) -> Any:
 
 def _replace(section: Any, settings: Mapping[str, Any], prefix: str) -> Any:
     types_of = typing.get_type_hints(type(section), include_extras=True)
+    types_of.pop("groups", None)  # a method's
     changes = {}
     for name, value in settings.items():
         if name not in types_of:
             known = f"expected one of {', '.join(types_of)}" if types_of else "this method has none of its own"
+            known += "" if prefix else ", or GROUP.FIELD as `twincluster methods NAME` shows them"
             hint = _group_of(name, section) or closest(name, types_of, prefix) or f": {known}"
             raise InputError(f"no setting {prefix + name!r}{hint}")
         current = getattr(section, name)
         if not isinstance(current, str | int | float | tuple):
             if not isinstance(value, Mapping):
                 raise InputError(f"{prefix + name} is a group of settings: write {prefix + name}.FIELD=VALUE")
-            typed = is_dataclass(current)  # else own_settings knows what they are
-            changes[name] = _replace(current, value, f"{prefix}{name}.") if typed else dict(current) | _plain(value)
+            changes[name] = _replace(current, value, f"{prefix}{name}.")
         else:
             changes[name] = _coerce(value, types_of[name], prefix + name)
     return dataclasses.replace(section, **changes)
@@ -300,7 +274,5 @@ def _check(config: Config) -> None:
         low, high = values[name]
         if low > high:
             raise InputError(f"{name} is [{low}, {high}]: write the smaller number first")
-    if config.anchored.instance == "byol" and not config.anchored.hidden:
-        raise InputError("anchored.hidden is 0, but byol needs a predictor: give a width, or anchored.instance=infonce")
     if (hue := config.augment.hue) > 0.5:
         raise InputError(f"augment.hue is {hue}: the colour circle allows at most 0.5")

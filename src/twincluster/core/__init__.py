@@ -39,8 +39,9 @@ def attach_stub(package: str, file: str) -> tuple[Callable[[str], object], Calla
     def get(name: str) -> object:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        home = homes[name]
-        return import_module(f"{package}.{name}") if home == package else getattr(import_module(home), name)
+        home = import_module(homes[name])
+        own = home.__name__ == package or not hasattr(home, name)  # a module of that room
+        return import_module(f"{home.__name__}.{name}") if own else getattr(home, name)
 
     return get, lambda: sorted(homes), sorted(homes)
 

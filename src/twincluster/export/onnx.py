@@ -26,7 +26,8 @@ from torch import Tensor, nn
 from twincluster.core import InputError, check_writable, unfinished
 from twincluster.data import Frame
 from twincluster.methods import Network
-from twincluster.model import Model, full_side, later_side
+from twincluster.model import Model, later_side
+from twincluster.resolve import full_side
 from twincluster.runs import Edits, Run
 
 OPSET = 18

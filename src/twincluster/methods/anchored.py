@@ -11,22 +11,67 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from twincluster.clustering import FEWEST_DIRECTIONS, GROUPS, choose_clusters, kmeans, regroup, sizes, worth
-from twincluster.config import Config, DataShape
+from twincluster.clustering import (
+    FEWEST_DIRECTIONS,
+    GROUPS,
+    Advice,
+    check_parts,
+    choose_clusters,
+    kmeans,
+    regroup,
+    sizes,
+    worth,
+)
+from twincluster.config import (
+    Amount,
+    Config,
+    Count,
+    CountOrNone,
+    DataShape,
+    Positive,
+    Share,
+    Shares,
+    Signed,
+    make_config,
+    method_settings,
+)
+from twincluster.core import InputError
 from twincluster.methods import losses
 from twincluster.methods.base import Batch, Method, Network, Outcome
 from twincluster.methods.heads import FINAL_STARTS, FINAL_STARTS_MANY, mlp
-from twincluster.nn import Queue, ema_update, momentum_copy
+from twincluster.nn import Queue, ema_update, momentum_copy, queue_size
 
 STARTS, STARTS_MANY = 3, 1  # of k-means after an epoch; the second above assign.FEW_CLUSTERS, where each takes long
 ROWS_PER_DIRECTION = 32  # for the choice of a number of clusters, where each of two halves has half of them
+
+
+@dataclass(frozen=True)
+class AnchoredSettings:
+    """The default method: TCC's two tracks on clusters that k-means on the momentum features finds first."""
+
+    instance: Literal["infonce", "byol"] = "byol"  # how the instance track learns features
+    temperature: Positive = 0.2  # of InfoNCE
+    instance_queue: CountOrNone = 16_384  # rows of Q, for InfoNCE; at most the number of samples
+    n_features: Count = 256  # D, of the projection
+    hidden: CountOrNone = 2048  # width of projector and predictor; 0: neither, both tracks see the backbone's features
+    ema: Shares = (0.99, 0.9995)  # momentum at the start and at the end of the run, by cosine between
+    shrinkage: Positive = 0.3  # of the whitening before k-means; a large number leaves the features as they are
+    balance: Signed = 0.0  # of sizes: 1 all equal, 0 as k-means has them, -1 as uneven as the data (sizes.py)
+    cluster_weight: Amount = 0.1  # of the cluster track: contrast of batch representations r_k
+    cluster_temperature: Positive = 0.5  # of the contrast in the cluster track
+    cluster_start: Share = 0.3  # share of the run after which the cluster track begins
+    commit_weight: Amount = 0.1  # of the commitment: how strongly a cluster draws its surest images to it; 0: not
+    commit_start: Share = 0.3  # share of the run after which the commitment begins
+    commit_share: Share = 0.7  # share of each cluster, its surest images, that commits to it
+    commit_temperature: Positive = 0.1  # of the softmax over clusters in the commitment
 
 
 class AnchoredNetwork(Network):
@@ -34,7 +79,7 @@ class AnchoredNetwork(Network):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
-        settings, n_features = config.anchored, self.backbone.n_features
+        settings, n_features = method_settings(config, AnchoredSettings, "anchored"), self.backbone.n_features
         self.n_projected = settings.n_features if settings.hidden else n_features
         self.projector = (
             mlp(n_features, settings.hidden, settings.n_features, batch_norm=True) if settings.hidden else nn.Identity()
@@ -75,6 +120,12 @@ class Anchored(Method):
     """Instance and cluster contrast on clusters that k-means finds in the momentum features (the default)."""
 
     network_type = AnchoredNetwork
+    groups: ClassVar = {"anchored": AnchoredSettings}
+    chooses_clusters = True
+    steady_confidence = True  # the head is scaled to it
+    advice = Advice(
+        surer="use milder augmentation", evener="--set anchored.balance=0.5", looser="--set anchored.balance=0"
+    )
     online: AnchoredNetwork
     bank: Tensor  # (n_samples,F) momentum features, mean of the two newest views
     labels: Tensor  # (n_samples,) the cluster of each sample
@@ -85,12 +136,24 @@ class Anchored(Method):
     commit_weight: Tensor
     keep: Tensor  # EMA, now
 
+    @classmethod
+    def resolve(cls, config: Config, n_samples: int) -> Config:
+        settings = method_settings(config, AnchoredSettings, "anchored")
+        if settings.instance == "byol" and not settings.hidden:
+            raise InputError(
+                "anchored.hidden is 0, but byol needs a predictor: give a width, or anchored.instance=infonce"
+            )
+        check_parts(config.n_clusters or config.clusters_between[1], settings.balance)
+        rows = queue_size(settings.instance_queue, n_samples, 2 * config.train.batch_size)
+        return make_config({"anchored": asdict(replace(settings, instance_queue=rows))}, config)
+
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__()
         self.between = None if config.n_clusters else config.clusters_between
         if self.between:  # until the end, when the number is chosen, as many as lie in the middle
             config = replace(config, n_clusters=round(math.sqrt(math.prod(self.between))))
-        self.settings, self.n_clusters, self.seed = config.anchored, config.n_clusters, config.seed
+        self.settings = method_settings(config, AnchoredSettings, "anchored")
+        self.n_clusters, self.seed = config.n_clusters, config.seed
         self.drawn_to_neighbours = bool(config.augment.neighbours) and not shape.side
         self.online = AnchoredNetwork(config, shape)
         self.momentum = momentum_copy(self.online)

@@ -13,14 +13,15 @@ K clusters.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from twincluster.config import Config, DataShape
+from twincluster.clustering import Advice
+from twincluster.config import OWN, Config, DataShape
 from twincluster.core import InputError
 from twincluster.data import plain_images
 from twincluster.nn import Pretrained, build_backbone, in_parts, load_encoder, share_batch_norm
@@ -28,6 +29,9 @@ from twincluster.parallel import ALONE, Processes
 
 if TYPE_CHECKING:
     from twincluster.clustering import Choice
+
+
+MANY = 20_000  # samples from which a GPU takes large batches
 
 
 @dataclass(frozen=True)
@@ -119,8 +123,29 @@ class Method(nn.Module):
 
     network_type: type[Network]
     settings_type: type = NoSettings  # a frozen dataclass with defaults: what `[own]` of a recipe may hold
+    groups: ClassVar[Mapping[str, type]] = {}
+    large_backbone = "resnet18"  # for images above 32 pixels, where train.backbone is auto
+    chooses_clusters = False  # whether n_clusters may be 0
+    steady_confidence = False  # whether the mean confidence is much the same on any images
+    advice = Advice()  # when clusters are uniform, uneven or too even
     online: Network
     choice: Choice | None = None  # how the number of clusters was decided, where the method was left to decide it
+
+    @classmethod
+    def setting_groups(cls) -> dict[str, type]:
+        """Return the dataclass of each group of settings that the method reads, beside those of every run."""
+        own = {} if cls.settings_type is NoSettings else {OWN: cls.settings_type}
+        return {**cls.groups, **own}
+
+    @classmethod
+    def batch_size(cls, config: Config, n_samples: int, device: str) -> int:
+        """Return the batch size for train.batch_size=0."""
+        return 512 if device == "cuda" and n_samples >= MANY else 128  # a CPU gains nothing but memory use
+
+    @classmethod
+    def resolve(cls, config: Config, n_samples: int) -> Config:
+        """Return the config with the method's own derived settings; InputError for values that do not fit the data."""
+        return config
 
     def schedule(self, epoch: int, progress: float) -> None:
         """Called before every step with the share of the run that is done; sets weights that are held as buffers."""

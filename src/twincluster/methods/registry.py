@@ -1,67 +1,105 @@
-"""Clustering methods by name. A method is one file; the engine trains any of them, also those of other packages."""
+"""Clustering methods by name. A method is one file; the engine trains any of them, also those of other packages.
 
+Listing the methods imports none of them, nor torch.
+"""
+
+from __future__ import annotations
+
+import ast
 import importlib
 import os
 import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from twincluster.core import InputError, closest, user_code
-from twincluster.methods.anchored import Anchored
-from twincluster.methods.base import Method
-from twincluster.methods.peers.contrastive import Cc, Idfd, Moco
-from twincluster.methods.peers.dccs import Dccs
-from twincluster.methods.peers.dec import Dec
-from twincluster.methods.peers.gatcluster import GatCluster
-from twincluster.methods.peers.generative import Ae, Dae, Dcgan, Decnn, Vae
-from twincluster.methods.peers.information import Iic, Pica
-from twincluster.methods.peers.jule import Jule
-from twincluster.methods.peers.mice import Mice
-from twincluster.methods.peers.mmdc import Mmdc
-from twincluster.methods.peers.neighbours import Cdc, Scan
-from twincluster.methods.peers.propos import Propos
-from twincluster.methods.peers.prototypes import DeepClusterV2, Swav
-from twincluster.methods.peers.relations import Adc, Dac, Dccm
-from twincluster.methods.tcc import Tcc
-from twincluster.methods.tcc_variants import ABLATIONS, Repaired
 
-METHODS: dict[str, type[Method]] = {
-    "anchored": Anchored,
-    "tcc": Tcc,
-    **ABLATIONS,
-    "tcc-repaired": Repaired,
-    "moco": Moco,
-    "cc": Cc,
-    "swav": Swav,
-    "deepcluster_v2": DeepClusterV2,
-    "mice": Mice,
-    "propos": Propos,
-    "idfd": Idfd,
-    "scan": Scan,
-    "cdc": Cdc,
-    "iic": Iic,
-    "pica": Pica,
-    "jule": Jule,
-    "dec": Dec,
-    "dac": Dac,
-    "dccm": Dccm,
-    "adc": Adc,
-    "gatcluster": GatCluster,
-    "mmdc": Mmdc,
-    "dccs": Dccs,
-    "ae": Ae,
-    "dae": Dae,
-    "vae": Vae,
-    "decnn": Decnn,
-    "dcgan": Dcgan,
+if TYPE_CHECKING:
+    from twincluster.methods.base import Method
+
+DEFAULT = "anchored"
+_HOMES = {  # module of this room, and class
+    "anchored": "anchored:Anchored",
+    "tcc": "tcc:Tcc",
+    "tcc-without-l1": "tcc_variants:WithoutL1",
+    "tcc-without-l2": "tcc_variants:WithoutL2",
+    "tcc-ten-samples": "tcc_variants:TenSamples",
+    "tcc-without-p": "tcc_variants:WithoutP",
+    "tcc-without-image-augmentation": "tcc_variants:WithoutImageAugmentation",
+    "tcc-hard-assignments": "tcc_variants:HardAssignments",
+    "tcc-without-subsetting": "tcc_variants:WithoutSubsetting",
+    "tcc-assignment-embedding": "tcc_variants:AssignmentEmbedding",
+    "tcc-deterministic": "tcc_variants:Deterministic",
+    "tcc-stochastic-clusters": "tcc_variants:StochasticClusters",
+    "tcc-repaired": "tcc_variants:Repaired",
+    "moco": "peers.contrastive:Moco",
+    "cc": "peers.contrastive:Cc",
+    "swav": "peers.prototypes:Swav",
+    "deepcluster_v2": "peers.prototypes:DeepClusterV2",
+    "mice": "peers.mice:Mice",
+    "propos": "peers.propos:Propos",
+    "idfd": "peers.contrastive:Idfd",
+    "scan": "peers.neighbours:Scan",
+    "cdc": "peers.neighbours:Cdc",
+    "iic": "peers.information:Iic",
+    "pica": "peers.information:Pica",
+    "jule": "peers.jule:Jule",
+    "dec": "peers.dec:Dec",
+    "dac": "peers.relations:Dac",
+    "dccm": "peers.relations:Dccm",
+    "adc": "peers.relations:Adc",
+    "gatcluster": "peers.gatcluster:GatCluster",
+    "mmdc": "peers.mmdc:Mmdc",
+    "dccs": "peers.dccs:Dccs",
+    "ae": "peers.generative:Ae",
+    "dae": "peers.generative:Dae",
+    "vae": "peers.generative:Vae",
+    "decnn": "peers.generative:Decnn",
+    "dcgan": "peers.generative:Dcgan",
 }
+
+
+class _Methods(Mapping[str, "type[Method]"]):
+    """The methods of this package. A method is imported when it is looked up."""
+
+    def __getitem__(self, name: str) -> type[Method]:
+        module, _, name_of_class = _HOMES[name].partition(":")
+        method: type[Method] = getattr(importlib.import_module(f"twincluster.methods.{module}"), name_of_class)
+        return method
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_HOMES)
+
+    def __len__(self) -> int:
+        return len(_HOMES)
+
+
+METHODS = _Methods()
+
+
+def summaries() -> dict[str, str]:
+    """Return the first line of each method's docstring, read from its source."""
+    folder, lines = Path(__file__).parent, {}
+    for name, home in _HOMES.items():
+        module, _, name_of_class = home.partition(":")
+        tree = ast.parse((folder / f"{module.replace('.', '/')}.py").read_bytes())
+        classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+        lines[name] = (ast.get_docstring(classes[name_of_class]) or "").partition("\n")[0]
+    return lines
+
+
 TRUSTED = "TWINCLUSTER_METHODS"  # an environment variable: modules that a run may name, with commas between them
 
 
 def find_method(name: str) -> type[Method]:
-    """A method by its name, or "package.module:Class" where that module is imported already or named in TRUSTED.
+    """Return a method by its name, or "package.module:Class" if that module is imported already or named in TRUSTED.
 
-    A name may come from a run that somebody else made, and importing a module is running it.
+    The name may come from a run that somebody else made, and importing a module runs it.
     """
     module, colon, _ = name.partition(":")
+    if name == "auto":
+        return METHODS[DEFAULT]
     if not colon:
         if name not in METHODS:
             hint = closest(name, METHODS) or f": choose one of {', '.join(METHODS)}, or give package.module:Class"
@@ -75,12 +113,24 @@ def find_method(name: str) -> type[Method]:
     return import_method(name)
 
 
+def method_or_base(name: str) -> type[Method]:
+    """Return the method, or the base class where its code may not run: for pages about a run."""
+    try:
+        return find_method(name)
+    except InputError:
+        from twincluster.methods.base import Method
+
+        return Method
+
+
 def _trusted() -> list[str]:
     return [name.strip() for name in os.environ.get(TRUSTED, "").split(",")]
 
 
 def import_method(name: str) -> type[Method]:
     """The class that a user names as "package.module:Class". What else its module raises is told by cli/exits.py."""
+    from twincluster.methods.base import Method
+
     module, _, name_of_class = name.partition(":")
     if not all(module.split(".")):
         raise InputError(f"the method {name} cannot be imported: expected package.module:Class")

@@ -1,24 +1,50 @@
 """Twin-contrast clustering as printed in "You Never Cluster Alone": one training step, top to bottom.
 
 The equations are in losses.py; this file says which network feeds which. Where the paper is silent or contradicts
-itself, a field of `config.Tcc` decides. Shapes: N batch, K clusters, D features, J and L rows of the queues Q and P.
+itself, a field of `TccSettings` decides. Shapes: N batch, K clusters, D features, J and L rows of the queues Q and P.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import asdict, dataclass, replace
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from twincluster.config import Config, DataShape
+from twincluster.clustering import Advice
+from twincluster.config import Config, Count, CountOrNone, DataShape, Positive, Share, make_config, method_settings
+from twincluster.core import InputError
 from twincluster.methods import losses
 from twincluster.methods.base import Method, Network, Outcome
-from twincluster.nn import Queue, draws, ema_update, in_shuffled_halves, momentum_copy
+from twincluster.nn import Queue, draws, ema_update, in_shuffled_halves, momentum_copy, queue_size
 
 ONLINE_GUMBEL, KEY_GUMBEL, KEY_ORDER = 10, 11, 12  # streams of random numbers; 0 and 1 are the views'
+LARGEST_BATCH = 6400  # that follows from a number of clusters: the paper's, for 200 of them
+CLUSTER_CELLS = 2**24  # similarities of clusters to the rows of P in a step, 64 MiB: 100 rows each for 400 clusters
 Track = tuple[Tensor, Tensor]  # a loss, and the momentum rows that its queue receives
+
+
+@dataclass(frozen=True)
+class TccSettings:
+    """Twin-contrast clustering as printed, Eqs. 1 to 9; the switches at the end settle what the text leaves open."""
+
+    alpha: Share = 0.5  # weight of the cluster track, Eq. 9
+    temperature: Positive = 1.0  # tau of both contrastive losses
+    gumbel_temperature: Positive = 0.8  # lambda
+    instance_queue: Count = 12_800  # J, rows of Q
+    cluster_queue: CountOrNone = 0  # L, rows of P; 0: 100 per cluster, fewer for more than 400 clusters
+    n_features: Count = 128  # D
+    ema: Share = 0.999  # weight of the old momentum parameters at each step
+    # the paper is silent or contradicts itself on:
+    unit_norm: bool = False  # f and mu unit-norm in Eq. 3 (Eq. 3 as printed has neither)
+    assignment_temperature: Positive = 1.0  # divides the logits of Eq. 3
+    entropy: Literal["sample", "batch"] = "sample"  # Eq. 8 maximises H(q) of each sample; batch: of the batch mean
+    prototypes: Literal["trained", "simplex"] = "trained"  # simplex: fixed, equally far apart
+    centred: bool = False  # batch-norm without scale and shift on f
+    shuffle_keys: bool = False  # key images cross batch-norm in two random halves, so that no statistics leak
+    # ablations of Table 3, and reductions of Sec. 3.4, are methods of their own: tcc_variants.py
 
 
 class Reading(NamedTuple):
@@ -36,7 +62,8 @@ class TccNetwork(Network):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
-        self.settings, n_features = config.tcc, config.tcc.n_features
+        self.settings = method_settings(config, TccSettings, "tcc")
+        n_features = self.settings.n_features
         self.head = nn.Linear(self.backbone.n_features, n_features)  # the last layer of f
         self.centre = nn.BatchNorm1d(n_features, affine=False) if self.settings.centred else nn.Identity()
         self.assignment_shift = nn.Linear(config.n_clusters, n_features)  # NN, "a single fully connected network"
@@ -61,11 +88,42 @@ class Tcc(Method):
     """Twin-contrast clustering as printed: L = alpha L1 + (1 - alpha) L2, the queues P and Q filled by momentum."""
 
     network_type = TccNetwork
+    groups: ClassVar = {"tcc": TccSettings}
+    large_backbone = "resnet34"
+    advice = Advice(
+        surer="try --method tcc-repaired --set tcc.entropy=batch, or the default method",
+        evener="--set tcc.entropy=batch",
+    )
     online: TccNetwork
+
+    @classmethod
+    def batch_size(cls, config: Config, n_samples: int, device: str) -> int:
+        """Sec. 4.2: enough samples of every cluster in a step."""
+        return min(32 * config.n_clusters, LARGEST_BATCH)
+
+    @classmethod
+    def resolve(cls, config: Config, n_samples: int) -> Config:
+        settings, n_clusters = method_settings(config, TccSettings, "tcc"), config.n_clusters
+        blocks = max(1, min(100, CLUSTER_CELLS // n_clusters**2))  # Sec. 4.2: 100 for each cluster
+        settings = replace(
+            settings,
+            cluster_queue=settings.cluster_queue or blocks * n_clusters,
+            instance_queue=queue_size(settings.instance_queue, n_samples, config.train.batch_size),
+        )
+        if settings.cluster_queue % n_clusters:
+            raise InputError(
+                f"tcc.cluster_queue is {settings.cluster_queue}: expected a multiple of the {n_clusters} clusters"
+            )
+        if settings.prototypes == "simplex" and settings.n_features < n_clusters - 1:
+            raise InputError(
+                f"tcc.prototypes=simplex needs tcc.n_features of at least {n_clusters - 1} for {n_clusters} clusters, "
+                f"it is {settings.n_features}"
+            )
+        return make_config({"tcc": asdict(settings)}, config)
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__()
-        self.settings, self.n_clusters = config.tcc, config.n_clusters
+        self.settings, self.n_clusters = method_settings(config, TccSettings, "tcc"), config.n_clusters
         self.online = TccNetwork(config, shape)
         self.momentum = momentum_copy(self.online)
         self.instance_queue = Queue(self.settings.instance_queue, self.settings.n_features)  # Q

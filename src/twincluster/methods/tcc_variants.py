@@ -17,10 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from twincluster.clustering import kmeans
-from twincluster.config import Config, DataShape, Share, own_settings
+from twincluster.clustering import Advice, kmeans
+from twincluster.config import Config, DataShape, Share, method_settings
 from twincluster.methods import losses
-from twincluster.methods.base import Batch, Method, Outcome
+from twincluster.methods.base import Batch, Outcome
 from twincluster.methods.heads import FINAL_STARTS, FINAL_STARTS_MANY
 from twincluster.methods.tcc import Reading, Tcc, TccNetwork, Track
 from twincluster.nn import draws
@@ -178,20 +178,6 @@ class StochasticClusters(Tcc):
         return reading.sample
 
 
-ABLATIONS: dict[str, type[Method]] = {
-    "tcc-without-l1": WithoutL1,
-    "tcc-without-l2": WithoutL2,
-    "tcc-ten-samples": TenSamples,
-    "tcc-without-p": WithoutP,
-    "tcc-without-image-augmentation": WithoutImageAugmentation,
-    "tcc-hard-assignments": HardAssignments,
-    "tcc-without-subsetting": WithoutSubsetting,
-    "tcc-assignment-embedding": AssignmentEmbedding,
-    "tcc-deterministic": Deterministic,
-    "tcc-stochastic-clusters": StochasticClusters,
-}
-
-
 def nothing(key: Reading) -> Track:
     """A track that is switched off: no loss, and no rows for its queue."""
     return key.features.new_zeros(()), key.features[:0]
@@ -213,12 +199,13 @@ class Repaired(Tcc):
     """Twin-contrast clustering whose prototypes are set once, half-way, by k-means on its features."""
 
     settings_type = RepairedSettings
+    advice = Advice(surer="try --set tcc.entropy=batch or the default method", evener="--set tcc.entropy=batch")
     placed: Tensor  # (), bool: whether that has happened
     progress: float = 0.0  # share of the run that is done
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
-        self.kmeans_at, self.seed = own_settings(config, RepairedSettings).kmeans_at, config.seed
+        self.kmeans_at, self.seed = method_settings(config, RepairedSettings).kmeans_at, config.seed
         self.register_buffer("placed", torch.zeros((), dtype=torch.bool))
 
     def schedule(self, epoch: int, progress: float) -> None:

@@ -29,6 +29,7 @@ from twincluster.estimator import TwinContrastClustering
 from twincluster.nn import ResNet, build_backbone, flops
 from twincluster.pages import HUES, blank_figure, save_figure, write_figures, write_report
 from twincluster.paper.trainings import Asked, Finished, Outcomes, Training, by_paper, paper_recipe
+from twincluster.resolve import check_method
 
 # the values of Figure 4 are in a picture alone: these are ours, around the settings that the text gives
 ALPHA = (0.1, 0.25, 0.5, 0.75, 0.9)
@@ -55,11 +56,12 @@ def sweep(data: str) -> list[Training]:
 
 def _panels(data: str) -> dict[str, dict[float, Training]]:
     """A training for each value of each setting; at the paper's own value it is the one that all figures share."""
-    usual = make_config(load_recipe(paper_recipe(data)).settings)
+    usual = check_method(make_config(load_recipe(paper_recipe(data)).settings))
+    tcc = usual.groups["tcc"]
     k, batch = usual.n_clusters, usual.train.batch_size
     panels = {
-        "alpha": ("tcc.alpha", ALPHA, usual.tcc.alpha),
-        "lambda": ("tcc.gumbel_temperature", LAMBDA, usual.tcc.gumbel_temperature),
+        "alpha": ("tcc.alpha", ALPHA, tcc["alpha"]),
+        "lambda": ("tcc.gumbel_temperature", LAMBDA, tcc["gumbel_temperature"]),
         "L": ("tcc.cluster_queue", [rows * k for rows in ROWS], 100 * k),
         "batch": ("train.batch_size", [round(times * batch) for times in BATCH], batch),
     }
@@ -197,7 +199,7 @@ def describe_network(asked: Asked) -> str:
     for block in backbone.stages:
         x = block(x)
         lines.append((_block(block), _size(x)))
-    lines += [("mean over pixels", str(backbone.n_features)), ("linear", str(config.tcc.n_features))]
+    lines += [("mean over pixels", str(backbone.n_features)), ("linear", str(config.groups["tcc"]["n_features"]))]
     weights = sum(weight.numel() for weight in backbone.parameters())
     title = (
         f"{name} at {side} px: {weights / 1e6:.1f} million weights, {flops(backbone, side) / 1e9:.2f} GFLOP an image"

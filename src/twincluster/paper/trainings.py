@@ -25,8 +25,8 @@ from twincluster.config import (
 )
 from twincluster.core import InputError, explained, run_child
 from twincluster.data import Listing, open_source
-from twincluster.model import open_for, with_image_size
-from twincluster.resolve import resolve
+from twincluster.model import open_for
+from twincluster.resolve import check_method, resolve, with_image_size
 from twincluster.runs import Run
 
 
@@ -69,7 +69,7 @@ class Training:
         changes: dict[str, Any] = {"method": self.method} if self.method else {}
         changes |= parse_overrides((*self.settings, *asked.settings))
         train: Mapping[str, Any] = {**how_long(asked.epochs, asked.minutes), "device": asked.device}
-        return configure(self.recipe, changes, {"seed": seed, "train": train})
+        return check_method(configure(self.recipe, changes, {"seed": seed, "train": train}), changes)
 
 
 def by_paper(data: str, method: str = "tcc", name: str = "", settings: tuple[str, ...] = ()) -> Training:
@@ -158,7 +158,7 @@ def _refuse_other(folder: Path, config: Config, listing: Listing) -> None:
     """A run that is there must be of the very training that is asked for."""
     config = with_image_size(config, listing)
     wanted = resolve(config, open_for(config, listing))
-    changed = [name for name in differences(Run.open(folder).config, wanted) if name not in ELSEWHERE]
+    changed = [name for name in differences(check_method(Run.open(folder).config), wanted) if name not in ELSEWHERE]
     if changed:
         raise InputError(f"{folder} was trained with another {', '.join(changed)}: choose another --out, or delete it")
 

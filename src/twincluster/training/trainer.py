@@ -1,32 +1,36 @@
 """The one training loop. It draws batches, descends a method's loss, keeps its memory, and records what happens.
 
 On a CPU a step runs eagerly in float32; on CUDA the same step is one captured graph, and the host waits for it once per
-epoch. Several processes run this loop in step (parallel/processes.py). Read `Trainer.run`, then `Trainer.step`.
+epoch. Several processes run this loop in step (parallel/processes.py). Read `Trainer.run`, then `Trainer.step`. Below
+the trainer stand the clock and learning rate of a run, and the record of each epoch in metrics.jsonl.
 """
 
 from __future__ import annotations
 
+import math
+import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from twincluster.config import Config, DataShape
-from twincluster.core import FEW, noted, one_thread
+from twincluster.clustering import Health, score, steadier
+from twincluster.config import Config, DataShape, Optimiser
+from twincluster.core import FEW, InputError, noted, one_thread
 from twincluster.data import N_DRAWS, Images, augment_images, augment_rows
-from twincluster.methods import Batch, Method, Network, checked, checked_numbers, embed, find_method
+from twincluster.methods import Batch, Method, Network, Outcome, checked, checked_numbers, embed, find_method
 from twincluster.nn import draws
 from twincluster.parallel import ALONE, Processes, join
 from twincluster.resolve import data_shape
 from twincluster.runs import Run
 from twincluster.training import checkpoint
 from twincluster.training.cuda_graph import captured
-from twincluster.training.metrics import Record, health_of, refuse_divergence
 from twincluster.training.row_views import feed_and_shown, rotate
-from twincluster.training.schedule import Clock, learning_rate, make_optimiser
 
 FIRST_MEETINGS = (10, 100)  # steps at which even a GPU is waited for, to tell how long the run will take
 SETTLED = 0.2  # share of the run before which unhealthy clusters are no cause for a warning
@@ -168,7 +172,9 @@ class Trainer:
         self.reporter.epoch(row)
         # their number may still have to be chosen, and in the first epoch they may have to be found
         settled = self.config.n_clusters and self.epoch and self.clock.progress > SETTLED
-        if settled and (warning := health_of(row).warning(self.config.method, self.config.train.precision)):
+        if settled and (
+            warning := health_of(row).warning(self.config.method, self.method.advice, self.config.train.precision)
+        ):
             self.reporter.warn(warning)
         self.epoch += 1
 
@@ -243,3 +249,192 @@ class Trainer:
         if self.run_folder:
             self.run_folder.truncate_metrics(self.epoch)
         return int(progress["step_in_epoch"]) if progress else 0
+
+
+Numbers = list[float]
+MARKS = 200  # moments of a run that are remembered, to tell how long the rest will take
+
+
+class Clock:
+    """Share of the run that is done, by steps (`epochs`) or by the wall (`minutes`).
+
+    A GPU runs behind the host, so wall time is read only where the two meet (`meet`); between two such moments the
+    clock counts steps at the pace measured so far. Of several processes one measures, and `agree` tells the others.
+    """
+
+    def __init__(
+        self, epochs: int, minutes: float, steps_per_epoch: int, agree: Callable[[Numbers], Numbers] | None = None
+    ) -> None:
+        self.total_steps = epochs * steps_per_epoch
+        self.budget = 60 * minutes  # seconds; 0: steps decide
+        self.step = 0
+        self.seconds = 0.0  # at the last meeting, over all resumed parts of the run
+        self._met_step = 0
+        self._pace = 0.0  # seconds per step
+        self._begun = 0  # step that this part of the run began with
+        self._marks = deque([(0, 0.0)])  # steps and seconds at some of the meetings
+        self._created = self._started = time.monotonic()
+        self._agree = agree or (lambda numbers: numbers)
+
+    def resume(self, step: int, seconds: float) -> None:
+        self.step = self._met_step = step
+        self.seconds = seconds
+        self._started = time.monotonic() - seconds
+        self._begun, self._marks = step, deque([(step, seconds)])
+
+    def begin(self) -> None:
+        """The first step comes now. What went before, such as compiling, is taken off the time there is."""
+        now = time.monotonic()
+        if self.budget:
+            (self.budget,) = self._agree([max(1.0, self.budget - (now - self._created))])
+        self._started = now - self.seconds
+
+    def meet(self) -> None:
+        """Device and host are at the same step now."""
+        seconds = time.monotonic() - self._started
+        steps = self.step - self._met_step
+        if steps:
+            pace = (seconds - self.seconds) / steps
+            # the first steps include compilation and caches, so the newest measurement weighs as much as all before
+            self._pace = pace if not self._pace else (self._pace + pace) / 2
+        self._met_step = self.step
+        self.seconds, self._pace = self._agree([seconds, self._pace])
+        self._mark()
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds of training, estimated since the last meeting."""
+        return self.seconds + (self.step - self._met_step) * self._pace
+
+    @property
+    def progress(self) -> float:
+        """From 0 to 1."""
+        if self.budget:
+            return min(1.0, self.elapsed / self.budget)
+        return min(1.0, self.step / self.total_steps) if self.total_steps else 1.0
+
+    @property
+    def finished(self) -> bool:
+        return self.progress >= 1
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds to go, None before anything was measured."""
+        if self.budget:
+            return max(0.0, self.budget * (1 - self.progress))
+        step, seconds = self._marks[0]
+        if self._met_step == step:
+            return None
+        pace = (self.seconds - seconds) / (self._met_step - step)  # with what is done between epochs
+        return max(0.0, (self.total_steps - self._met_step) * pace - (self.elapsed - self.seconds))
+
+    def _mark(self) -> None:
+        """Keep all but the first quarter in mind: a busy moment weighs little there, and a slow start is forgotten."""
+        if self.step - self._marks[-1][0] >= max(1, self.total_steps // MARKS):
+            self._marks.append((self.step, self.seconds))
+        while len(self._marks) > 2 and self._marks[1][0] <= self._begun + (self.step - self._begun) / 4:
+            self._marks.popleft()
+
+
+def learning_rate(settings: Optimiser, progress: float) -> float:
+    """Linear warm-up over the first share of the run, then constant or half a cosine down to 0."""
+    if progress < settings.warmup:
+        return settings.learning_rate * progress / settings.warmup
+    if settings.schedule == "constant":
+        return settings.learning_rate
+    done = (progress - settings.warmup) / max(1e-9, 1 - settings.warmup)
+    return settings.learning_rate * (1 + math.cos(math.pi * done)) / 2
+
+
+def make_optimiser(config: Config, method: Method, device: torch.device) -> torch.optim.Optimizer:
+    """The optimiser with all its state in place. Decay spares biases, batch-norm and prototypes."""
+    settings, cuda = config.optimiser, device.type == "cuda"
+    trained = [(name, weight) for name, weight in method.named_parameters() if weight.requires_grad]
+    spared = [weight for name, weight in trained if weight.dim() < 2 or name.endswith("prototypes")]
+    decayed = [weight for name, weight in trained if weight.dim() >= 2 and not name.endswith("prototypes")]
+    groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": spared, "weight_decay": 0.0}]
+    rate = torch.zeros((), device=device) if cuda else 0.0
+    optimiser: torch.optim.Optimizer
+    if settings.name == "adam":
+        optimiser = torch.optim.Adam(groups, lr=rate, fused=cuda, capturable=cuda)
+    else:
+        keep = settings.momentum
+        optimiser = torch.optim.SGD(groups, lr=rate, momentum=keep, nesterov=keep > 0, fused=cuda)
+    for _, weight in trained:
+        weight.grad = torch.zeros_like(weight)
+    optimiser.step()  # at rate 0: creates momentum and moments now, so that checkpoints and graphs find them
+    for slots in optimiser.state.values():
+        for slot in slots.values():
+            slot.zero_()
+    return optimiser
+
+
+class Record:
+    """Sums over the steps of an epoch. Shapes: N batch, K clusters."""
+
+    def __init__(self) -> None:
+        self.totals: dict[str, Tensor] = {}
+        self.last: Tensor | None = None  # (N,) clusters of the newest batch
+
+    def add(self, outcome: Outcome) -> None:
+        q, other = outcome.assignment, outcome.key_assignment
+        clusters = q.argmax(1)
+        numbers = {
+            "loss": outcome.loss,
+            **outcome.metrics,
+            "confidence": q.amax(1).mean(),
+            "agreement": (clusters == other.argmax(1)).float().mean(),
+            "mean_assignment": q.mean(0),
+            "histogram": F.one_hot(clusters, q.shape[1]).sum(0).float(),
+        }
+        if self.last is None:  # the first step of all; a captured graph needs buffers that stay where they are
+            self.last = torch.zeros_like(clusters)
+        self.last.copy_(clusters)
+        for name, value in numbers.items():
+            if name not in self.totals:
+                self.totals[name] = torch.zeros_like(value, dtype=torch.float32)
+            self.totals[name] += value.detach()
+
+    def read(self, steps: int) -> dict[str, Any]:
+        """Averages as Python numbers, the histogram as counts; the sums start again.
+
+        A loss that was zero in every step is None: no loss reaches zero, so there was nothing yet to compare.
+        """
+        flat = torch.cat([total.flatten() for total in self.totals.values()]).cpu()
+        row: dict[str, Any] = {}
+        for name, total in self.totals.items():
+            values, flat = flat[: total.numel()], flat[total.numel() :]
+            if name == "histogram":
+                row[name] = [int(count) for count in values]
+            elif total.dim():
+                row[name] = [float(value) / steps for value in values]
+            else:
+                row[name] = None if name.endswith("loss") and not values else float(values) / steps
+            total.zero_()
+        return row
+
+    def on_batch_accuracy(self, labels: np.ndarray) -> float | None:
+        """ACC of the newest batch alone, as augmented for training: what Fig. 5 of the paper plots, not a result.
+
+        None where no sample of the batch has a label (they are -1).
+        """
+        assert self.last is not None, "no step was taken"
+        return score(labels, self.last.cpu().numpy()).acc if (labels >= 0).any() else None
+
+
+def refuse_divergence(row: dict[str, Any], config: Config) -> None:
+    """An epoch whose loss is nan or infinite ends the run: it stays so."""
+    if not math.isfinite(row["loss"] or 0):
+        way_out = steadier(config.method, config.train.precision)
+        raise InputError(f"the loss is no number any more: training diverged, {way_out}")
+
+
+def health_of(row: dict[str, Any]) -> Health:
+    """The label-free health that an epoch's row describes; read from a file, it has None where there was no number."""
+    mean, confidence = np.array(row["mean_assignment"], float), float(np.array(row["confidence"], float))
+    entropy = -float((mean * np.log(np.clip(mean, 1e-12, None))).sum()) / float(np.log(len(mean)))
+    return Health(
+        sizes=row["histogram"], confidence=confidence, marginal_entropy=entropy, agreement=row["agreement"],
+        strain=row.get("strain", 0.0) if row.get("progress", 1.0) >= 1 else 0.0,  # it wavers: one look, at the end
+        empty=int(row["empty"]) if "empty" in row else None,  # views of a cluster's few images may all lie elsewhere
+    )  # fmt: skip

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from twincluster.config import Config, Count, DataShape, Positive, Share, own_settings
+from twincluster.config import Config, Count, DataShape, Positive, Share, method_settings
 from twincluster.methods import losses
 from twincluster.methods.base import Batch, Method, Network, Outcome
 from twincluster.methods.heads import Centres, CentresNetwork, KmeansAtEnd, key_features, mlp
@@ -50,7 +50,7 @@ class MocoNetwork(CentresNetwork):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
-        settings, n_features = own_settings(config, self.settings_type), self.backbone.n_features
+        settings, n_features = method_settings(config, self.settings_type), self.backbone.n_features
         self.projector = mlp(n_features, settings.hidden, settings.n_features, batch_norm=False)
         self.centres = Centres(config.n_clusters, n_features)
 
@@ -70,7 +70,7 @@ class Moco(KmeansAtEnd):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
-        self.settings = own_settings(config, self.settings_type)
+        self.settings = method_settings(config, self.settings_type)
         self.momentum = momentum_copy(self.online)
         size = queue_size(self.settings.queue_size, shape.n_samples, config.train.batch_size)
         self.queue = Queue(size, self.settings.n_features)
@@ -118,7 +118,7 @@ class CcNetwork(Network):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
-        settings, n_features = own_settings(config, CcSettings), self.backbone.n_features
+        settings, n_features = method_settings(config, CcSettings), self.backbone.n_features
         self.projector = mlp(n_features, settings.hidden, settings.n_features, batch_norm=False)  # g_I
         self.head = mlp(n_features, settings.hidden, config.n_clusters, batch_norm=False)  # g_C
 
@@ -138,7 +138,7 @@ class Cc(Method):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__()
-        self.settings = own_settings(config, CcSettings)
+        self.settings = method_settings(config, CcSettings)
         self.online = CcNetwork(config, shape)
 
     def losses(self, views: tuple[Tensor, ...], samples: Tensor, keys: Tensor) -> Outcome:
@@ -174,7 +174,7 @@ class IdfdNetwork(CentresNetwork):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
-        settings = own_settings(config, IdfdSettings)
+        settings = method_settings(config, IdfdSettings)
         self.head = nn.Linear(self.backbone.n_features, settings.n_features)
         self.centres = Centres(config.n_clusters, settings.n_features)
 
@@ -192,7 +192,7 @@ class Idfd(Method):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__()
-        self.settings, self.seed = own_settings(config, IdfdSettings), config.seed
+        self.settings, self.seed = method_settings(config, IdfdSettings), config.seed
         self.online = IdfdNetwork(config, shape)
         self.register_buffer("bank", F.normalize(torch.randn(shape.n_samples, self.settings.n_features), dim=1))
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from twincluster.config import Config, Count, DataShape, Positive, own_settings
+from twincluster.config import Config, Count, DataShape, Positive, method_settings
 from twincluster.methods.base import Batch, Method, Network, Outcome
 from twincluster.methods.heads import mlp
 from twincluster.methods.peers import peer_losses
@@ -60,7 +60,7 @@ class DccsNetwork(Network):
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
         raw = torch.zeros(1, shape.side, shape.side, 3, dtype=torch.uint8) if shape.side else self.mean[None]
-        self.width, self.n_style = self.backbone.n_features, own_settings(config, DccsSettings).n_style
+        self.width, self.n_style = self.backbone.n_features, method_settings(config, DccsSettings).n_style
         self.head = as_theirs(mlp(self.width, self.width, self.n_style + config.n_clusters, batch_norm=True))
         self.backbone = Places(self.backbone, self.prepare(raw))
 
@@ -118,7 +118,7 @@ class Dccs(Method):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__()
-        self.settings, self.n_clusters = own_settings(config, DccsSettings), config.n_clusters
+        self.settings, self.n_clusters = method_settings(config, DccsSettings), config.n_clusters
         self.online = DccsNetwork(config, shape)
         n_code, hidden = self.settings.n_style + config.n_clusters, self.settings.hidden
         self.critic = Critic(n_code, hidden, self.settings.critic_pace)

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from twincluster.config import Config, Count, DataShape, Share, own_settings
+from twincluster.config import Config, Count, DataShape, Share, method_settings
 from twincluster.core import InputError
 from twincluster.methods.base import Batch, Method, Network, Outcome
 from twincluster.methods.heads import k_means, mlp
@@ -38,7 +38,7 @@ class DecNetwork(Network):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
-        settings = own_settings(config, DecSettings)
+        settings = method_settings(config, DecSettings)
         self.head = nn.Linear(self.backbone.n_features, settings.n_features)
         self.prototypes = nn.Parameter(torch.zeros(config.n_clusters, settings.n_features))  # mu
 
@@ -64,7 +64,7 @@ class Dec(Method):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__()
-        self.settings, self.n_clusters, self.seed = own_settings(config, DecSettings), config.n_clusters, config.seed
+        self.settings, self.n_clusters, self.seed = method_settings(config, DecSettings), config.n_clusters, config.seed
         self.online = DecNetwork(config, shape)
         rows = min(config.train.components, shape.n_inputs) or shape.n_inputs
         n_values = shape.n_inputs * shape.side**2 if shape.side else rows

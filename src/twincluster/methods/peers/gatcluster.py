@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from twincluster.config import Config, Count, DataShape, Positive, Share, own_settings
+from twincluster.config import Config, Count, DataShape, Positive, Share, method_settings
 from twincluster.core import InputError
 from twincluster.methods import losses
 from twincluster.methods.base import Batch, Method, Network, Outcome
@@ -70,7 +70,7 @@ class GatClusterNetwork(Network):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
-        settings, n_clusters = own_settings(config, GatClusterSettings), config.n_clusters
+        settings, n_clusters = method_settings(config, GatClusterSettings), config.n_clusters
         raw = torch.zeros(1, shape.side, shape.side, 3, dtype=torch.uint8) if shape.side else self.mean[None]
         self.backbone = Attention(self.backbone, self.prepare(raw), settings, n_clusters)
         self.head = mlp(settings.n_features, n_clusters, n_clusters, batch_norm=False)
@@ -98,7 +98,7 @@ class GatCluster(Method):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__()
-        self.settings, self.seed = own_settings(config, GatClusterSettings), config.seed
+        self.settings, self.seed = method_settings(config, GatClusterSettings), config.seed
         self.online = GatClusterNetwork(config, shape)
         self.attended_head = mlp(self.settings.n_features, config.n_clusters, config.n_clusters, batch_norm=False)
         even = torch.full((shape.n_samples, config.n_clusters), -math.log(config.n_clusters))

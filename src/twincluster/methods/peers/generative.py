@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from twincluster.config import Config, Count, DataShape, Positive, Share, own_settings
+from twincluster.config import Config, Count, DataShape, Positive, Share, method_settings
 from twincluster.methods.base import Batch, Network, Outcome
 from twincluster.methods.heads import Centres, CentresNetwork, KmeansAtEnd
 from twincluster.methods.peers import peer_losses
@@ -128,7 +128,7 @@ class AeNetwork(CentresNetwork):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
-        self.n_code = own_settings(config, self.settings_type).n_features
+        self.n_code = method_settings(config, self.settings_type).n_features
         self.head = self.make_head(self.backbone.n_features)
         self.centres = Centres(config.n_clusters, self.n_code)
 
@@ -177,7 +177,7 @@ class Ae(KmeansAtEnd):
     # differs from the paper: all layers learn together, none is trained before the next
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
-        settings = own_settings(config, self.settings_type)
+        settings = method_settings(config, self.settings_type)
         self.decoder = Decoder(settings.n_features, self.online, settings.width)
 
     def views(self, batch: Batch) -> tuple[Tensor, ...]:
@@ -202,7 +202,7 @@ class Dae(Ae):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
-        self.corruption = own_settings(config, DaeSettings).corruption
+        self.corruption = method_settings(config, DaeSettings).corruption
 
     def losses(self, views: tuple[Tensor, ...], samples: Tensor, keys: Tensor) -> Outcome:
         images = views[0]
@@ -220,7 +220,7 @@ class Vae(Ae):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
-        self.noise = own_settings(config, VaeSettings).noise
+        self.noise = method_settings(config, VaeSettings).noise
 
     def losses(self, views: tuple[Tensor, ...], samples: Tensor, keys: Tensor) -> Outcome:
         images = views[0]
@@ -249,7 +249,7 @@ class DecnnNetwork(CentresNetwork):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
-        settings = own_settings(config, DecnnSettings)
+        settings = method_settings(config, DecnnSettings)
         self.sparsity, self.map_shape = settings.sparsity, map_shape(self.side, settings.width)
         n_values = self.map_shape[0] * self.map_shape[1] * self.map_shape[2]  # D
         self.head = nn.Linear(self.backbone.n_features, n_values)
@@ -274,7 +274,7 @@ class Decnn(KmeansAtEnd):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
-        self.settings = own_settings(config, DecnnSettings)
+        self.settings = method_settings(config, DecnnSettings)
         # differs from the paper: all layers learn together, and only the topmost maps are sparse
         self.filters = Enlarge(self.online, self.settings.width, linear=True)
         self.unit_filters()
@@ -350,7 +350,7 @@ class Dcgan(KmeansAtEnd):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
-        self.settings = own_settings(config, DcganSettings)
+        self.settings = method_settings(config, DcganSettings)
         self.is_real = nn.Linear(self.online.backbone.n_features, 1)
         self.generator = Decoder(self.settings.n_noise, self.online, self.settings.width)
 

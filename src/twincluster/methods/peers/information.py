@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from twincluster.config import Config, Count, CountOrNone, DataShape, own_settings
+from twincluster.config import Config, Count, CountOrNone, DataShape, method_settings
 from twincluster.methods import losses
 from twincluster.methods.base import Batch, Method, Network, Outcome
 from twincluster.methods.peers import peer_losses
@@ -48,7 +48,7 @@ class IicNetwork(Network):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
-        settings, n_features = own_settings(config, IicSettings), self.backbone.n_features
+        settings, n_features = method_settings(config, IicSettings), self.backbone.n_features
         self.n_heads = settings.n_heads
         self.heads = nn.Linear(n_features, self.n_heads * config.n_clusters)
         self.over_heads = nn.Linear(n_features, self.n_heads * (settings.over_clusters or 7 * config.n_clusters))
@@ -80,7 +80,7 @@ class Iic(Method):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__()
-        self.settings = own_settings(config, IicSettings)
+        self.settings = method_settings(config, IicSettings)
         self.online = IicNetwork(config, shape)
         self.register_buffer("over", torch.zeros((), dtype=torch.bool))
         self.register_buffer("totals", torch.zeros(self.settings.n_heads))
@@ -141,7 +141,7 @@ class PicaNetwork(Network):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
-        settings, n_features = own_settings(config, PicaSettings), self.backbone.n_features
+        settings, n_features = method_settings(config, PicaSettings), self.backbone.n_features
         self.head = nn.Linear(n_features, config.n_clusters)
         self.over_head = nn.Linear(n_features, settings.over_clusters) if settings.over_clusters else None
 
@@ -162,7 +162,7 @@ class Pica(Method):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__()
-        self.settings = own_settings(config, PicaSettings)
+        self.settings = method_settings(config, PicaSettings)
         self.online = PicaNetwork(config, shape)
         self.register_buffer("over", torch.zeros((), dtype=torch.bool))
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from twincluster.clustering import neighbours, sizes
-from twincluster.config import Config, Count, DataShape, Positive, Share, own_settings
+from twincluster.config import Config, Count, DataShape, Positive, Share, method_settings
 from twincluster.core import InputError
 from twincluster.methods.base import Batch, Network, Outcome
 from twincluster.methods.heads import Centres, CentresNetwork, KmeansAtEnd
@@ -45,7 +45,7 @@ class JuleNetwork(CentresNetwork):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
-        n_features = own_settings(config, JuleSettings).n_features
+        n_features = method_settings(config, JuleSettings).n_features
         self.projector = nn.Linear(self.backbone.n_features, n_features)
         self.centres = Centres(config.n_clusters, n_features)
 
@@ -65,7 +65,7 @@ class Jule(KmeansAtEnd):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
-        self.settings, self.n_clusters = own_settings(config, JuleSettings), config.n_clusters
+        self.settings, self.n_clusters = method_settings(config, JuleSettings), config.n_clusters
         self.register_buffer("group", torch.arange(shape.n_samples))
 
     def views(self, batch: Batch) -> tuple[Tensor, ...]:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from twincluster.config import Config, Count, DataShape, Positive, Share, own_settings
+from twincluster.config import Config, Count, DataShape, Positive, Share, method_settings
 from twincluster.core import InputError
 from twincluster.methods.base import Batch, Method, Network, Outcome
 from twincluster.methods.heads import key_features
@@ -45,7 +45,7 @@ class MiceNetwork(Network):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
-        self.settings = own_settings(config, MiceSettings)
+        self.settings = method_settings(config, MiceSettings)
         self.n_clusters, n_features = config.n_clusters, self.settings.n_features
         self.experts = nn.Linear(self.backbone.n_features, self.n_clusters * n_features)
         self.gate = nn.Linear(self.backbone.n_features, n_features)
@@ -94,7 +94,7 @@ class Mice(Method):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__()
-        self.settings, self.n_clusters = own_settings(config, MiceSettings), config.n_clusters
+        self.settings, self.n_clusters = method_settings(config, MiceSettings), config.n_clusters
         self.online = MiceNetwork(config, shape)
         self.momentum = momentum_copy(self.online)
         n_features, batch = self.settings.n_features, config.train.batch_size

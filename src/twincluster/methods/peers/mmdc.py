@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from twincluster.clustering import kmeans
-from twincluster.config import Config, DataShape, Positive, Share, own_settings
+from twincluster.config import Config, DataShape, Positive, Share, method_settings
 from twincluster.core import InputError
 from twincluster.methods.base import Batch, Method, Network, Outcome
 from twincluster.methods.heads import k_means
@@ -40,7 +40,7 @@ class MmdcNetwork(Network):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
-        self.temperature = own_settings(config, MmdcSettings).temperature
+        self.temperature = method_settings(config, MmdcSettings).temperature
         self.head = nn.Linear(self.backbone.n_features, config.n_clusters)
 
     def embed(self, images: Tensor) -> Tensor:
@@ -65,7 +65,11 @@ class Mmdc(Method):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__()
-        self.settings, self.n_clusters, self.seed = own_settings(config, MmdcSettings), config.n_clusters, config.seed
+        self.settings, self.n_clusters, self.seed = (
+            method_settings(config, MmdcSettings),
+            config.n_clusters,
+            config.seed,
+        )
         self.online = MmdcNetwork(config, shape)
         # rows cannot be turned
         self.turn_head = nn.Linear(self.online.backbone.n_features, TURNS) if shape.side else None

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from twincluster.clustering import kmeans, neighbours
-from twincluster.config import Config, Count, CountOrNone, DataShape, Positive, Share, own_settings
+from twincluster.config import Config, Count, CountOrNone, DataShape, Positive, Share, method_settings
 from twincluster.methods import losses
 from twincluster.methods.base import Batch, Method, Network, Outcome
 from twincluster.methods.heads import Centres, mlp
@@ -51,7 +51,7 @@ class ScanNetwork(Network):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
-        settings, n_features = own_settings(config, ScanSettings), self.backbone.n_features
+        settings, n_features = method_settings(config, ScanSettings), self.backbone.n_features
         self.projector = mlp(n_features, settings.hidden, settings.n_features, batch_norm=False)
         self.head = nn.Linear(n_features, config.n_clusters)
 
@@ -76,7 +76,7 @@ class Scan(Method):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__()
-        self.settings, self.seed = own_settings(config, ScanSettings), config.seed
+        self.settings, self.seed = method_settings(config, ScanSettings), config.seed
         self.online = ScanNetwork(config, shape)
         n_features, count = self.online.backbone.n_features, min(self.settings.neighbours, shape.n_samples - 1)
         self.centres = Centres(config.n_clusters, n_features)  # for the record, while the head has learned nothing
@@ -203,7 +203,7 @@ class CdcNetwork(MocoNetwork):
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
         batch = config.train.batch_size
-        width = min(own_settings(config, CdcSettings).head_hidden, shape.n_samples // batch * batch)
+        width = min(method_settings(config, CdcSettings).head_hidden, shape.n_samples // batch * batch)
         sizes = (self.backbone.n_features, width, config.n_clusters)
         self.cluster_head, self.calibration_head = Head(*sizes), Head(*sizes)
         self.register_buffer("begun", torch.zeros((), dtype=torch.bool))

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from twincluster.config import Config, Count, DataShape, Positive, Share, own_settings
+from twincluster.config import Config, Count, DataShape, Positive, Share, method_settings
 from twincluster.methods import losses
 from twincluster.methods.base import Batch, Method, Network, Outcome
 from twincluster.methods.heads import Centres, CentresNetwork, mlp
@@ -42,7 +42,7 @@ class ProposNetwork(CentresNetwork):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
-        settings, n_features = own_settings(config, ProposSettings), self.backbone.n_features
+        settings, n_features = method_settings(config, ProposSettings), self.backbone.n_features
         self.projector = mlp(n_features, settings.hidden, settings.n_features, batch_norm=True)
         self.centres = Centres(config.n_clusters, settings.n_features)
 
@@ -69,7 +69,11 @@ class Propos(Method):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__()
-        self.settings, self.n_clusters, self.seed = own_settings(config, ProposSettings), config.n_clusters, config.seed
+        self.settings, self.n_clusters, self.seed = (
+            method_settings(config, ProposSettings),
+            config.n_clusters,
+            config.seed,
+        )
         self.online = ProposNetwork(config, shape)
         self.momentum = momentum_copy(self.online)
         n_features = self.settings.n_features

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from twincluster.clustering import kmeans
-from twincluster.config import Config, Count, CountOrNone, DataShape, Positive, Share, own_settings
+from twincluster.config import Config, Count, CountOrNone, DataShape, Positive, Share, method_settings
 from twincluster.methods.base import Batch, Method, Network, Outcome
 from twincluster.methods.heads import Centres, CentresNetwork, mlp
 from twincluster.methods.peers import peer_losses
@@ -48,7 +48,7 @@ class SwavNetwork(Network):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
-        settings, n_features = own_settings(config, SwavSettings), self.backbone.n_features
+        settings, n_features = method_settings(config, SwavSettings), self.backbone.n_features
         self.temperature, n_prototypes = settings.temperature, settings.n_prototypes or config.n_clusters
         self.projector = mlp(n_features, settings.hidden, settings.n_features, batch_norm=True)
         self.prototypes = nn.Parameter(F.normalize(torch.randn(n_prototypes, settings.n_features), dim=1))
@@ -83,7 +83,7 @@ class Swav(Method):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__()
-        self.settings, self.seed = own_settings(config, SwavSettings), config.seed
+        self.settings, self.seed = method_settings(config, SwavSettings), config.seed
         self.online = SwavNetwork(config, shape)
         wanted, batch = self.settings.queue_size, config.train.batch_size
         size = queue_size(wanted, shape.n_samples, batch) if wanted else 0
@@ -157,7 +157,7 @@ class DeepClusterV2Network(CentresNetwork):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
-        settings, n_features = own_settings(config, DeepClusterV2Settings), self.backbone.n_features
+        settings, n_features = method_settings(config, DeepClusterV2Settings), self.backbone.n_features
         self.projector = mlp(n_features, settings.hidden, settings.n_features, batch_norm=True)
         self.centres = Centres(config.n_clusters, settings.n_features)
 
@@ -180,7 +180,7 @@ class DeepClusterV2(Method):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__()
-        self.settings, self.seed = own_settings(config, DeepClusterV2Settings), config.seed
+        self.settings, self.seed = method_settings(config, DeepClusterV2Settings), config.seed
         self.online = DeepClusterV2Network(config, shape)
         heads, features, n_samples = self.settings.n_clusterings, self.settings.n_features, shape.n_samples
         wanted = min(self.settings.n_prototypes or config.n_clusters, n_samples)

@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from twincluster.config import Config, Count, DataShape, Positive, Share, own_settings
+from twincluster.config import Config, Count, DataShape, Positive, Share, method_settings
 from twincluster.methods.base import Batch, Method, Network, Outcome
 from twincluster.methods.heads import k_means, mlp
 from twincluster.methods.peers import peer_losses
@@ -71,7 +71,7 @@ class Dac(Method):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__()
-        self.settings = own_settings(config, DacSettings)
+        self.settings = method_settings(config, DacSettings)
         self.online = DacNetwork(config, shape)
         self.register_buffer("shift", torch.zeros(()))
 
@@ -127,7 +127,7 @@ class Dccm(Method):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__()
-        self.settings = own_settings(config, DccmSettings)
+        self.settings = method_settings(config, DccmSettings)
         self.online = DacNetwork(config, shape)
         self.discriminator = mlp(
             self.online.backbone.n_features + config.n_clusters, self.settings.hidden, 1, batch_norm=False
@@ -192,7 +192,7 @@ class AdcNetwork(Network):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
-        settings = own_settings(config, AdcSettings)
+        settings = method_settings(config, AdcSettings)
         self.projector = nn.Linear(self.backbone.n_features, settings.n_features)
         self.head = nn.Linear(settings.n_features, config.n_clusters)
 
@@ -219,7 +219,7 @@ class Adc(Method):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__()
-        self.settings, self.n_clusters, self.seed = own_settings(config, AdcSettings), config.n_clusters, config.seed
+        self.settings, self.n_clusters, self.seed = method_settings(config, AdcSettings), config.n_clusters, config.seed
         self.online = AdcNetwork(config, shape)
         each, n_features = self.settings.n_centroids, self.settings.n_features
         middle = FIRST * torch.randn(self.n_clusters, n_features).repeat_interleave(each, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
+from twincluster.methods import method_or_base
 from twincluster.pages.report.material import Material
 from twincluster.training import health_of
 
@@ -54,9 +55,11 @@ def _sentences(material: Material, data: dict[str, Any], what: str) -> list[str]
 
 
 def _how_firm(material: Material, mean: float) -> str:
-    """How firm the clusters are as a whole. The head of the default method is scaled to much the same mean confidence
-    on any images, good clusters or poor: what tells there is whether two views of an image fall into one cluster."""
-    if material.config.method != "anchored":
+    """Return how firm the clusters are as a whole.
+
+    Some methods scale the head to much the same mean confidence on any images. There, agreement of two views tells.
+    """
+    if not method_or_base(material.config.method).steady_confidence:
         low = ", which is low: take the clusters as a first draft" if mean < UNSURE else ""
         return f"; the mean confidence is {_dot(mean)}{low}"
     last = material.metrics[-1] if material.metrics else {}
@@ -86,7 +89,8 @@ def _warning(material: Material) -> str | None:
     rows = [row for row in material.metrics if row.get("histogram") and row.get("mean_assignment")]
     if not rows or len(rows[-1]["histogram"]) != material.config.n_clusters or material.config.n_clusters < 2:
         return None
-    return health_of(rows[-1]).warning(material.config.method, material.config.train.precision)
+    method = material.config.method
+    return health_of(rows[-1]).warning(method, method_or_base(method).advice, material.config.train.precision)
 
 
 def _next(material: Material, data: dict[str, Any]) -> list[dict[str, str]]:
