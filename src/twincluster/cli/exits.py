@@ -51,12 +51,11 @@ def status_of(command: Callable[[], object], program: str = "twincluster", *, en
     return status
 
 
-def _say_farewell(number: int) -> None:
+def _say_farewell(message: str, status: int) -> None:
     """The last words of a process that is not unwound."""
     if sys.stderr.isatty():
         print("\x1b[?25h", end="", file=sys.stderr)  # a bar hides the cursor
-    end = KeyboardInterrupt() if number == signal.SIGINT else Terminated()
-    _say(f"{called(end)}; {_how_to_go_on()}" if _ways else called(end), 128 + number)
+    _say(message, status)
 
 
 def _status_of(command: Callable[[], object], program: str, ends_process: bool) -> int:
