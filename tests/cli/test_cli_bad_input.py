@@ -1,14 +1,17 @@
 """Bad input: exit status 2, one line that says what to do, no traceback, and nothing left behind."""
 
 import os
+import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from command_line import TINY, colours, command, worked
+from twincluster.core import InputError, hold, hold_new
 from twincluster.runs import Assignments
 
 FIT = ("--clusters", 3, "--out", "run", *TINY)
@@ -239,6 +242,51 @@ def test_a_path_through_a_file() -> None:
     assert done.complaint == "one.npy is not a folder: choose another --out"
     done = command("predict", "run", "images.npy", "--out", "one.npy/new.csv")
     assert done.complaint == "one.npy is not a folder: choose another place"
+
+
+def test_a_zero_byte_in_a_path() -> None:
+    worked("fit", "images.npy", *FIT)
+    for words in (
+        ("fit", "images.npy", "-k", 3, "--out", "a\0b"), ("fit", "a\0b", "-k", 3), ("report", "a\0b"),
+        ("fit", "images.npy", "-k", 3, "--labels", "a\0b"), ("predict", "run", "images.npy", "--out", "a\0b"),
+        ("export", "run", "a\0b", "--to", "csv"), ("fit", "mnist", "-k", 3, "--data-root", "a\0b"),
+    ):  # fmt: skip
+        assert command(*words).complaint == r"'a\x00b' holds a zero byte, which no path can: leave it out"
+    for write in (hold, hold_new):
+        with pytest.raises(InputError, match="holds a zero byte"):
+            write(Path("a\0b"), "training")
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="there is no /proc")
+@pytest.mark.parametrize("out", ["/proc/x", "/proc/self/x"])
+def test_a_place_where_no_folder_can_be_made(out: str) -> None:
+    said = command("fit", "images.npy", "-k", 3, "--out", out, *TINY).complaint
+    assert re.fullmatch(rf"\S+ cannot be .*written to.*: .*choose another --out", said)
+
+
+def test_sizes_that_no_memory_holds() -> None:
+    for setting in ("anchored.instance_queue=100000000000000", "train.batch_size=100000000000000"):
+        done = command("fit", "images.npy", *FIT, "--set", setting, "--set", "anchored.instance=infonce")
+        print(done)
+
+
+def test_a_run_folder_that_is_deleted_while_it_is_trained() -> None:
+    settings = [*TINY[TINY.index("--device") :], "--set", "train.checkpoint_minutes=0"]
+    words = ["fit", "images.npy", "-k", "3", "--out", "run", "--epochs", "1000000", *settings]
+    with subprocess.Popen([sys.executable, "-m", "twincluster", *words], stderr=subprocess.PIPE, text=True) as child:
+        end = time.monotonic() + 120
+        while not Path("run/metrics.jsonl").exists() and time.monotonic() < end:
+            time.sleep(0.05)
+        Path("run").rename("elsewhere")
+        try:
+            said = child.communicate(timeout=120)[1]
+        finally:
+            child.kill()
+    assert (child.returncode, said.splitlines()[-1]) == (
+        2, "twincluster: the folder run is gone, deleted or moved while it was in use: start again"
+    )  # fmt: skip
+    assert "Traceback" not in said
+    assert not Path("run").exists()
 
 
 # -- files that cannot be read ---------------------------------------------------------------------------------------

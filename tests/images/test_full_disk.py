@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from PIL import Image
 from command_line import TINY, command, worked
 from twincluster.core import InputError
 from twincluster.data import Images, open_images, open_source
+from twincluster.runs import Edits, Run
 
 SIDE = 64
 ROW = SIDE * SIDE * 3
@@ -34,6 +36,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def mounted(*arguments: object) -> bool:
     return subprocess.run(["mount", *map(str, arguments)], capture_output=True, check=False).returncode == 0
+
+
+def fill(place: Path) -> None:
+    with suppress(OSError), (place / "other").open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
 
 
 def enlarge(place: Path) -> None:
@@ -141,8 +149,41 @@ def test_a_run_folder_on_a_full_disk(tmp_path: Path, small_disk: Path) -> None:
     fit = ("fit", folder, "--clusters", 2, "--out", small_disk / "run", *TINY)
     done = command(*fit)
     assert done.status == 2
-    assert done.err.splitlines()[-1].startswith("twincluster: the disk is full (")
+    assert done.err.splitlines()[-1].startswith(f"twincluster: the disk at {small_disk} is full ({small_disk}/run/")
     assert "Traceback" not in done.err
     enlarge(small_disk)
     worked(*fit, "--resume")
     assert len((small_disk / "run" / "assignments.csv").read_text().splitlines()) == 21
+
+
+def test_a_copy_onto_a_full_disk_names_that_disk(tmp_path: Path, small_disk: Path) -> None:
+    """And not the one that it comes from."""
+    folder = photos(tmp_path / "a", 20)
+    worked("fit", folder, "--clusters", 2, "--out", tmp_path / "run", *TINY)
+    for kind in ("huggingface", "folders"):
+        fill(small_disk)
+        copy = ("--mode", "copy") if kind == "folders" else ()
+        said = command("export", tmp_path / "run", small_disk / kind, "--to", kind, *copy).complaint
+        assert said.startswith(f"the disk at {small_disk} is full ({small_disk}/{kind}")
+        assert not list(small_disk.rglob("*.partial"))
+
+
+def test_an_edit_on_a_full_disk_is_not_made(tmp_path: Path, small_disk: Path) -> None:
+    folder = photos(tmp_path / "a", 20)
+    worked("fit", folder, "--clusters", 2, "--out", tmp_path / "run", *TINY)
+    enlarge(small_disk)
+    shutil.copytree(tmp_path / "run", small_disk / "run")
+    edits = Edits(Run(small_disk / "run"))
+    edits.rename(0, "first")
+    fill(small_disk)
+    with pytest.raises(InputError) as refused:
+        for number in range(100):  # the last page of the file may have room for a few
+            edits.rename(0, f"{number} {'long ' * 30}")
+    path = small_disk / "run" / "edits.jsonl"
+    assert str(refused.value) == (
+        f"the disk at {small_disk} is full ({path} cannot be written): free some room there; the edit was not made"
+    )
+    names = edits.state.names
+    (small_disk / "other").unlink()
+    assert edits.rename(1, "second").names == {0: names[0], 1: "second"}
+    assert Edits(Run(small_disk / "run")).state.names == {0: names[0], 1: "second"}

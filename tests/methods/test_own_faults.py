@@ -234,3 +234,21 @@ def test_another_error_while_a_module_is_imported(folder: Path, wrong: str, told
     line = line_of(wrong, write(folder, "import torch\nimport", f"{wrong}\nimport torch\nimport"))
     said = last_line(fit(folder))
     assert said == f"the method mistaken:Simclr cannot be imported (mistaken.py, line {line}): {told}"
+
+
+@pytest.mark.parametrize("body,said", [
+    ("class Gone(BaseException): pass\nraise Gone('no GPU')", "Gone: no GPU"),
+    ("import sys\nsys.exit(3)", "SystemExit: 3"),
+    ("raise GeneratorExit", "GeneratorExit"),
+])  # fmt: skip
+def test_a_module_that_ends_its_import_in_an_odd_way(folder: Path, body: str, said: str) -> None:
+    (folder / "mistaken.py").write_text(body)
+    line = body.count("\n") + 1
+    assert fit(folder).complaint == (
+        f"the method mistaken:Simclr cannot be imported (mistaken.py, line {line}): {said}; correct that line"
+    )
+
+
+def test_a_step_that_raises_what_is_no_exception(folder: Path) -> None:
+    write(folder, BEFORE_LOSSES, "    def losses(self, *_):\n        raise GeneratorExit\n\n    def other(")
+    assert last_line(fit(folder)).startswith("the method mistaken:Simclr failed (mistaken.py, line ")

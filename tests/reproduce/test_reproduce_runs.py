@@ -206,7 +206,7 @@ def typed(*words: str) -> list[str]:
     return [
         sys.executable,
         "-c",
-        f"{taking}; import sys; from twincluster.cli.app import main; sys.exit(main())",
+        f"{taking}; import sys; from twincluster.cli import main; sys.exit(main())",
         *words,
     ]
 

@@ -38,6 +38,7 @@ from twincluster.core import (
     hold_new,
     refuse_held,
     refuse_taken,
+    refuse_zero,
     torch_for_good,
 )
 from twincluster.parallel import decided, first, in_turn, refuse_several
@@ -80,6 +81,8 @@ def run(arguments: list[str] | None = None) -> int:
 
 def _run(arguments: list[str] | None) -> None:
     words = sys.argv[1:] if arguments is None else arguments
+    for word in words:
+        refuse_zero(word)
     if words and words[0] in app and words[0] not in TOGETHER:
         refuse_several(words[0])
     with typed(words):

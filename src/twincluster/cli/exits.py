@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import shlex
 import signal
 import sys
@@ -23,15 +24,17 @@ from twincluster.core import (
     Terminated,
     called,
     closest,
+    disk_is_full,
     end_on_interrupt,
     explained,
     leave_quietly,
+    takes_leave,
     terminable,
     user_code,
 )
 from twincluster.parallel import launch
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
+NO_MEMORY = re.compile("DefaultCPUAllocator|can't allocate memory|[Ss]torage size calculation overflow|numel: integer")
 IN_THE_WAY = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
 ENDED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 OURS = "this is a fault of twincluster, not of your data; please report the lines above"
@@ -43,22 +46,21 @@ def status_of(command: Callable[[], object], program: str = "twincluster", *, en
     the latest after some seconds."""
     if ends_process and not launch.several():
         end_on_interrupt(_say_farewell)
-    status = _status_of(command, program)
+    status = _status_of(command, program, ends_process)
     launch.leave(status)
     if ends_process and status in ENDED:
         leave_quietly(status)
     return status
 
 
-def _say_farewell(number: int) -> None:
+def _say_farewell(message: str, status: int) -> None:
     """The last words of a process that is not unwound."""
     if sys.stderr.isatty():
         print("\x1b[?25h", end="", file=sys.stderr)  # a bar hides the cursor
-    end = KeyboardInterrupt() if number == signal.SIGINT else Terminated()
-    _say(f"{called(end)}; {_how_to_go_on()}" if _ways else called(end), 128 + number)
+    _say(message, status)
 
 
-def _status_of(command: Callable[[], object], program: str) -> int:
+def _status_of(command: Callable[[], object], program: str, ends_process: bool) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name that cannot be printed must not cost the run
     try:
@@ -70,6 +72,8 @@ def _status_of(command: Callable[[], object], program: str) -> int:
         return _say(leaving.code, 1) if isinstance(leaving.code, str) else leaving.code or 0
     except KeyboardInterrupt as interrupt:
         status = 128 + (signal.SIGTERM if isinstance(interrupt, Terminated) else signal.SIGINT)
+        if ends_process and not takes_leave():
+            leave_quietly(status)  # another thread has said why
         return _say(str(interrupt) or called(interrupt), status)
     except ProcessEnded:
         launch.tell_end(_how_to_go_on)
@@ -83,6 +87,9 @@ def _status_of(command: Callable[[], object], program: str) -> int:
         if fixable := _fixable(error):
             return _say(fixable, 2)
         traceback.print_exc()  # by each of several processes that has one
+        return _say(user_code.blame(error) or OURS, 1)
+    except BaseException as error:  # of a kind of its own, as code of others may raise
+        traceback.print_exc()
         return _say(user_code.blame(error) or OURS, 1)
     return 0
 
@@ -173,8 +180,10 @@ def _fixable(error: Exception) -> str | None:
     """What a user can do about an error, or None when it is a fault in code."""
     if isinstance(error, InputError):
         return str(error)
-    if isinstance(error, OSError) and error.errno in FULL:
-        return f"the disk is full ({error.filename or 'while writing'}): free some room"
+    if isinstance(error, OSError) and (full := disk_is_full(error)):
+        return full
+    if isinstance(error, FileNotFoundError) and (gone := _gone_folder(error.filename)):
+        return f"the folder {gone} is gone, deleted or moved while it was in use: start again"
     if isinstance(error, OSError) and error.errno in IN_THE_WAY:  # pyarrow names the file in its words
         said = f"{error.filename}: {str(error.strerror).lower()}" if error.filename else error.strerror
         return f"{said}; check the path and its permissions"
@@ -183,4 +192,14 @@ def _fixable(error: Exception) -> str | None:
             "the memory of the GPU is full: lower train.batch_size or train.image_size with --set, or go on with "
             "--resume --set train.parts=4, or use a CPU"
         )
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and NO_MEMORY.search(str(error))):
+        wanted = re.search(r"(\d+) bytes", str(error))
+        asked = f" ({int(wanted[1]) / 1e9:,.1f} GB were asked for at once)" if wanted else ""
+        return f"there is not enough memory{asked}: lower train.batch_size, train.image_size or a queue with --set"
     return None
+
+
+def _gone_folder(name: object) -> str | None:
+    """The folder of a file, if it is not there any more."""
+    folder = os.path.dirname(name) if isinstance(name, str) else ""
+    return folder if folder and not os.path.isdir(folder) else None

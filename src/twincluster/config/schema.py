@@ -23,6 +23,7 @@ BOUNDS: dict[str, Callable[[float], bool]] = {
     "above 0": lambda v: v > 0,
     "of 0 or more": lambda v: v >= 0,
     "from 0 to 1": lambda v: 0 <= v <= 1,
+    "from 0 to 4096": lambda v: 0 <= v <= 4096,
     "from -1 to 1": lambda v: -1 <= v <= 1,
     "from 0 to 1, or -1": lambda v: v == DERIVED or 0 <= v <= 1,
 }
@@ -31,10 +32,12 @@ Amount = Annotated[float, "of 0 or more"]
 Share = Annotated[float, "from 0 to 1"]
 Count = Annotated[int, "above 0"]
 CountOrNone = Annotated[int, "of 0 or more"]
+Side = Annotated[int, "from 0 to 4096"]
 ShareOrDerived = Annotated[float, "from 0 to 1, or -1"]
 Signed = Annotated[float, "from -1 to 1"]
 Shares = Annotated[tuple[float, float], "from 0 to 1"]
 Positives = Annotated[tuple[float, float], "above 0"]
+LARGEST = (2**53, 3e38)  # whole numbers that JSON keeps, and what single precision holds
 DERIVED = -1  # where 0 means something else: derive it from the data
 Precision = Literal["auto", "float32", "bf16"]
 Frame = Literal["crop", "letterbox"]
@@ -82,7 +85,7 @@ class Train:
     epochs: CountOrNone = 1000  # passes over the data; 0: from the number of samples and the device
     minutes: Amount = 0.0  # to train for, the schedule ending when the time does; 0: `epochs` decides
     batch_size: CountOrNone = 0  # samples in a step; 0: the method and the device decide
-    image_size: CountOrNone = 0  # side of a training image in pixels; 0: the images' own, at most 96
+    image_size: Side = 0  # side of a training image in pixels; 0: the images' own, at most 96
     frame: Frame = "crop"  # how oblong images become square: their middle, or all of them between bars (letterbox)
     backbone: str = "auto"  # resnet18, resnet34, resnet50, small (tiny images), mlp or mlp_signed (rows)
     encoder: str = ""  # a pretrained network whose features are clustered instead of the images (encoders.py)
@@ -253,10 +256,12 @@ def _coerce(value: Any, wanted: Any, name: str) -> Any:
             raise InputError(f"{name} is {value!r}: expected {len(parts)} numbers, for example [0.2, 1.0]")
         return tuple(_coerce(item, part, name) for item, part in zip(value, parts, strict=True))
     assert not isinstance(wanted, types.UnionType), "settings have one type each"
-    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
     if isinstance(value, float) and not math.isfinite(value):
         raise InputError(f"{name} is {value}: expected a finite number")
+    if isinstance(value, int | float) and abs(value) > LARGEST[wanted is float]:
+        raise InputError(f"{name} is {str(value)[:20]}: expected a number of at most {LARGEST[wanted is float]:.3g}")
+    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
     if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
         raise InputError(f"{name} is {value!r}: expected {_ARTICLES[wanted]}")
     return value

@@ -2,10 +2,12 @@ from collections.abc import Callable, Iterable
 
 from twincluster.core import user_code as user_code
 from twincluster.core.files import check_writable as check_writable
+from twincluster.core.files import disk_is_full as disk_is_full
 from twincluster.core.files import finite as finite
 from twincluster.core.files import first_line as first_line
 from twincluster.core.files import is_taken as is_taken
 from twincluster.core.files import json_lines as json_lines
+from twincluster.core.files import naming as naming
 from twincluster.core.files import read_json as read_json
 from twincluster.core.files import record_of as record_of
 from twincluster.core.files import refuse_taken as refuse_taken
@@ -19,6 +21,7 @@ from twincluster.core.locks import hold as hold
 from twincluster.core.locks import hold_new as hold_new
 from twincluster.core.locks import lock as lock
 from twincluster.core.locks import refuse_held as refuse_held
+from twincluster.core.locks import refuse_zero as refuse_zero
 from twincluster.core.locks import settle as settle
 from twincluster.core.signals import Terminated as Terminated
 from twincluster.core.signals import called as called
@@ -27,6 +30,7 @@ from twincluster.core.signals import explained as explained
 from twincluster.core.signals import leave_quietly as leave_quietly
 from twincluster.core.signals import noted as noted
 from twincluster.core.signals import run_child as run_child
+from twincluster.core.signals import takes_leave as takes_leave
 from twincluster.core.signals import terminable as terminable
 from twincluster.core.text import duration as duration
 from twincluster.core.tuning import FEW as FEW

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import glob
 import json
 import math
@@ -16,8 +17,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from twincluster.core import InputError
-from twincluster.core.locks import LOCK_FILE, lock
+from twincluster.core.locks import LOCK_FILE, lock, refuse_zero
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
 LONGEST_SHOWN = 60  # letters of a wrong value in a message
 
 
@@ -37,7 +39,7 @@ def unfinished(path: Path) -> Iterator[Path]:
     _sweep(path)
     partial, file = _new_beside(path)
     try:
-        with closing(file):
+        with closing(file), naming(path):
             yield partial
             with partial.open("r+b") as written:  # Windows flushes only what may be written to
                 os.fsync(written.fileno())
@@ -47,6 +49,29 @@ def unfinished(path: Path) -> Iterator[Path]:
     except BaseException:
         partial.unlink(missing_ok=True)  # where the disk is full it is in the way
         raise
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name a file for which the disk has no room: the system does not, of one that is open already."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL and error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+def disk_is_full(error: OSError) -> str | None:
+    """Return a line that names the disk where a disk is full; None for any other error."""
+    if error.errno not in FULL:
+        return None
+    name = error.filename2 or error.filename  # of a copy or a link, the second is what was to be written
+    if not isinstance(name, str | bytes | os.PathLike):
+        return "a disk is full (while writing): free some room"
+    path = Path(os.fsdecode(name))
+    place = next(parent for parent in Path(os.path.realpath(path)).parents if os.path.ismount(parent))
+    return f"the disk at {place} is full ({path} cannot be written): free some room there"
 
 
 def _new_beside(path: Path) -> tuple[Path, BinaryIO]:
@@ -170,6 +195,7 @@ def refuse_taken(out: Path) -> None:
 
 def check_writable(folder: Path, instead: str = "choose another place") -> None:
     """Refuse a folder in which nothing can be written, or which cannot be made, before any work is done."""
+    refuse_zero(folder)
     # a link that leads nowhere counts as there, since no folder can be made in its place
     nearest = next((place for place in (folder, *folder.parents) if os.path.lexists(place)), folder)
     told = nearest if nearest.name else nearest.absolute()  # "." says little

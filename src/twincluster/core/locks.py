@@ -84,6 +84,7 @@ def hold(folder: Path, doing: Doing, instead: str = "") -> Hold:
 
     Updates of one run wait for each other. A thread may take again what it holds. `instead` ends the message.
     """
+    refuse_zero(folder)
     return Hold(folder) if _is_mine(folder) else _take(folder, doing, instead, _make(folder, instead))
 
 
@@ -92,6 +93,7 @@ def hold_new(folder: Path, doing: Doing, instead: str = "") -> Hold:
 
     Two processes never take the same one. A folder with nothing but the lock of a dead process counts as new.
     """
+    refuse_zero(folder)
     number, candidate = 1, folder
     while True:
         if not os.path.lexists(candidate) or _is_left_over(candidate):
@@ -113,6 +115,12 @@ def refuse_held(folder: Path, instead: str = "", patience: float = PATIENCE) -> 
         if (holder.pid and holder.doing != "undo") or time.monotonic() >= end:
             raise _refused(folder, holder, instead)
         time.sleep(POLL)
+
+
+def refuse_zero(path: Path | str) -> None:
+    """Refuse a path with a zero byte, which no system takes."""
+    if "\0" in str(path):
+        raise InputError(f"{str(path)!r} holds a zero byte, which no path can: leave it out")
 
 
 def settle(path: Path) -> None:

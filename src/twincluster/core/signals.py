@@ -19,7 +19,7 @@ from typing import IO, Any, NoReturn
 
 from twincluster.core.locks import release_all
 
-LIMIT = 7.0  # seconds after an interrupt in which a process ends by itself
+LIMIT = 9.0  # seconds after an interrupt in which a process ends by itself
 TOGETHER = 1.0  # seconds in which a second interrupt is the same one: `timeout` sends it to a process and to its group
 
 
@@ -38,16 +38,18 @@ class Interrupt:
 
 
 _first = Interrupt()  # that a command was ended by
-_farewell: Callable[[int], None] | None = None  # set where this process runs one command, and ends with it
+_hows: list[Callable[[], str]] = []  # to go on, of all that is under way
+_farewell: Callable[[str, int], None] | None = None  # set where this process runs one command, and ends with it
+_last_words = threading.Lock()
 _children: set[subprocess.Popen[str]] = set()
 
 
-def end_on_interrupt(farewell: Callable[[int], None]) -> None:
+def end_on_interrupt(farewell: Callable[[str, int], None]) -> None:
     """End this process within seconds of an interrupt, with status 130, whatever is under way.
 
     An interrupt raises KeyboardInterrupt where that is safe. Inside an import it is not (torch aborts), and now and
     then a library swallows it: then the process ends at once, or after `LIMIT`. Before that `farewell` is called with
-    the number of the signal. Nothing is torn: files are written atomically, and what else is left is cleared here.
+    a message and the exit status. Nothing is torn: files are written atomically, and what else is left is cleared here.
     Process-wide; call only from the CLI.
     """
     global _farewell
@@ -59,18 +61,26 @@ def end_on_interrupt(farewell: Callable[[int], None]) -> None:
     signal.set_wakeup_fd(speaks, warn_on_full_buffer=False)  # heard even while C code keeps Python from being so
     threading.Thread(target=_watch, args=(heard,), daemon=True, name="interrupts").start()
     sys.unraisablehook = _not_raised
+    # for the helper process of multiprocessing, which counts aloud what it has to clear after this one
+    sys.warnoptions.append("ignore:resource_tracker")
     signal.signal(signal.SIGINT, _interrupt)
 
 
 def leave(number: int) -> NoReturn:
     """End this process at once by a signal: nothing is unwound, and libraries take nothing down."""
     with suppress(BaseException):
+        if _farewell and takes_leave():
+            message = called(Terminated() if number == signal.SIGTERM else KeyboardInterrupt())
+            _farewell(f"{message}; {_hows[0]()}" if _hows else message, 128 + number)
         for child in _children:
             child.kill()
         release_all()
-        if _farewell:
-            _farewell(number)
     leave_quietly(128 + number)
+
+
+def takes_leave() -> bool:
+    """Return True for exactly one caller: the thread that says why this process ends."""
+    return _last_words.acquire(blocking=False)
 
 
 def leave_quietly(status: int) -> NoReturn:
@@ -132,10 +142,13 @@ def noted(wanted: bool) -> Iterator[Interrupt]:
 @contextmanager
 def explained(how: Callable[[], str]) -> Iterator[None]:
     """Lets an interrupt say how to go on."""
+    _hows.append(how)
     try:
         yield
     except KeyboardInterrupt as end:
         raise type(end)(f"{called(end)}; {how()}") from None
+    finally:
+        _hows.remove(how)
 
 
 def called(end: KeyboardInterrupt) -> str:

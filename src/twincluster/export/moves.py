@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from twincluster.core import InputError, write_atomically
+from twincluster.core import InputError, naming, write_atomically
 from twincluster.data import printable
 
 JOURNAL = "twincluster-moves.json"
@@ -110,7 +110,7 @@ def write_new(file: BinaryIO, target: Path, like: Path | None = None) -> None:
     never instead of another."""
     partial = target.with_name(f".{os.getpid()}.partial")
     try:
-        with partial.open("wb") as to:
+        with partial.open("wb") as to, naming(target):
             shutil.copyfileobj(file, to)
             to.flush()
             os.fsync(to.fileno())

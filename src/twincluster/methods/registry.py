@@ -140,6 +140,10 @@ def import_method(name: str) -> type[Method]:
     except (ImportError, SyntaxError) as error:
         why = user_code.why_not_imported(module, error)
         raise InputError(f"the method {name} cannot be imported {why}") from error
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # of a kind of its own, or it ends the process
+        raise InputError(f"{user_code.blame(error)}; correct that line") from error
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise InputError(f"{name} is no method: expected a class derived from twincluster.methods.base.Method")
     return found

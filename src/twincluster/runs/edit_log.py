@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from twincluster.core import HeldError, InputError, lock, refuse_held, strict_json
+from twincluster.core import HeldError, InputError, disk_is_full, lock, naming, refuse_held, strict_json
 
 Line = dict[str, Any]
 
@@ -58,7 +58,7 @@ class EditLog:
         Lines get a number and a time. `expected` is the number of the newest line the caller knows: if there is a newer
         one, nothing is written.
         """
-        with self._guard, _alone(self.path) as descriptor:
+        with self._guard, _room(self.path), _alone(self.path) as descriptor:
             self._catch_up()
             last = self._number()
             if expected is not None and expected != last:
@@ -109,6 +109,18 @@ def _parsed(row: bytes) -> Line | None:
         return None
     sound = isinstance(line, dict) and type(line.get("edit")) is int and isinstance(line.get("kind"), str)
     return line if sound else None
+
+
+@contextmanager
+def _room(path: Path) -> Iterator[None]:
+    """Refuse an edit for which the disk has no room."""
+    try:
+        with naming(path):
+            yield
+    except OSError as error:
+        if full := disk_is_full(error):
+            raise InputError(f"{full}; the edit was not made") from error
+        raise
 
 
 @contextmanager

@@ -6,9 +6,9 @@ it is ever unpickled.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +22,15 @@ FILE = "state.safetensors"
 
 
 def save(folder: Path, tensors: dict[str, Tensor], progress: dict[str, Any]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)  # not its parents: a run that was deleted meanwhile stays so
     # cloned: safetensors refuses tensors that share memory, such as channels-last views of one buffer
     body = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
     with unfinished(folder / FILE) as partial:
         try:
             save_file(body, partial, metadata={"progress": json.dumps(progress)})
         except SafetensorError as error:  # in which safetensors hides what the system said
-            if f"os error {errno.ENOSPC}" in str(error):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(partial)) from error
+            if number := re.search(r"os error (\d+)", str(error)):
+                raise OSError(int(number[1]), os.strerror(int(number[1])), str(partial)) from error
             raise
 
 
