@@ -1,7 +1,9 @@
 // One image at full size, what is known of it, and the images that are most like it.
-"use strict";
+import { make, count, decimal, baseName, note, button, copyButton } from "../parts/dom.js";
+import { show } from "../parts/dialogs.js";
+import { thumb } from "./pictures.js";
 
-class ImageViewer {
+export class ImageViewer {
   constructor(app) {
     this.app = app;
   }
@@ -86,7 +88,7 @@ class ImageViewer {
   }
 }
 
-function neighbourList(app, neighbours, open) {
+export function neighbourList(app, neighbours, open) {
   const items = neighbours.map(({ row, path, cluster, cosine }, at) => {
     const said = `${path ?? `Image ${row}`}${cluster === undefined ? "" : `, ${app.talk.nameOf(cluster)}`}, cosine ${decimal(cosine)}`;
     return make("li", {}, thumb(app, row, said, () => open(at), path && baseName(path)));

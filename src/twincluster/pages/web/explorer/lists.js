@@ -1,10 +1,12 @@
 // The images of one cluster, of all clusters, of the junk: a grid, what is selected in it, and what can be done with that.
-"use strict";
+import { make, count, plural, note, button, choices, press } from "../parts/dom.js";
+import { swatch } from "../parts/palette.js";
+import { ImageGrid } from "../parts/grid.js";
 
 const ORDER_NAMES = [["typical", "Typical first"], ["doubtful", "Doubtful first"], ["source", "As in the source"], ["alike", "Most alike first"]];
 const MOST_LIKE = 500; // images that others are compared with
 
-class SelectionBar {
+export class SelectionBar {
   /** `place` says where the images are: {of, cluster}. */
   constructor(app, grid, place) {
     Object.assign(this, { app, grid, place });
@@ -62,7 +64,7 @@ class SelectionBar {
   }
 }
 
-class ListView {
+export class ListView {
   constructor(app, of, cluster = -1) {
     Object.assign(this, { app, of, cluster, usual: of === "all" ? "source" : "typical", path: "", like: [], asked: 0 });
     this.grid = new ImageGrid(app, { open: (at) => app.viewer.open(this.grid.rows, at), changed: () => this.bar?.draw(), plain: of === "unreadable" });

@@ -1,10 +1,13 @@
 // Files that are dropped on the page: which cluster they would be in, and which images are most like them.
-"use strict";
+import { make, decimal, note, button } from "../parts/dom.js";
+import { swatch } from "../parts/palette.js";
+import { show } from "../parts/dialogs.js";
+import { neighbourList } from "./viewer.js";
 
 const MOST_FILES = 20;
 const MOST_MEGABYTES = 40;
 
-class Drops {
+export class Drops {
   constructor(app) {
     this.app = app;
     this.input = make("input", { type: "file", multiple: true, accept: "image/*", class: "offstage", tabindex: "-1", "aria-label": "Images to look up" });

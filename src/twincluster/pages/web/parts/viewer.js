@@ -1,7 +1,7 @@
 // One image, enlarged, with what is known of it; the arrow keys go through the images it was shown with.
-"use strict";
+import { make, dress, decimal, baseName, note, button, copyButton } from "./dom.js";
 
-class Viewer {
+export class Viewer {
   constructor(dialog, data, thumbnails) {
     Object.assign(this, { dialog, data, thumbnails, list: [], at: 0 });
     dialog.addEventListener("keydown", (event) => {
@@ -53,7 +53,7 @@ class Viewer {
 }
 
 /** Images as buttons that open the viewer; without pictures their names stand there. */
-function gallery(list, viewer, kind) {
+export function gallery(list, viewer, kind) {
   const { path, confidence } = viewer.data.images;
   const items = list.map((image, at) => {
     const picture = viewer.thumbnails.element(image, "large");

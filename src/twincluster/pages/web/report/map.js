@@ -1,9 +1,13 @@
 // The map with its buttons, its legend, the card of the point in hand and the list of what was drawn round.
-"use strict";
+import { make, plural, decimal, baseName, note, button, copyButton } from "../parts/dom.js";
+import { ScatterMap } from "../parts/scatter.js";
+import { mapTools, Legend, drawTip } from "../parts/map_tools.js";
+import { titleOf } from "../parts/cards.js";
+import { gallery } from "../parts/viewer.js";
 
 const LISTED = 60; // images of a selection that are shown; all paths can be copied
 
-class MapPanel {
+export class MapPanel {
   constructor(data, viewer) {
     Object.assign(this, { data, viewer, one: data.run.kind === "rows" ? "row" : "image" });
     this.map = new ScatterMap(data.map, data.images, viewer.thumbnails, {

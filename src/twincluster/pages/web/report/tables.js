@@ -1,5 +1,7 @@
 // What labels say, and what deserves a second look.
-"use strict";
+import { make, count, plural, percent, decimal, note, button } from "../parts/dom.js";
+import { titleOf } from "../parts/cards.js";
+import { gallery } from "../parts/viewer.js";
 
 const SCORES = [
   ["ACC", "acc", "images whose cluster matches their class, clusters and classes paired in the best way"],
@@ -8,7 +10,7 @@ const SCORES = [
 ];
 const EMPTY_NAMED = 40; // empty clusters that are named one by one
 
-function labelsPart(data, cards) {
+export function labelsPart(data, cards) {
   const { labels } = data;
   const corrected = data.run.corrections ? "The scores are of the corrected clusters; twincluster evaluate tells those of the model." : "";
   const where = labels.scoredOn === "all" ? "the whole set" : `the ${labels.scoredOn} part`;
@@ -42,7 +44,7 @@ function confusionTable(data, cards) {
     make("thead", {}, make("tr", {}, make("td", {}), head)), make("tbody", {}, rows));
 }
 
-function problemsPart(data, viewer, cards) {
+export function problemsPart(data, viewer, cards) {
   const link = (id) => {
     const cluster = data.byId.get(id);
     const title = titleOf(cluster, data.labels.names);

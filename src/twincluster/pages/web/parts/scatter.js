@@ -1,12 +1,13 @@
 // Images as points of a map on a canvas: zoom, pan, point at one, draw round some.
-"use strict";
+import { make } from "./dom.js";
+import { HUES, isDark, themeColours, shapeOf, trace } from "./palette.js";
 
 const GRID = 9999; // coordinates of the data run from 0 to this
 const CLOSEST = 60; // largest zoom
 const REACH = 14; // pixels within which a point is meant
 const FRESH = 400; // milliseconds after which a turn of the wheel is a new gesture, not a page scrolling by
 
-class ScatterMap {
+export class ScatterMap {
   /** `points` has image, x and y; `tell` is called with {hover, open, lasso}, each of which takes images. */
   constructor(points, images, thumbnails, tell) {
     Object.assign(this, { points, images, thumbnails, tell });

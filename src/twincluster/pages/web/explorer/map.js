@@ -1,9 +1,13 @@
 // The map of the images, as in the report: what is drawn round is listed below it, selected, ready to be moved.
-"use strict";
+import { make, note, button } from "../parts/dom.js";
+import { ScatterMap } from "../parts/scatter.js";
+import { mapTools, Legend, drawTip } from "../parts/map_tools.js";
+import { ImageGrid } from "../parts/grid.js";
+import { SelectionBar } from "./lists.js";
 
 const AGAIN = 1500; // milliseconds after which a map that is not ready is asked for again
 
-class MapView {
+export class MapView {
   constructor(app) {
     this.app = app;
     this.said = note("");

@@ -1,5 +1,11 @@
 // Puts the page together from its data.
-"use strict";
+import { make, find, plural, note, button, copyButton } from "../parts/dom.js";
+import { Cards, titleOf } from "../parts/cards.js";
+import { labelsPart, problemsPart } from "./tables.js";
+import { Viewer } from "../parts/viewer.js";
+import { lineChart, sizesChart, confidenceChart } from "./charts.js";
+import { MapPanel } from "./map.js";
+import { Thumbnails } from "./thumbnails.js";
 
 const STRIP = 12; // clusters that the top of the page shows
 
@@ -90,4 +96,4 @@ function openForPrint() {
   window.addEventListener("afterprint", () => { for (const part of opened) part.open = false; });
 }
 
-const reportParts = start();
+window.reportParts = start(); // for the console

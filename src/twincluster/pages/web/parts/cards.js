@@ -1,5 +1,7 @@
 // Clusters as cards: sorted and filtered as one likes, drawn a few dozen at a time.
-"use strict";
+import { make, find, count, plural, percent, decimal, note, button, choices, press } from "./dom.js";
+import { swatch } from "./palette.js";
+import { gallery } from "./viewer.js";
 
 const CARDS_AT_ONCE = 24;
 const FILTER_FROM = 25; // clusters from which a search field helps
@@ -13,7 +15,7 @@ const ORDERS = {
   name: { text: "Name", first: 1, said: ["from the first", "from the last"], of: null },
 };
 
-class Cards {
+export class Cards {
   constructor(data, viewer, showOnMap) {
     Object.assign(this, { data, viewer, showOnMap, order: "size", direction: -1, shown: CARDS_AT_ONCE, wanted: "" });
     const names = Object.entries(ORDERS).map(([name, { text }]) => [name, text]);
@@ -116,7 +118,7 @@ class Cards {
 }
 
 /** What a cluster is called: as a person has named it, or the class that makes up most of it, where labels say so. */
-function titleOf(cluster, names) {
+export function titleOf(cluster, names) {
   if (cluster.named || !cluster.classes || !cluster.classes.length) return cluster.name;
   const [code] = cluster.classes[0];
   const name = String(names[code] ?? code);
@@ -128,7 +130,7 @@ function composition(cluster, names) {
   return parts.join(", ");
 }
 
-function meter(text, value) {
+export function meter(text, value) {
   const bar = make("span", { class: "meter-bar" });
   bar.style.width = `${100 * value}%`;
   return make("p", { class: "meter" },

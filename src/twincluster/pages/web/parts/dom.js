@@ -1,18 +1,16 @@
 // Elements from names and text. Text is only ever set as text, so no name of a file can become markup.
-"use strict";
-
 const SVG = "http://www.w3.org/2000/svg";
 
 /** make("p", {class: "note", text: "..."}, child, ...); keys that start with "on" are listeners. */
-function make(tag, properties = {}, ...children) {
+export function make(tag, properties = {}, ...children) {
   return dress(document.createElement(tag), properties, children);
 }
 
-function makeSvg(tag, properties = {}, ...children) {
+export function makeSvg(tag, properties = {}, ...children) {
   return dress(document.createElementNS(SVG, tag), properties, children);
 }
 
-function dress(element, properties, children) {
+export function dress(element, properties, children) {
   for (const [name, value] of Object.entries(properties)) {
     if (value === null || value === undefined || value === false) continue;
     if (name === "text") element.textContent = value;
@@ -23,38 +21,38 @@ function dress(element, properties, children) {
   return element;
 }
 
-const find = (id) => document.getElementById(id);
+export const find = (id) => document.getElementById(id);
 
-const count = (number) => number.toLocaleString("en-GB");
+export const count = (number) => number.toLocaleString("en-GB");
 
-const plural = (number, one, many) => `${count(number)} ${number === 1 ? one : many || one + "s"}`;
+export const plural = (number, one, many) => `${count(number)} ${number === 1 ? one : many || one + "s"}`;
 
-function percent(share) {
+export function percent(share) {
   if (share > 0 && share < 0.001) return "under 0.1%";
   const digits = share < 0.1 || (share > 0.995 && share < 1) ? 1 : 0;
   return `${(100 * share).toFixed(digits).replace(/\.0$/, "")}%`;
 }
 
 /** .93, and 1.00; what nobody knows is a dash. */
-function decimal(value, digits = 2) {
+export function decimal(value, digits = 2) {
   if (value === null || value === undefined) return "–";
   return value.toFixed(digits).replace(/^(-?)0\./, "$1.");
 }
 
-const baseName = (path) => path.split("/").pop() || path;
+export const baseName = (path) => path.split("/").pop() || path;
 
-const note = (text) => make("p", { class: "note", text });
+export const note = (text) => make("p", { class: "note", text });
 
-const button = (text, act, properties = {}) => make("button", { type: "button", text, onclick: act, ...properties });
+export const button = (text, act, properties = {}) => make("button", { type: "button", text, onclick: act, ...properties });
 
 /** A group of buttons of which one is pressed. `choose` is told the name of the one that was clicked. */
-function choices(label, names, current, choose) {
+export function choices(label, names, current, choose) {
   const buttons = names.map(([name, text]) =>
     button(text, () => choose(name), { "data-name": name, "aria-pressed": String(name === current) }));
   return make("div", { class: "choices", role: "group", "aria-label": label }, buttons);
 }
 
-function press(group, name) {
+export function press(group, name) {
   for (const one of group.children) one.setAttribute("aria-pressed", String(one.dataset.name === name));
 }
 
@@ -75,7 +73,7 @@ async function copyText(text) {
 }
 
 /** A button that copies what `text()` gives and says so. */
-function copyButton(label, text) {
+export function copyButton(label, text) {
   const copy = button(label, async () => {
     copy.textContent = (await copyText(text())) ? "Copied" : "Select and copy by hand";
     setTimeout(() => { copy.textContent = label; }, 1600);

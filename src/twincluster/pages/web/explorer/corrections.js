@@ -1,7 +1,8 @@
 // What can be corrected. Each asks for what it needs, does one edit, and says what was done.
-"use strict";
+import { make, count, plural } from "../parts/dom.js";
+import { ask, field, textInput, clusterPicker } from "../parts/dialogs.js";
 
-class Corrections {
+export class Corrections {
   constructor(app) {
     this.app = app;
   }

@@ -1,5 +1,8 @@
 // All clusters as cards, as in the report, to be opened, renamed, and chosen to be merged.
-"use strict";
+import { make, find, plural, percent, note, button } from "../parts/dom.js";
+import { swatch } from "../parts/palette.js";
+import { Cards, meter } from "../parts/cards.js";
+import { thumb } from "./pictures.js";
 
 class ClusterCards extends Cards {
   get filterFrom() {
@@ -34,7 +37,7 @@ class ClusterCards extends Cards {
 }
 
 /** The view of all clusters. */
-class ClustersView {
+export class ClustersView {
   constructor(app) {
     Object.assign(this, { app, tops: new Map() });
     this.bar = make("div", { class: "row chosen", role: "group", "aria-label": "Chosen clusters" });

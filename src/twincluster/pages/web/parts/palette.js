@@ -1,20 +1,20 @@
 // Colours and shapes of clusters: ten colours that stay apart for colour-blind eyes, times five shapes.
-"use strict";
+import { makeSvg } from "./dom.js";
 
-const HUES = 10; // --hue-0 to --hue-9 in page.css, for both themes
+export const HUES = 10; // --hue-0 to --hue-9 in page.css, for both themes
 const SHAPES = ["circle", "square", "triangle", "diamond", "cross"];
 
-const isDark = window.matchMedia("screen and (prefers-color-scheme: dark)");
+export const isDark = window.matchMedia("screen and (prefers-color-scheme: dark)");
 
 /** The colours of the theme in use, for canvases. */
-function themeColours() {
+export function themeColours() {
   const style = getComputedStyle(document.documentElement);
   const read = (name) => style.getPropertyValue(name).trim();
   const hues = Array.from({ length: HUES }, (_, hue) => read(`--hue-${hue}`));
   return { hues, ink: read("--ink"), faint: read("--faint"), surface: read("--surface") };
 }
 
-const shapeOf = (cluster) => SHAPES[Math.floor(cluster / HUES) % SHAPES.length];
+export const shapeOf = (cluster) => SHAPES[Math.floor(cluster / HUES) % SHAPES.length];
 
 /** The outline of a shape of radius r around (x, y), as points. */
 function outline(shape, x, y, r) {
@@ -28,7 +28,7 @@ function outline(shape, x, y, r) {
   ];
 }
 
-function trace(context, shape, x, y, r) {
+export function trace(context, shape, x, y, r) {
   context.beginPath();
   if (shape === "circle") {
     context.arc(x, y, r, 0, 2 * Math.PI);
@@ -39,7 +39,7 @@ function trace(context, shape, x, y, r) {
 }
 
 /** The mark of a cluster, beside its name. */
-function swatch(cluster) {
+export function swatch(cluster) {
   const [shape, hue] = [shapeOf(cluster), `hue-${cluster % HUES}`];
   const mark = shape === "circle" ? makeSvg("circle", { class: hue, cx: 7, cy: 7, r: 5 })
     : makeSvg("polygon", { class: hue, points: outline(shape, 7, 7, 4.4).map((point) => point.join(",")).join(" ") });

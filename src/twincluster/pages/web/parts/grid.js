@@ -1,10 +1,10 @@
 // A grid of any number of images, of which only those in sight exist: their tiles come and go as one scrolls.
-"use strict";
+import { make, decimal } from "./dom.js";
 
 const TILE = 116; // pixels a tile would like to have
 const CALM = 70; // milliseconds a tile stays in sight before its picture is asked for
 
-class ImageGrid {
+export class ImageGrid {
   /** `tell` has open(at), which shows an image, and changed(), for when the selection is another. */
   constructor(app, tell) {
     Object.assign(this, { app, tell, rows: [], selected: new Set(), active: -1, anchor: 0, tiles: new Map(), known: new Map(), columns: 1, cell: TILE });

@@ -1,5 +1,14 @@
 // Puts the page together: the views, which the address names, the tools above them, and the keys.
-"use strict";
+import { make, find, count, plural, button } from "../parts/dom.js";
+import { help } from "../parts/dialogs.js";
+import { ClustersView } from "./clusters.js";
+import { Corrections } from "./corrections.js";
+import { Drops } from "./drop.js";
+import { ListView } from "./lists.js";
+import { MapView } from "./map.js";
+import { Pictures } from "./pictures.js";
+import { Talk } from "./talk.js";
+import { ImageViewer } from "./viewer.js";
 
 const VIEWS = ["clusters", "map", "all", "junk", "unreadable"];
 
@@ -132,5 +141,5 @@ class Explorer {
   }
 }
 
-const explorer = new Explorer();
-explorer.start();
+window.explorer = new Explorer(); // for the console
+window.explorer.start();

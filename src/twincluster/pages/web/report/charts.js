@@ -1,10 +1,10 @@
 // Small drawings of how training went. Each says in words what it shows.
-"use strict";
+import { make, makeSvg, plural, percent, decimal, note } from "../parts/dom.js";
 
 const [WIDE, HIGH, LEFT, BOTTOM] = [340, 150, 38, 22];
 
 /** Lines over epochs: {title, note, lines: [{name, values}]}. */
-function lineChart(group, epochs) {
+export function lineChart(group, epochs) {
   const known = group.lines.flatMap(({ values }) => values.filter((value) => value !== null));
   const [low, high] = [Math.min(...known, group.title === "Health" ? 0 : Infinity), Math.max(...known)];
   const x = (at) => LEFT + (epochs.length > 1 ? (at / (epochs.length - 1)) * (WIDE - LEFT - 8) : (WIDE - LEFT) / 2);
@@ -61,7 +61,7 @@ function short(value) {
 }
 
 /** Sizes of clusters at a few moments: {epoch, clusters, shares}, the largest first. */
-function sizesChart(histograms) {
+export function sizesChart(histograms) {
   const top = Math.max(...histograms.flatMap(({ shares }) => shares));
   const drawings = histograms.map(({ epoch, clusters, shares }) => {
     const wide = 100 / shares.length;
@@ -82,7 +82,7 @@ function bar(x, width, bottom, height) {
 }
 
 /** How many images have which confidence: 20 counts from 0 to 1. */
-function confidenceChart({ bins, mean, sure }) {
+export function confidenceChart({ bins, mean, sure }) {
   const top = Math.max(...bins, 1);
   const wide = 300 / bins.length;
   const bars = bins.map((many, at) => bar(at * wide + 1, wide - 2, 70, many ? Math.max(1, (68 * many) / top) : 0));

@@ -1,7 +1,7 @@
 // Pictures from sheets of tiles. A sheet is decoded when something of it is first shown.
-"use strict";
+import { make } from "../parts/dom.js";
 
-class Thumbnails {
+export class Thumbnails {
   /** `layout` and `sheets` by size: {large: {count, side, columns, perSheet}}, {large: [address, ...]}. */
   constructor(layout, sheets, images) {
     this.layout = layout;

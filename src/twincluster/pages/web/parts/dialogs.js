@@ -1,11 +1,14 @@
 // Questions: a title, some fields, one button that acts. What goes wrong is said in the dialog, which stays open.
-"use strict";
+import { make, find, count, note, button } from "./dom.js";
+
+/** What cannot be done, in a sentence for the person who asked for it. */
+export class Refusal extends Error {}
 
 /**
  * ask({title, text, fields, action, act}): `act` may refuse by throwing, and give what is to be done once the dialog is
  * closed. Resolves then.
  */
-function ask({ title, text, fields = [], action, act }) {
+export function ask({ title, text, fields = [], action, act }) {
   let after = null;
   const said = make("p", { class: "warning", role: "alert", hidden: true });
   const go = make("button", { type: "submit", class: "main", text: action });
@@ -30,7 +33,7 @@ function ask({ title, text, fields = [], action, act }) {
 }
 
 /** A dialog that goes away when it is closed, and gives the focus back; the card it came from may be another by then. */
-function show(dialog) {
+export function show(dialog) {
   const before = document.activeElement;
   const card = before.closest(".card")?.id;
   document.body.append(dialog);
@@ -48,18 +51,18 @@ function show(dialog) {
   }));
 }
 
-function field(label, input) {
+export function field(label, input) {
   return make("label", { class: "field" }, make("span", { text: label }), input);
 }
 
-function textInput(value, properties = {}) {
+export function textInput(value, properties = {}) {
   const input = make("input", { type: "text", maxlength: 200, autocomplete: "off", "data-first": true, ...properties });
   input.value = value;
   return input;
 }
 
 /** A list of clusters with a field that narrows it; `value()` is the id of the one chosen. */
-function clusterPicker(clusters, label) {
+export function clusterPicker(clusters, label) {
   const list = make("select", { size: 7, "aria-label": label });
   const narrow = make("input", { type: "search", autocomplete: "off", placeholder: "Find a cluster", "aria-label": "Find a cluster", "data-first": true });
   const fill = () => {
@@ -92,7 +95,7 @@ const KEYS = [
   ["u", "undo"], ["shift+U", "redo"], ["/", "find"], ["?", "this list"],
 ];
 
-function help() {
+export function help() {
   const list = make("dl", { class: "keys" }, KEYS.map(([key, does]) => [make("dt", { text: key }), make("dd", { text: does })]));
   const dialog = make("dialog", { class: "ask", "aria-labelledby": "asked" }, make("h2", { id: "asked", text: "Keys" }), list,
     button("Close", () => dialog.close(), { "data-first": true }));

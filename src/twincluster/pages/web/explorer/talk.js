@@ -1,11 +1,10 @@
 // Talks with the server: what the run looks like now, and edits, each with the number of the newest edit that was seen.
-"use strict";
+import { plural } from "../parts/dom.js";
+import { Refusal } from "../parts/dialogs.js";
 
 const POLL = 1500; // milliseconds between two looks at whether somebody else has edited
 
-class Refusal extends Error {}
-
-class Talk {
+export class Talk {
   constructor(changed) {
     Object.assign(this, { changed, state: null, edits: 0, underway: 0, late: 0, before: Promise.resolve() });
   }

@@ -1,7 +1,7 @@
 // Small pictures of rows, which the browser asks for when they come into sight, and keeps.
-"use strict";
+import { make, button } from "../parts/dom.js";
 
-class Pictures {
+export class Pictures {
   constructor(talk) {
     this.talk = talk;
     this.drawn = new Map();
@@ -43,7 +43,7 @@ class Pictures {
 }
 
 /** A row as a button; without pictures its name stands there, or its number. */
-function thumb(app, row, label, act, name) {
+export function thumb(app, row, label, act, name) {
   const picture = app.pictures.element(row);
   const kind = app.talk.state.run.kind === "rows" ? "Row" : "Image";
   const one = button(null, act, { class: picture ? "thumb" : "thumb named", "aria-label": label, title: label });

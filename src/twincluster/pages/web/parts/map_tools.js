@@ -1,10 +1,11 @@
 // What stands round a map: its buttons, its legend, and the tip beside the point in hand.
-"use strict";
+import { make, plural, button, choices, press } from "./dom.js";
+import { swatch } from "./palette.js";
 
 const LEGEND = 36; // clusters it names
 
 /** The buttons of a map: what dragging does, zoom, pictures where there are any, and `take`, called with what is in view. */
-function mapTools(map, hasPictures, takeText, take) {
+export function mapTools(map, hasPictures, takeText, take) {
   const mode = choices("What dragging does", [["move", "Move"], ["select", "Select"]], "move", (name) => {
     map.mode = map.canvas.dataset.mode = name;
     press(mode, name);
@@ -23,7 +24,7 @@ function mapTools(map, hasPictures, takeText, take) {
 }
 
 /** Clusters as buttons, of which one lets its images alone stand out. */
-class Legend {
+export class Legend {
   constructor(map) {
     Object.assign(this, { map, keys: [] });
     this.body = make("div", { class: "legend", role: "group", "aria-label": "Show one cluster on the map" });
@@ -55,7 +56,7 @@ class Legend {
 }
 
 /** Shows `parts` in a tip beside a point, within the map; for no point it goes away. */
-function drawTip(tip, map, point, parts) {
+export function drawTip(tip, map, point, parts) {
   tip.hidden = point < 0;
   if (point < 0) return;
   tip.replaceChildren(...parts.filter(Boolean));
