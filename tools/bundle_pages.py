@@ -48,7 +48,9 @@ def _in_order(path: Path, importing: list[Path]) -> list[Path]:
         if not other.is_file():
             raise BundleError(f"{path.name} imports {where}, which does not exist")
         if missing := _words(names) - _declared(other, exported=True):
-            raise BundleError(f"{path.name} imports {', '.join(sorted(missing))} from {where}, which exports no such name")
+            raise BundleError(
+                f"{path.name} imports {', '.join(sorted(missing))} from {where}, which exports no such name"
+            )
         found += [one for one in _in_order(other, [*importing, path]) if one not in found]
     return [*found, path]
 

@@ -1,4 +1,4 @@
-"""The files that both pages are made of: built/ holds their scripts, which tools/bundle_pages.py makes from the rest."""
+"""The files of both pages. tools/bundle_pages.py makes the scripts in built/ from the modules in the other folders."""
 
 from importlib.resources import files
 

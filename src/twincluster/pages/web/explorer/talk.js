@@ -10,7 +10,7 @@ export class Talk {
   }
 
   async ask(path, options = {}) {
-    let [answer, found] = [null, null];
+    let answer, found;
     try {
       answer = await fetch(path, options);
       found = await answer.json();
