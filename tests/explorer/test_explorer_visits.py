@@ -217,11 +217,11 @@ def test_pointing_at_the_map_shows_the_image(browser: Browser, served: Served) -
     window = Window(browser, served, "#map")
     page = window.page
     expect(page.locator("canvas")).to_be_visible()
-    while not page.evaluate("explorer.view.map.width > 0"):  # it has not been measured yet
+    while not page.evaluate("explorer.view.panel?.map.width > 0"):  # it has not been measured yet
         page.wait_for_timeout(50)
     box = page.locator("canvas").bounding_box()
     assert box is not None
-    x, y = page.evaluate("explorer.view.map.at(5)")
+    x, y = page.evaluate("explorer.view.panel?.map.at(5)")
     page.mouse.move(box["x"] + x, box["y"] + y)
     expect(page.locator(".tip img")).to_be_visible()
     assert page.locator(".tip img").evaluate("image => image.decode().then(() => image.naturalWidth)") > 0

@@ -4,6 +4,8 @@
 
 // parts/dom.js
 // Elements from names and text. Text is only ever set as text, so no name of a file can become markup.
+
+
 const SVG = "http://www.w3.org/2000/svg";
 
 function make(tag, properties = {}, ...children) {
@@ -14,22 +16,29 @@ function makeSvg(tag, properties = {}, ...children) {
   return dress(document.createElementNS(SVG, tag), properties, children);
 }
 
-function dress(element, properties, children) {
+function dress(element, properties, children = []) {
   for (const [name, value] of Object.entries(properties)) {
     if (value === null || value === undefined || value === false) continue;
-    if (name === "text") element.textContent = value;
-    else if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else element.setAttribute(name, value === true ? "" : value);
+    if (name === "text") element.textContent = String(value);
+    else if (typeof value === "function") element.addEventListener(name.slice(2), value);
+    else element.setAttribute(name, value === true ? "" : String(value));
   }
-  element.append(...children.flat(2).filter((child) => child !== null && child !== undefined));
+  const all = /** @type {Child[]} */ (children.flat(3));
+  element.append(...all.filter((child) => child !== null && child !== undefined));
   return element;
 }
 
-const find = (id) => document.getElementById(id);
+function find(id) {
+  const element = document.getElementById(id);
+  if (!element) throw new Error(`there is no element #${id}`);
+  return element;
+}
 
 const count = (number) => number.toLocaleString("en-GB");
 
 const plural = (number, one, many) => `${count(number)} ${number === 1 ? one : many || one + "s"}`;
+
+const capitalised = (text) => `${text[0].toUpperCase()}${text.slice(1)}`;
 
 function percent(share) {
   if (share > 0 && share < 0.001) return "under 0.1%";
@@ -55,7 +64,7 @@ function choices(label, names, current, choose) {
 }
 
 function press(group, name) {
-  for (const one of group.children) one.setAttribute("aria-pressed", String(one.dataset.name === name));
+  for (const one of group.querySelectorAll("button")) one.setAttribute("aria-pressed", String(one.dataset.name === name));
 }
 
 async function copyText(text) {
@@ -82,48 +91,55 @@ function copyButton(label, text) {
 }
 
 // parts/dialogs.js
-// Questions: a title, some fields, one button that acts. What goes wrong is said in the dialog, which stays open.
+// Dialogs, and questions in them: a title, some fields, one button that acts.
+
 
 class Refusal extends Error {}
 
-function ask({ title, text, fields = [], action, act }) {
-  let after = null;
-  const said = make("p", { class: "warning", role: "alert", hidden: true });
+async function ask({ title, text, fields = [], action, act }) {
+  let after = /** @type {void | (() => unknown)} */ (undefined);
+  const dialog = make("dialog", { class: "ask", "aria-labelledby": "asked" });
+  const problem = make("p", { class: "warning", role: "alert", hidden: true });
   const go = make("button", { type: "submit", class: "main", text: action });
-  const form = make("form", {}, make("h2", { id: "asked", text: title }), text ? note(text) : null, fields, said,
+  const form = make("form", {}, make("h2", { id: "asked", text: title }), text ? note(text) : null, fields, problem,
     make("div", { class: "row answers" }, go, button("Cancel", () => dialog.close())));
-  const dialog = make("dialog", { class: "ask", "aria-labelledby": "asked" }, form);
+  dialog.append(form);
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     if (go.disabled) return;
     go.disabled = true;
-    said.hidden = true;
+    problem.hidden = true;
     try {
       after = await act();
       dialog.close();
     } catch (error) {
-      said.textContent = error.message;
-      said.hidden = false;
+      problem.textContent = messageOf(error);
+      problem.hidden = false;
     }
     go.disabled = false;
   });
-  return show(dialog).then(() => after?.());
+  await showDialog(dialog);
+  return after?.();
 }
 
-function show(dialog) {
-  const before = document.activeElement;
+const messageOf = (error) => (error instanceof Error ? error.message : String(error));
+
+function showDialog(dialog) {
+  const before = /** @type {HTMLElement} */ (document.activeElement);
   const card = before.closest(".card")?.id;
   document.body.append(dialog);
   dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
   dialog.showModal();
-  const first = dialog.querySelector("[data-first]");
+  const first = /** @type {HTMLInputElement | null} */ (dialog.querySelector("[data-first]"));
   first?.focus();
   first?.select?.();
   dialog.scrollTop = 0; // the first button may be below a long list
   return new Promise((done) => dialog.addEventListener("close", () => {
     dialog.remove();
-    const again = before.isConnected ? before : card && find(card)?.querySelector("a");
-    if (again || document.activeElement === document.body) (again || find("main")).focus({ preventScroll: true });
+    const again = before.isConnected ? before : card && document.getElementById(card)?.querySelector("a");
+    if (again || document.activeElement === document.body) {
+      (again || document.querySelector("main"))?.focus({ preventScroll: true });
+    }
     done();
   }));
 }
@@ -136,46 +152,6 @@ function textInput(value, properties = {}) {
   const input = make("input", { type: "text", maxlength: 200, autocomplete: "off", "data-first": true, ...properties });
   input.value = value;
   return input;
-}
-
-function clusterPicker(clusters, label) {
-  const list = make("select", { size: 7, "aria-label": label });
-  const narrow = make("input", { type: "search", autocomplete: "off", placeholder: "Find a cluster", "aria-label": "Find a cluster", "data-first": true });
-  const fill = () => {
-    const wanted = narrow.value.trim().toLowerCase();
-    const found = clusters.filter(({ name, id }) => `${name} ${id}`.toLowerCase().includes(wanted));
-    list.replaceChildren(...found.map(({ id, name, size }) => make("option", { value: id, text: `${name} (${count(size)})` })));
-    if (list.options.length) list.selectedIndex = 0;
-  };
-  narrow.addEventListener("input", fill);
-  narrow.addEventListener("keydown", (event) => {
-    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-    if (!step) return;
-    event.preventDefault();
-    list.selectedIndex = Math.max(0, Math.min(list.options.length - 1, list.selectedIndex + step));
-  });
-  fill();
-  const value = () => {
-    if (list.selectedIndex < 0) throw new Refusal("Choose a cluster.");
-    return Number(list.value);
-  };
-  return { body: [narrow, list], value };
-}
-
-const KEYS = [
-  ["arrow keys", "go through the images"], ["space", "select or leave out the image"], ["shift with arrow keys or click", "select a range"],
-  ["ctrl+A", "select all"], ["escape", "select none; in a cluster: back to all clusters"], ["enter", "open the image, or the cluster"],
-  ["r", "rename the cluster"], ["m", "merge clusters; with images selected: move them"], ["n", "put the selected images into a new cluster"],
-  ["l", "put what is most like the selected images right after them"],
-  ["s", "split the cluster, or split off the selected images"], ["j", "mark as junk, or take out of the junk"],
-  ["u", "undo"], ["shift+U", "redo"], ["/", "find"], ["?", "this list"],
-];
-
-function help() {
-  const list = make("dl", { class: "keys" }, KEYS.map(([key, does]) => [make("dt", { text: key }), make("dd", { text: does })]));
-  const dialog = make("dialog", { class: "ask", "aria-labelledby": "asked" }, make("h2", { id: "asked", text: "Keys" }), list,
-    button("Close", () => dialog.close(), { "data-first": true }));
-  return show(dialog);
 }
 
 // parts/palette.js
@@ -223,93 +199,31 @@ function swatch(cluster) {
   return makeSvg("svg", { class: "swatch", viewBox: "0 0 14 14", width: 14, height: 14, "aria-hidden": "true" }, mark);
 }
 
-// parts/viewer.js
-// One image, enlarged, with what is known of it; the arrow keys go through the images it was shown with.
-
-class Viewer {
-  constructor(dialog, data, thumbnails) {
-    Object.assign(this, { dialog, data, thumbnails, list: [], at: 0 });
-    dialog.addEventListener("keydown", (event) => {
-      if (event.key === "ArrowRight") this.go(1);
-      else if (event.key === "ArrowLeft") this.go(-1);
-    });
-    dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
-  }
-
-  open(list, at) {
-    Object.assign(this, { list, at });
-    this.show();
-    this.dialog.showModal();
-  }
-
-  go(step) {
-    this.at = (this.at + step + this.list.length) % this.list.length;
-    this.show();
-  }
-
-  show() {
-    const image = this.list[this.at];
-    const { path, cluster, confidence, label } = this.data.images;
-    const picture = this.thumbnails.element(image, "large");
-    if (picture) {
-      dress(picture, { role: "img", "aria-label": path[image] }, []);
-      picture.style.maxWidth = `${Math.max(14, (this.thumbnails.sideOf(image, "large") * 2.75) / 16)}rem`;
-    }
-    const names = this.data.labels.names;
-    const said = [
-      `${this.data.byId.get(cluster[image]).name}, confidence ${decimal(confidence[image])}`,
-      label[image] >= 0 ? `label ${names[label[image]] ?? label[image]}` : null,
-      this.list.length > 1 ? `${this.at + 1} of ${this.list.length}` : null,
-    ];
-    const step = (text, name, by) =>
-      button(text, () => this.go(by), { "aria-label": name, disabled: this.list.length < 2 });
-    const focused = this.dialog.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") : null;
-    this.dialog.replaceChildren(
-      make("div", { class: "viewer-picture" }, picture || note("No picture")),
-      make("p", { class: "viewer-path", id: "viewer-path", text: path[image] }),
-      note(said.filter(Boolean).join(" · ")),
-      make("div", { class: "row" },
-        step("←", "Previous image", -1), step("→", "Next image", 1), copyButton("Copy path", () => path[image]),
-        button("Close", () => this.dialog.close())),
-    );
-    const buttons = [...this.dialog.querySelectorAll("button")];
-    buttons.find((one) => focused && one.getAttribute("aria-label") === focused)?.focus();
-  }
-}
-
-function gallery(list, viewer, kind) {
-  const { path, confidence } = viewer.data.images;
-  const items = list.map((image, at) => {
-    const picture = viewer.thumbnails.element(image, "large");
-    const label = `${path[image]}, confidence ${decimal(confidence[image])}`;
-    const properties = { class: picture ? "thumb" : "thumb named", "aria-label": `Enlarge ${label}`, title: label };
-    const opener = button(null, () => viewer.open(list, at), properties);
-    opener.append(picture || make("span", { text: baseName(path[image]) }));
-    return make("li", {}, opener);
-  });
-  const named = list.length && !viewer.thumbnails.size(list[0], "large");
-  return make("ul", { class: `gallery ${kind}${named ? " names" : ""}` }, items);
-}
-
 // parts/cards.js
-// Clusters as cards: sorted and filtered as one likes, drawn a few dozen at a time.
+// Clusters as cards: sorted and filtered, drawn a few dozen at a time.
+
 
 const CARDS_AT_ONCE = 24;
-const FILTER_FROM = 25; // clusters from which a search field helps
 
 const ORDERS = {
-  size: { text: "Size", first: -1, said: ["smallest first", "largest first"], of: (cluster) => cluster.size },
+  size: { text: "Size", first: -1, described: ["smallest first", "largest first"], value: (cluster) => cluster.size },
   confidence: {
-    text: "Confidence", first: 1, said: ["least certain first", "most certain first"],
-    of: (cluster, direction) => cluster.confidence ?? 2 * direction, // those without images come last, either way
+    text: "Confidence", first: 1, described: ["least certain first", "most certain first"],
+    value: (cluster, direction) => cluster.confidence ?? 2 * direction, // empty clusters come last, either way
   },
-  name: { text: "Name", first: 1, said: ["from the first", "from the last"], of: null },
+  name: { text: "Name", first: 1, described: ["from the first", "from the last"], value: null },
 };
 
 class Cards {
-  constructor(data, viewer, showOnMap) {
-    Object.assign(this, { data, viewer, showOnMap, order: "size", direction: -1, shown: CARDS_AT_ONCE, wanted: "" });
-    const names = Object.entries(ORDERS).map(([name, { text }]) => [name, text]);
+  constructor(clusters, { card, title, filterFrom }) {
+    this.clusters = clusters;
+    this.card = card;
+    this.title = title;
+    this.order = "size";
+    this.direction = -1;
+    this.shown = CARDS_AT_ONCE;
+    this.wanted = "";
+    const names = Object.entries(ORDERS).map(([name, { text }]) => /** @type {[string, string]} */ ([name, text]));
     this.sorting = choices("Sort by", names, this.order, (name) => this.sort(name));
     this.status = make("p", { class: "note", role: "status" });
     this.grid = make("div", { class: "cards" });
@@ -317,18 +231,12 @@ class Cards {
     this.sizes = new ResizeObserver(([{ contentRect: { height } }]) => { // 0 once the card is not on the page any more
       if (height) this.grid.style.setProperty("--card", `${height}px`);
     });
-    this.field = make("input", {
-      type: "search", placeholder: "Find a cluster", "aria-label": "Find a cluster by name or number",
-      oninput: () => this.filter(this.field.value),
-    });
-    const many = data.clusters.length >= this.filterFrom;
+    this.field = make("input", { type: "search", placeholder: "Find a cluster", "aria-label": "Find a cluster by name or number" });
+    this.field.addEventListener("input", () => this.filter(this.field.value));
+    const many = clusters.length >= filterFrom;
     const tools = make("div", { class: "row tools" }, make("span", { class: "note", text: "Sort by" }), this.sorting, many ? this.field : null);
     this.body = make("div", {}, tools, this.status, this.grid, make("p", { class: "more" }, this.more));
     this.draw();
-  }
-
-  get filterFrom() {
-    return FILTER_FROM;
   }
 
   filter(text) {
@@ -337,7 +245,7 @@ class Cards {
   }
 
   sort(name) {
-    this.direction = name === this.order ? -this.direction : ORDERS[name].first;
+    this.direction = name !== this.order ? ORDERS[name].first : this.direction === 1 ? -1 : 1;
     this.order = name;
     press(this.sorting, name);
     this.draw();
@@ -347,7 +255,7 @@ class Cards {
     const before = this.grid.children.length;
     this.shown += 2 * CARDS_AT_ONCE;
     this.draw();
-    this.grid.children[before]?.querySelector("h3").focus();
+    this.grid.children[before]?.querySelector("h3")?.focus();
   }
 
   reveal(id) {
@@ -355,18 +263,15 @@ class Cards {
     this.shown = Math.max(this.shown, this.sorted().findIndex((cluster) => cluster.id === id) + 1);
     this.draw();
     const title = find(`cluster-${id}`).querySelector("h3");
-    title.scrollIntoView({ block: "center" });
-    title.focus({ preventScroll: true });
+    title?.scrollIntoView({ block: "center" });
+    title?.focus({ preventScroll: true });
   }
 
   sorted() {
-    const { of } = ORDERS[this.order];
-    const names = this.data.labels.names;
-    const title = (cluster) => titleOf(cluster, names);
-    const byName = (one, other) => title(one).localeCompare(title(other), "en", { numeric: true });
-    const compare = of ? (one, other) => of(one, this.direction) - of(other, this.direction) : byName;
-    const matches = (cluster) => `${cluster.name} ${title(cluster)}`.toLowerCase().includes(this.wanted);
-    const found = this.data.clusters.filter(matches);
+    const { value } = ORDERS[this.order];
+    const byName = (one, other) => this.title(one).localeCompare(this.title(other), "en", { numeric: true });
+    const compare = value ? (one, other) => value(one, this.direction) - value(other, this.direction) : byName;
+    const found = this.clusters.filter((cluster) => `${cluster.name} ${this.title(cluster)}`.toLowerCase().includes(this.wanted));
     return found.sort((one, other) => this.direction * compare(one, other) || one.id - other.id);
   }
 
@@ -375,176 +280,121 @@ class Cards {
     const cards = found.slice(0, this.shown);
     this.grid.replaceChildren(...cards.map((cluster) => this.card(cluster)));
     this.sizes.disconnect();
-    if (cards.length) this.sizes.observe(this.grid.firstElementChild);
-    const { text, said } = ORDERS[this.order];
+    if (this.grid.firstElementChild) this.sizes.observe(this.grid.firstElementChild);
+    const { text, described } = ORDERS[this.order];
     const rest = Math.min(2 * CARDS_AT_ONCE, found.length - cards.length);
-    this.status.textContent = `${plural(found.length, "cluster")} by ${text.toLowerCase()}, ${said[this.direction < 0 ? 1 : 0]}`;
+    this.status.textContent = `${plural(found.length, "cluster")} by ${text.toLowerCase()}, ${described[this.direction < 0 ? 1 : 0]}`;
     this.more.textContent = `Show ${rest} more of ${count(found.length)}`;
     this.more.hidden = cards.length === found.length;
   }
+}
 
-  card(cluster) {
-    const names = this.data.labels.names;
-    const title = titleOf(cluster, names);
-    const said = [title === cluster.name ? null : cluster.name, plural(cluster.size, this.data.run.kind.slice(0, -1)), percent(cluster.share)];
-    const card = make("article", { class: "card", id: `cluster-${cluster.id}` },
-      make("h3", { tabindex: "-1" }, swatch(cluster.id), make("span", { text: title })),
-      note(said.filter(Boolean).join(" · ")));
-    if (!cluster.size) {
-      card.append(note("Nothing was put here."));
-      return card;
-    }
-    card.append(meter("mean confidence", cluster.confidence));
-    if (cluster.purity !== undefined) card.append(meter("purity", cluster.purity), note(composition(cluster, names)));
-    for (const [text, list, kind] of [["Most typical", cluster.typical, "typical"], ["Least certain", cluster.doubtful, "doubtful"]]) {
-      if (list.length) card.append(make("h4", { text }), gallery(list, this.viewer, kind));
-    }
-    if (this.showOnMap) {
-      const properties = { class: "quiet", "aria-label": `Show ${title} on the map` };
-      card.append(button("Show on the map", () => this.showOnMap(cluster.id), properties));
-    }
+function clusterCard(cluster, { title, corner, facts, empty, meters = [], galleries, actions }) {
+  const heading = make("h3", { tabindex: "-1" }, swatch(cluster.id), title);
+  const card = make("article", { class: "card", id: `cluster-${cluster.id}`, "data-id": cluster.id },
+    corner ? make("div", { class: "card-top" }, heading, corner) : heading, note(facts.filter(Boolean).join(" · ")));
+  if (!cluster.size) {
+    card.append(note(empty));
     return card;
   }
-}
-
-function titleOf(cluster, names) {
-  if (cluster.named || !cluster.classes || !cluster.classes.length) return cluster.name;
-  const [code] = cluster.classes[0];
-  const name = String(names[code] ?? code);
-  return /^\d+$/.test(name) ? `Class ${name}` : name;
-}
-
-function composition(cluster, names) {
-  const parts = cluster.classes.map(([code, many]) => `${names[code] ?? code} ${percent(many / cluster.labelled)}`);
-  return parts.join(", ");
+  const images = galleries.filter(([, one]) => one).map(([text, one]) => [text ? make("h4", { text }) : null, one]);
+  for (const one of [meter("mean confidence", cluster.confidence), ...meters, ...images.flat(), actions]) if (one) card.append(one);
+  return card;
 }
 
 function meter(text, value) {
   const bar = make("span", { class: "meter-bar" });
-  bar.style.width = `${100 * value}%`;
+  bar.style.width = `${100 * (value ?? 0)}%`;
   return make("p", { class: "meter" },
     make("span", { class: "note", text }),
     make("span", { class: "meter-track", "aria-hidden": "true" }, bar),
     make("span", { class: "figure", text: decimal(value) }));
 }
 
-// explorer/pictures.js
-// Small pictures of rows, which the browser asks for when they come into sight, and keeps.
+// parts/gallery.js
+// A few images side by side, each a button.
 
-class Pictures {
-  constructor(talk) {
-    this.talk = talk;
-    this.drawn = new Map();
-  }
 
-  get absent() {
-    return this.talk.state.pictures.absent;
-  }
-
-  address(row, kind = "thumbnail") {
-    return `/api/${kind}/${row}?v=${encodeURIComponent(this.talk.state.pictures.version)}`;
-  }
-
-  element(row, alt = "") {
-    if (this.absent) return null;
-    const { pixelated } = this.talk.state.pictures;
-    const picture = make("img", { class: "picture", alt, loading: "lazy", decoding: "async", draggable: "false", "data-pixelated": pixelated });
-    picture.addEventListener("error", () => picture.classList.add("missing"));
-    picture.src = this.address(row);
-    return picture;
-  }
-
-  draw(context, row, x, y, side, again) {
-    if (this.absent) return false;
-    const address = this.address(row);
-    let picture = this.drawn.get(address);
-    if (!picture) {
-      picture = new Image();
-      picture.src = address;
-      picture.decode().then(again, () => {});
-      this.drawn.set(address, picture);
-    }
-    if (!picture.complete || !picture.naturalWidth) return false;
-    context.drawImage(picture, x, y, side, side);
-    return true;
-  }
+function thumb({ picture, name, label, title = label, open }) {
+  const opener = button(null, open, { class: picture ? "thumb" : "thumb named", "aria-label": label, title });
+  opener.append(picture || make("span", { text: name }));
+  return opener;
 }
 
-function thumb(app, row, label, act, name) {
-  const picture = app.pictures.element(row);
-  const kind = app.talk.state.run.kind === "rows" ? "Row" : "Image";
-  const one = button(null, act, { class: picture ? "thumb" : "thumb named", "aria-label": label, title: label });
-  one.append(picture || make("span", { text: name ?? `${kind} ${row}` }));
-  return one;
+function gallery(images, kind, label = null) {
+  const named = images.length && !images[0].picture;
+  const items = images.map((image) => make("li", {}, thumb(image)));
+  return make("ul", { class: `gallery ${kind}${named ? " names" : ""}`, "aria-label": label }, items);
 }
 
 // explorer/clusters.js
-// All clusters as cards, as in the report, to be opened, renamed, and chosen to be merged.
+// The view of all clusters: cards, as in the report, to be opened, renamed, and chosen to be merged.
 
-class ClusterCards extends Cards {
-  get filterFrom() {
-    return 2;
-  }
-
-  card(cluster) {
-    const { app } = this.viewer;
-    const chosen = make("input", { type: "checkbox", "aria-label": `Choose ${cluster.name}`, onchange: () => app.choose(cluster.id, chosen.checked) });
-    chosen.checked = app.chosen.has(cluster.id);
-    const name = make("a", { href: `#cluster/${cluster.id}`, text: cluster.name });
-    const card = make("article", { class: "card", id: `cluster-${cluster.id}`, "data-id": cluster.id },
-      make("div", { class: "card-top" }, make("h3", { tabindex: "-1" }, swatch(cluster.id), name), chosen),
-      note(`${plural(cluster.size, app.talk.one)} · ${percent(cluster.share)}`));
-    if (!cluster.size) {
-      card.append(note("Nothing is here."));
-      return card;
-    }
-    card.append(meter("mean confidence", cluster.confidence), this.gallery(cluster.typical, "typical", "a typical"));
-    if (cluster.doubtful.length) card.append(make("h4", { text: "Least certain" }), this.gallery(cluster.doubtful, "doubtful", "a doubtful"));
-    const rename = button("Rename", () => app.corrections.rename(cluster.id), { class: "quiet", "aria-label": `Rename ${cluster.name}` });
-    const split = button("Split", () => app.corrections.split(cluster.id), { class: "quiet", "aria-label": `Split ${cluster.name}` });
-    card.append(make("p", { class: "row deeds" }, rename, split));
-    return card;
-  }
-
-  gallery(rows, kind, said) {
-    const { app } = this.viewer;
-    const items = rows.map((row, at) => make("li", {}, thumb(app, row, `Open ${said} ${app.talk.one}, number ${row}`, () => app.viewer.open(rows, at))));
-    return make("ul", { class: `gallery ${kind}${app.pictures.absent ? " names" : ""}` }, items);
-  }
-}
 
 class ClustersView {
   constructor(app) {
-    Object.assign(this, { app, tops: new Map() });
+    this.app = app;
+    this.tops = new Map();
     this.bar = make("div", { class: "row chosen", role: "group", "aria-label": "Chosen clusters" });
     this.body = make("section", { "aria-labelledby": "title" }, make("h2", { id: "title", class: "title", text: "Clusters" }), this.bar);
-    this.cards = new ClusterCards(app.talk.state, { app }, null);
+    this.cards = new Cards(app.talk.state.clusters, { card: (cluster) => this.card(cluster), title: ({ name }) => name, filterFrom: 2 });
     this.body.append(this.cards.body);
+  }
+
+  card(cluster) {
+    const { app } = this;
+    const { id, name, size, share } = cluster;
+    const chosen = make("input", { type: "checkbox", "aria-label": `Choose ${name}` });
+    chosen.addEventListener("change", () => app.choose(id, chosen.checked));
+    chosen.checked = app.chosen.has(id);
+    const rename = button("Rename", () => app.corrections.rename(id), { class: "quiet", "aria-label": `Rename ${name}` });
+    const split = button("Split", () => app.corrections.split(id), { class: "quiet", "aria-label": `Split ${name}` });
+    return clusterCard(cluster, {
+      title: make("a", { href: `#cluster/${id}`, text: name }),
+      corner: chosen,
+      facts: [plural(size, app.talk.one), percent(share)],
+      empty: "Nothing is here.",
+      galleries: [
+        [null, this.gallery(cluster.typical, "typical", "a typical")],
+        ["Least certain", cluster.doubtful.length ? this.gallery(cluster.doubtful, "doubtful", "a doubtful") : null],
+      ],
+      actions: make("p", { class: "row deeds" }, rename, split),
+    });
+  }
+
+  gallery(rows, kind, which) {
+    const { pictures, talk, viewer } = this.app;
+    return gallery(rows.map((row, at) =>
+      pictures.thumb(row, `Open ${which} ${talk.one}, number ${row}`, () => viewer.open(rows, at))), kind);
   }
 
   enter(cluster) {
     this.refresh();
     const own = `cluster-${cluster}`;
-    const seen = this.tops.has(own) && find(own) ? own : [...this.tops.keys()].find(find);
-    if (seen) window.scrollBy({ top: find(seen).getBoundingClientRect().top - this.tops.get(seen), behavior: "instant" });
-    if (!this.app.talk.byId.has(cluster)) return;
-    if (!find(own)) this.cards.reveal(cluster);
+    const seen = [own, ...this.tops.keys()].find((id) => this.tops.has(id) && document.getElementById(id));
+    const top = seen && this.tops.get(seen);
+    if (top) window.scrollBy({ top: find(seen).getBoundingClientRect().top - top, behavior: "instant" });
+    if (cluster === undefined || !this.app.talk.byId.has(cluster)) return;
+    if (!document.getElementById(own)) this.cards.reveal(cluster);
     const link = find(own).querySelector("a");
-    link.focus({ preventScroll: true });
-    link.scrollIntoView({ block: "nearest", behavior: "instant" });
+    link?.focus({ preventScroll: true });
+    link?.scrollIntoView({ block: "nearest", behavior: "instant" });
   }
 
   leave() {
-    const tops = [...this.body.querySelectorAll(".card")].map((card) => [card.id, card.getBoundingClientRect().top]);
-    this.tops = new Map(tops.filter(([, top]) => top > 0 && top < window.innerHeight));
+    this.tops.clear();
+    for (const card of this.body.querySelectorAll(".card")) {
+      const { top } = card.getBoundingClientRect();
+      if (top > 0 && top < window.innerHeight) this.tops.set(card.id, top);
+    }
   }
 
   refresh() {
     for (const id of this.app.chosen) if (!this.app.talk.byId.has(id)) this.app.chosen.delete(id);
-    this.cards.data = this.app.talk.state;
-    const held = document.activeElement.closest(".card")?.id;
+    this.cards.clusters = this.app.talk.state.clusters;
+    const focused = document.activeElement?.closest(".card")?.id;
     this.cards.draw();
-    if (held) find(held)?.querySelector("a").focus({ preventScroll: true });
+    if (focused) document.getElementById(focused)?.querySelector("a")?.focus({ preventScroll: true });
     this.drawBar();
   }
 
@@ -565,43 +415,46 @@ class ClustersView {
   }
 
   get results() {
-    return this.body.querySelector(".card a");
+    return /** @type {HTMLElement | null} */ (this.body.querySelector(".card a"));
   }
 
   get current() {
-    const card = document.activeElement?.closest?.(".card");
+    const card = /** @type {HTMLElement | null} */ (document.activeElement?.closest(".card"));
     return card ? Number(card.dataset.id) : null;
   }
 
   key(event) {
     const { corrections, chosen } = this.app;
     const { current } = this;
+    const { tagName } = /** @type {Element} */ (event.target);
     if (event.key === "m") corrections.merge(chosen.size ? [...chosen] : current === null ? [] : [current]);
     else if (event.key === "r" && current !== null) corrections.rename(current);
     else if (event.key === "s" && current !== null) corrections.split(current);
-    else if (event.key === " " && current !== null && event.target.tagName !== "INPUT" && event.target.tagName !== "BUTTON") {
+    else if (event.key === " " && current !== null && tagName !== "INPUT" && tagName !== "BUTTON") {
       this.app.choose(current, !chosen.has(current));
       this.refresh();
-    } else if (event.key === "/") this.body.querySelector("input[type=search]")?.focus();
-    else if (event.key.startsWith("Arrow") && event.target.tagName !== "INPUT") return this.step(event.key);
+    } else if (event.key === "/") this.cards.field.focus();
+    else if (event.key.startsWith("Arrow") && tagName !== "INPUT") return this.step(event.key);
     else return false;
     return true;
   }
 
   step(key) {
-    const links = [...this.body.querySelectorAll(".card h3 a")];
-    const at = links.findIndex((link) => link.closest(".card").contains(document.activeElement));
+    const cards = [...this.body.querySelectorAll(".card")];
+    const at = cards.findIndex((card) => card.contains(document.activeElement));
     if (at < 0) return false;
-    const top = (one) => one.closest(".card").getBoundingClientRect().top;
-    const columns = Math.max(1, links.filter((one) => top(one) === top(links[0])).length);
-    const next = at + { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns }[key];
-    links[next]?.focus();
-    return Boolean(links[next]);
+    const top = (card) => card.getBoundingClientRect().top;
+    const columns = Math.max(1, cards.filter((card) => top(card) === top(cards[0])).length);
+    const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns };
+    const next = cards[at + steps[key]]?.querySelector("a");
+    next?.focus();
+    return Boolean(next);
   }
 }
 
 // explorer/corrections.js
 // What can be corrected. Each asks for what it needs, does one edit, and says what was done.
+
 
 class Corrections {
   constructor(app) {
@@ -618,16 +471,16 @@ class Corrections {
   }
 
   now(kind, fields, done) {
-    return this.edit(kind, fields, done).catch((error) => this.app.tell(error.message));
+    return this.edit(kind, fields, done).catch((error) => this.app.tell(messageOf(error)));
   }
 
   images(rows) {
     return plural(rows.length, this.talk.one);
   }
 
-  rename(id) {
+  async rename(id) {
     const cluster = this.talk.byId.get(id);
-    if (!cluster) return null;
+    if (!cluster) return undefined;
     const name = textInput(cluster.named ? cluster.name : "");
     return ask({
       title: `Rename ${cluster.name}`, fields: [field("Name", name)], action: "Rename",
@@ -635,11 +488,11 @@ class Corrections {
     });
   }
 
-  merge(ids) {
-    const known = ids.map((id) => this.talk.byId.get(id)).filter(Boolean);
+  async merge(ids) {
+    const known = ids.map((id) => this.talk.byId.get(id)).filter((one) => one !== undefined);
     if (known.length === 1) return this.mergeInto(known[0]);
     if (!known.length) return this.app.tell("Tick the clusters to merge first.");
-    const largest = [...known].sort((one, other) => other.named - one.named || other.size - one.size);
+    const largest = [...known].sort((one, other) => Number(other.named) - Number(one.named) || other.size - one.size);
     const name = textInput(largest[0].named ? largest[0].name : "", { placeholder: largest[0].name });
     return ask({
       title: `Merge ${known.length} clusters`, text: largest.map((one) => one.name).join(", "), action: "Merge",
@@ -653,7 +506,7 @@ class Corrections {
     });
   }
 
-  mergeInto(cluster) {
+  async mergeInto(cluster) {
     const others = this.talk.state.clusters.filter(({ id }) => id !== cluster.id);
     if (!others.length) return this.app.tell("There is no other cluster to merge with.");
     const picker = clusterPicker(others, "Cluster to merge with");
@@ -667,9 +520,9 @@ class Corrections {
     });
   }
 
-  split(id) {
+  async split(id) {
     const cluster = this.talk.byId.get(id);
-    if (!cluster) return null;
+    if (!cluster) return undefined;
     const many = make("input", { type: "number", min: 2, max: Math.max(2, Math.min(100, cluster.size)), value: 2, required: true, "data-first": true });
     return ask({
       title: `Split ${cluster.name}`, text: "By what the network sees in the images (k-means). The parts are new clusters.",
@@ -685,8 +538,10 @@ class Corrections {
     });
   }
 
-  splitOff(id, rows) {
-    const { name: now, named } = this.talk.byId.get(id);
+  async splitOff(id, rows) {
+    const cluster = this.talk.byId.get(id);
+    if (!cluster) return undefined;
+    const { name: now, named } = cluster;
     const name = textInput("", { placeholder: named ? `${now} 2` : `${id}, part 2` });
     return ask({
       title: `Split off ${this.images(rows)}`, text: "New images will go to whichever part is nearer.", action: "Split off",
@@ -695,20 +550,20 @@ class Corrections {
     });
   }
 
-  move(rows, from = null) {
+  async move(rows, from = null) {
     const others = this.talk.state.clusters.filter(({ id }) => id !== from);
     if (!others.length) return this.moveToNew(rows);
     const picker = clusterPicker(others, "Cluster to move to");
     return ask({
       title: `Move ${this.images(rows)}`, fields: picker.body, action: "Move",
-      act: () => {
+      act: async () => {
         const to = picker.value();
         return this.edit("move", { rows, to }, `Moved ${this.images(rows)} to ${this.talk.nameOf(to)}.`);
       },
     });
   }
 
-  moveToNew(rows) {
+  async moveToNew(rows) {
     const name = textInput("", { placeholder: "a number, if left empty" });
     return ask({
       title: `New cluster of ${this.images(rows)}`, fields: [field("Name", name)], action: "Make it",
@@ -732,112 +587,42 @@ class Corrections {
     return this.step("redo", "Done again");
   }
 
-  step(kind, said) {
+  step(kind, done) {
     return this.talk.inTurn(async () => {
       const what = this.talk.state[kind];
       if (what) await this.talk.send(kind, {});
-      this.app.tell(what ? `${said}: ${what}.` : `There is nothing to ${kind}.`);
-    }).catch((error) => this.app.tell(error.message));
+      this.app.tell(what ? `${done}: ${what}.` : `There is nothing to ${kind}.`);
+    }).catch((error) => this.app.tell(messageOf(error)));
   }
 }
 
-// explorer/viewer.js
-// One image at full size, what is known of it, and the images that are most like it.
-
-class ImageViewer {
-  constructor(app) {
-    this.app = app;
-  }
-
-  open(rows, at) {
-    if (!rows.length) return null;
-    Object.assign(this, { rows, at });
-    if (this.dialog?.isConnected) return this.draw();
-    this.parts = make("div", {});
-    this.dialog = make("dialog", { class: "viewer", "aria-labelledby": "viewer-path" }, this.parts);
-    this.dialog.addEventListener("keydown", (event) => this.key(event));
-    this.draw();
-    return show(this.dialog);
-  }
-
-  key(event) {
-    const row = this.rows[this.at];
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.key === "ArrowRight") this.go(1);
-    else if (event.key === "ArrowLeft") this.go(-1);
-    else if (event.key === "j" && this.one) this.act(() => (this.one.cluster === -2 ? this.app.corrections.unjunk([row]) : this.app.corrections.junk([row])));
-    else if (event.key === "m" && this.one) this.act(() => this.app.corrections.move([row], this.one.cluster));
-    else if (event.key === "u") this.act(() => this.app.corrections.undo());
-    else return;
+function clusterPicker(clusters, label) {
+  const list = make("select", { size: 7, "aria-label": label });
+  const narrow = make("input", { type: "search", autocomplete: "off", placeholder: "Find a cluster", "aria-label": "Find a cluster", "data-first": true });
+  const fill = () => {
+    const wanted = narrow.value.trim().toLowerCase();
+    const found = clusters.filter(({ name, id }) => `${name} ${id}`.toLowerCase().includes(wanted));
+    list.replaceChildren(...found.map(({ id, name, size }) => make("option", { value: id, text: `${name} (${count(size)})` })));
+    if (list.options.length) list.selectedIndex = 0;
+  };
+  narrow.addEventListener("input", fill);
+  narrow.addEventListener("keydown", (event) => {
+    const step = event.key === "ArrowDown" ? 1 : event.key === "ArrowUp" ? -1 : 0;
+    if (!step) return;
     event.preventDefault();
-    event.stopPropagation();
-  }
-
-  async act(deed) {
-    await deed();
-    if (this.dialog.isConnected) this.draw();
-  }
-
-  go(step) {
-    this.at = (this.at + step + this.rows.length) % this.rows.length;
-    this.draw();
-  }
-
-  async draw() {
-    const { app } = this;
-    const row = this.rows[this.at];
-    let one = { path: String(row), cluster: -1, status: "" };
-    try {
-      [one] = await app.talk.ask(`/api/details?rows=${row}`);
-    } catch (error) {
-      one.status = error.message;
-    }
-    if (row !== this.rows[this.at]) return;
-    this.one = one;
-    const held = this.dialog.contains(document.activeElement) ? document.activeElement.textContent : null;
-    const { pixelated } = app.talk.state.pictures;
-    const picture = app.pictures.absent || one.cluster === -1 ? note(one.status === "ok" ? "No picture" : one.status || "No picture")
-      : make("a", { href: app.pictures.address(row, "image"), target: "_blank", rel: "noopener", title: "Open in a tab of its own" },
-        make("img", { class: "whole", src: app.pictures.address(row, "image"), alt: one.path, "data-pixelated": pixelated }));
-    const said = [app.talk.nameOf(one.cluster), one.confidence === null ? null : `confidence ${decimal(one.confidence)}`, `${count(this.at + 1)} of ${count(this.rows.length)}`];
-    this.near = make("div", { class: "near" }, note("Looking for the nearest images …"));
-    this.parts.replaceChildren(make("div", { class: "viewer-picture" }, picture), make("p", { class: "viewer-path", id: "viewer-path", text: one.path }),
-      note(said.filter(Boolean).join(" · ")), this.buttons(row, one), make("h3", { text: "Most like it" }), this.near);
-    const again = [...this.parts.querySelectorAll("button")].find((each) => held && each.textContent === held);
-    (again ?? this.parts.querySelector("[data-first]"))?.focus();
-    this.neighbours(row);
-  }
-
-  buttons(row, one) {
-    const { corrections } = this.app;
-    const step = (text, name, by) => button(text, () => this.go(by), { "aria-label": name, disabled: this.rows.length < 2 });
-    const junk = one.cluster === -2 ? button("Not junk", () => this.act(() => corrections.unjunk([row]))) : button("Junk", () => this.act(() => corrections.junk([row])));
-    return make("div", { class: "row" }, step("←", "Previous image", -1), step("→", "Next image", 1),
-      ...(one.cluster === -1 ? [] : [button("Move…", () => this.act(() => corrections.move([row], one.cluster))), junk]),
-      copyButton("Copy path", () => one.path), button("Close", () => this.dialog.close(), { "data-first": true }));
-  }
-
-  async neighbours(row) {
-    const { near, app } = this;
-    try {
-      const { neighbours, absent } = await app.talk.ask(`/api/neighbours/${row}`);
-      near.replaceChildren(absent ? note(`None to show: ${absent}.`) : neighbourList(app, neighbours, (at) => this.open(neighbours.map((one) => one.row), at)));
-    } catch (error) {
-      near.replaceChildren(note(error.message));
-    }
-  }
-}
-
-function neighbourList(app, neighbours, open) {
-  const items = neighbours.map(({ row, path, cluster, cosine }, at) => {
-    const said = `${path ?? `Image ${row}`}${cluster === undefined ? "" : `, ${app.talk.nameOf(cluster)}`}, cosine ${decimal(cosine)}`;
-    return make("li", {}, thumb(app, row, said, () => open(at), path && baseName(path)));
+    list.selectedIndex = Math.max(0, Math.min(list.options.length - 1, list.selectedIndex + step));
   });
-  return make("ul", { class: `gallery many${app.pictures.absent ? " names" : ""}`, "aria-label": "Most like it" }, items);
+  fill();
+  const value = () => {
+    if (list.selectedIndex < 0) throw new Refusal("Choose a cluster.");
+    return Number(list.value);
+  };
+  return { body: [narrow, list], value };
 }
 
 // explorer/drop.js
-// Files that are dropped on the page: which cluster they would be in, and which images are most like them.
+// Files dropped on the page: which cluster they would be in, and which images are most like them.
+
 
 const MOST_FILES = 20;
 const MOST_MEGABYTES = 40;
@@ -847,7 +632,7 @@ class Drops {
     this.app = app;
     this.input = make("input", { type: "file", multiple: true, accept: "image/*", class: "offstage", tabindex: "-1", "aria-label": "Images to look up" });
     this.input.addEventListener("change", () => {
-      const chosen = [...this.input.files];
+      const chosen = [...(this.input.files ?? [])];
       this.input.value = "";
       this.look(chosen);
     });
@@ -871,8 +656,9 @@ class Drops {
     const list = make("div", {});
     const left = files.length > MOST_FILES ? note(`The first ${MOST_FILES} of ${files.length} files.`) : null;
     const dialog = make("dialog", { class: "viewer", "aria-labelledby": "asked" }, make("h2", { id: "asked", text: "Where they belong" }), left, list,
-      make("p", { class: "note", text: "Nothing was kept: twincluster update adds images to a run." }), button("Close", () => dialog.close(), { "data-first": true }));
-    show(dialog);
+      note("Nothing was kept: twincluster update adds images to a run."));
+    dialog.append(button("Close", () => dialog.close(), { "data-first": true }));
+    showDialog(dialog);
     for (const file of files.slice(0, MOST_FILES)) {
       const place = make("article", { class: "dropped" }, note(`${file.name} …`));
       list.append(place);
@@ -894,22 +680,34 @@ class Drops {
       const name = make("a", { href: `#cluster/${cluster}`, text: app.talk.nameOf(cluster), onclick: () => dialog.close() }); // one may be there already
       return [make("img", { class: "picture", src: picture, alt: file.name }),
         make("div", {}, make("h3", {}, swatch(cluster), name), note(`${file.name} · confidence ${decimal(confidence)}`),
-          neighbourList(app, neighbours, (at) => app.viewer.open(neighbours.map((each) => each.row), at)))];
+          app.viewer.neighbours(neighbours))];
     } catch (error) {
-      return [note(`${file.name}: ${error.message}`)];
+      return [note(`${file.name}: ${messageOf(error)}`)];
     }
   }
 }
 
 // parts/grid.js
-// A grid of any number of images, of which only those in sight exist: their tiles come and go as one scrolls.
+// A grid of any number of images. Only the tiles in sight exist: they come and go as one scrolls.
 
 const TILE = 116; // pixels a tile would like to have
 const CALM = 70; // milliseconds a tile stays in sight before its picture is asked for
+const AT_ONCE = 500; // images described by one call
+
 
 class ImageGrid {
-  constructor(app, tell) {
-    Object.assign(this, { app, tell, rows: [], selected: new Set(), active: -1, anchor: 0, tiles: new Map(), known: new Map(), columns: 1, cell: TILE });
+  constructor(uses) {
+    this.uses = uses;
+    this.rows = [];
+    this.selected = new Set();
+    this.active = -1; // place of the image that the keyboard is at
+    this.anchor = 0; // where a range begins
+    this.tiles = new Map();
+    this.known = new Map();
+    this.columns = 1;
+    this.cell = TILE;
+    this.waiting = false;
+    this.calm = 0;
     this.space = make("div", { class: "grid-space", role: "presentation" });
     this.body = make("div", {
       class: "grid", role: "listbox", tabindex: "0", "aria-multiselectable": "true",
@@ -919,7 +717,7 @@ class ImageGrid {
     this.body.addEventListener("keydown", (event) => this.key(event));
     this.body.addEventListener("focus", () => { if (this.active < 0 && this.rows.length) this.go(0, false); });
     this.space.addEventListener("click", (event) => this.click(event));
-    this.space.addEventListener("dblclick", (event) => { if (this.at(event) >= 0) tell.open(this.at(event)); });
+    this.space.addEventListener("dblclick", (event) => { if (this.at(event) >= 0) uses.open(this.at(event)); });
     new ResizeObserver(() => this.measure()).observe(this.body);
   }
 
@@ -997,33 +795,29 @@ class ImageGrid {
   }
 
   async fill() {
-    const { app } = this;
-    const empty = [...this.tiles.values()].filter((tile) => !tile.firstChild);
-    for (const tile of empty) {
-      const row = this.rows[tile.dataset.at];
-      const picture = this.tell.plain ? null : app.pictures.element(row);
-      if (picture) picture.loading = "eager";
-      tile.append(picture || make("span", { class: "tile-name", text: String(row) }));
-      if (picture) picture.addEventListener("error", () => tile.replaceChildren(make("span", { class: "tile-name", text: this.known.get(row) ?? row })));
+    const empty = [...this.tiles].filter(([, tile]) => !tile.firstChild).map(([at, tile]) => ({ row: this.rows[at], tile }));
+    for (const { row, tile } of empty) {
+      const picture = this.uses.picture(row);
+      tile.append(picture ?? make("span", { class: "tile-name", text: String(row) }));
+      if (!picture) continue;
+      picture.loading = "eager";
+      picture.addEventListener("error", () => tile.replaceChildren(make("span", { class: "tile-name", text: this.known.get(row) ?? String(row) })));
     }
-    const unknown = [...new Set(empty.map((tile) => this.rows[tile.dataset.at]))].slice(0, 500);
+    const unknown = [...new Set(empty.map(({ row }) => row))].slice(0, AT_ONCE);
     if (!unknown.length) return;
-    const found = await app.talk.ask(`/api/details?rows=${unknown.join(",")}`).catch(() => []);
-    for (const { row, path, cluster, confidence, status } of found) {
-      this.known.set(row, `${path}, ${cluster === -1 ? status : `${app.talk.nameOf(cluster)}, confidence ${decimal(confidence)}`}`);
-    }
-    for (const tile of empty) {
-      const said = this.known.get(this.rows[tile.dataset.at]);
-      if (!said) continue;
-      tile.setAttribute("aria-label", said);
-      tile.title = said;
+    for (const [row, text] of await this.uses.describe(unknown).catch(() => [])) this.known.set(row, text);
+    for (const { row, tile } of empty) {
+      const text = this.known.get(row);
+      if (!text) continue;
+      tile.setAttribute("aria-label", text);
+      tile.title = text;
       const name = tile.querySelector(".tile-name");
-      if (name) name.textContent = said;
+      if (name) name.textContent = text;
     }
   }
 
   at(event) {
-    const tile = event.target.closest(".tile");
+    const tile = /** @type {HTMLElement | null} */ (/** @type {Element} */ (event.target).closest(".tile"));
     return tile ? Number(tile.dataset.at) : -1;
   }
 
@@ -1032,7 +826,7 @@ class ImageGrid {
     if (at < 0) return;
     const row = this.rows[at];
     if (event.shiftKey) this.range(at, event.ctrlKey || event.metaKey);
-    else if (event.ctrlKey || event.metaKey || event.pointerType === "touch") this.toggle(row);
+    else if (event.ctrlKey || event.metaKey || /** @type {PointerEvent} */ (event).pointerType === "touch") this.toggle(row);
     else this.selected = new Set([row]);
     if (!event.shiftKey) this.anchor = at;
     this.mark(at);
@@ -1067,7 +861,7 @@ class ImageGrid {
     }
     if (active >= 0) this.body.setAttribute("aria-activedescendant", `tile-${active}`);
     else this.body.removeAttribute("aria-activedescendant");
-    this.tell.changed();
+    this.uses.changed();
   }
 
   go(at, extend) {
@@ -1093,7 +887,7 @@ class ImageGrid {
       this.toggle(this.rows[this.active]);
       this.mark(this.active);
     } else if (key === "a" && (event.ctrlKey || event.metaKey)) this.selectAll();
-    else if (key === "Enter" && this.active >= 0) this.tell.open(this.active);
+    else if (key === "Enter" && this.active >= 0) this.uses.open(this.active);
     else if (key === "Escape" && this.selected.size) this.selectNone();
     else return;
     event.preventDefault();
@@ -1102,70 +896,91 @@ class ImageGrid {
 }
 
 // explorer/lists.js
-// The images of one cluster, of all clusters, of the junk: a grid, what is selected in it, and what can be done with that.
+// The images of one cluster, of all clusters, of the junk: a grid, and what can be done with the images selected in it.
+
+
 
 const ORDER_NAMES = [["typical", "Typical first"], ["doubtful", "Doubtful first"], ["source", "As in the source"], ["alike", "Most alike first"]];
 const MOST_LIKE = 500; // images that others are compared with
+const CLUSTER_KEYS = ["m", "s"]; // are about the cluster where none of its images is selected
 
-class SelectionBar {
-  constructor(app, grid, place) {
-    Object.assign(this, { app, grid, place });
-    this.said = make("span", { role: "status", class: "figure" });
-    const { corrections } = app;
-    const act = (text, key, does) => button(text, () => does(this.rows), { class: "needs", "aria-keyshortcuts": key });
-    this.open = button("Open", () => app.viewer.open(grid.rows, Math.max(0, this.place.first?.() ?? grid.active)), { class: "needs" });
-    const junk = place.of === "junk" ? act("Not junk", "j", (rows) => corrections.unjunk(rows)) : act("Junk", "j", (rows) => corrections.junk(rows));
-    this.body = make("div", { class: "row chosen", role: "group", "aria-label": "Selected images" }, this.said,
-      ...(place.of === "unreadable" ? [] : [
-        button("Select all", () => grid.selectAll()), button("None", () => grid.selectNone(), { class: "needs" }), this.open,
-        place.like ? act("More like these", "l", (rows) => place.like(rows)) : null,
-        act("Move…", "m", (rows) => corrections.move(rows, this.from)), act("New cluster…", "n", (rows) => corrections.moveToNew(rows)),
-        place.of === "cluster" ? act("Split off…", "s", (rows) => corrections.splitOff(place.cluster, rows)) : null, junk]));
+class SelectionGrid {
+  constructor(app, place) {
+    this.app = app;
+    this.place = place;
+    this.grid = new ImageGrid({
+      open: (at) => app.viewer.open(this.grid.rows, at),
+      changed: () => this.draw(),
+      picture: (row) => (place.of === "unreadable" ? null : app.pictures.element(row)),
+      describe: (rows) => this.describe(rows),
+    });
+    this.text = make("span", { role: "status", class: "figure" });
+    this.from = place.of === "cluster" ? place.cluster ?? null : null;
+    this.actions = place.of === "unreadable" ? [] : this.listActions();
+    this.open = button("Open", () => app.viewer.open(this.grid.rows, Math.max(0, this.grid.active)), { class: "needs" });
+    this.bar = make("div", { class: "row chosen", role: "group", "aria-label": "Selected images" }, this.text,
+      place.of === "unreadable" ? [] : [
+        button("Select all", () => this.grid.selectAll()), button("None", () => this.grid.selectNone(), { class: "needs" }), this.open,
+        this.actions.map(({ key, text, act }) => button(text, () => act(this.rows), { class: "needs", "aria-keyshortcuts": key }))]);
     this.draw();
+  }
+
+  listActions() {
+    const { corrections } = this.app;
+    const { from, place: { of, like } } = this;
+    return [
+      ...(like ? [{ key: "l", text: "More like these", act: like }] : []),
+      { key: "m", text: "Move…", act: (rows) => corrections.move(rows, from) },
+      { key: "n", text: "New cluster…", act: (rows) => corrections.moveToNew(rows) },
+      ...(from === null ? [] : [{ key: "s", text: "Split off…", act: (/** @type {number[]} */ rows) => corrections.splitOff(from, rows) }]),
+      of === "junk" ? { key: "j", text: "Not junk", act: (rows) => corrections.unjunk(rows) }
+        : { key: "j", text: "Junk", act: (rows) => corrections.junk(rows) },
+    ];
   }
 
   get rows() {
     return [...this.grid.selected];
   }
 
-  get from() {
-    return this.place.of === "cluster" ? this.place.cluster : null;
-  }
-
   draw() {
-    const many = this.grid.selected.size;
-    this.said.textContent = many ? `${count(many)} of ${count(this.grid.rows.length)} selected` : plural(this.grid.rows.length, this.place.of === "unreadable" ? "file" : this.app.talk.one);
-    for (const one of this.body.querySelectorAll(".needs")) one.disabled = !many;
-    this.open.disabled = this.grid.active < 0;
+    const { grid, place, app } = this;
+    const many = grid.selected.size;
+    this.text.textContent = many ? `${count(many)} of ${count(grid.rows.length)} selected`
+      : plural(grid.rows.length, place.of === "unreadable" ? "file" : app.talk.one);
+    for (const one of this.bar.querySelectorAll("button")) if (one.classList.contains("needs")) one.disabled = !many;
+    this.open.disabled = grid.active < 0;
   }
 
-  key(event) {
-    const { corrections } = this.app;
-    const { rows, place } = this;
-    if (place.of === "unreadable") return false;
-    if (!rows.length) return this.wants(event.key);
-    if (event.key === "m") corrections.move(rows, this.from);
-    else if (event.key === "l" && place.like) place.like(rows);
-    else if (event.key === "n") corrections.moveToNew(rows);
-    else if (event.key === "s" && place.of === "cluster") corrections.splitOff(place.cluster, rows);
-    else if (event.key === "j") place.of === "junk" ? corrections.unjunk(rows) : corrections.junk(rows);
-    else return false;
+  key({ key }) {
+    const { rows } = this;
+    const action = this.actions.find((one) => one.key === key);
+    if (!action || (!rows.length && this.from !== null && CLUSTER_KEYS.includes(key))) return false;
+    if (rows.length) action.act(rows);
+    else this.app.tell(`Select ${this.app.talk.state.run.kind} first: click them, or press space.`);
     return true;
   }
 
-  wants(key) {
-    const keys = `nj${this.from === null ? "m" : ""}${this.place.like ? "l" : ""}`;
-    if (!keys.includes(key)) return false;
-    this.app.tell(`Select ${this.app.talk.state.run.kind} first: click them, or press space.`);
-    return true;
+  async describe(rows) {
+    const { talk } = this.app;
+    const found = await talk.ask(`/api/details?rows=${rows.join(",")}`);
+    return found.map(({ row, path, cluster, confidence, status }) =>
+      [row, `${path}, ${cluster === -1 ? status : `${talk.nameOf(cluster)}, confidence ${decimal(confidence)}`}`]);
   }
 }
 
 class ListView {
   constructor(app, of, cluster = -1) {
-    Object.assign(this, { app, of, cluster, usual: of === "all" ? "source" : "typical", path: "", like: [], asked: 0 });
-    this.grid = new ImageGrid(app, { open: (at) => app.viewer.open(this.grid.rows, at), changed: () => this.bar?.draw(), plain: of === "unreadable" });
-    this.bar = new SelectionBar(app, this.grid, { of, cluster, like: of === "unreadable" ? null : (rows) => this.showLike(rows) });
+    this.app = app;
+    this.of = of;
+    this.cluster = cluster;
+    this.usual = of === "all" ? "source" : "typical";
+    this.order = this.usual;
+    this.path = "";
+    this.like = [];
+    this.asked = 0;
+    this.typing = 0;
+    this.list = new SelectionGrid(app, { of, cluster, like: of === "unreadable" ? null : (rows) => this.showLike(rows) });
+    this.grid = this.list.grid;
     this.heading = make("h2", { id: "title", class: "title" });
     this.empty = note("");
     this.search = make("input", { type: "search", placeholder: "Find by path", "aria-label": "Show only images whose path has this in it" });
@@ -1175,14 +990,14 @@ class ListView {
     });
     this.orders = choices("Order", ORDER_NAMES, this.usual, (name) => this.arrange(name));
     this.body = make("section", { class: "list", "aria-labelledby": "title" }, make("div", { class: "row list-top" }, this.heading, this.deeds()),
-      make("div", { class: "row tools" }, this.search, of === "unreadable" ? null : this.orders), this.bar.body, this.empty, this.grid.body);
+      make("div", { class: "row tools" }, this.search, of === "unreadable" ? null : this.orders), this.list.bar, this.empty, this.grid.body);
     this.arrange(this.usual);
   }
 
   deeds() {
     if (this.of !== "cluster") return null;
     const { corrections } = this.app;
-    const deed = (text, key, does) => button(text, does, { "aria-keyshortcuts": key });
+    const deed = (text, key, act) => button(text, act, { "aria-keyshortcuts": key });
     return make("div", { class: "row" }, deed("Rename", "r", () => corrections.rename(this.cluster)),
       deed("Merge…", "m", () => corrections.merge([this.cluster])), deed("Split…", "s", () => corrections.split(this.cluster)));
   }
@@ -1190,7 +1005,7 @@ class ListView {
   arrange(order) {
     this.order = order;
     press(this.orders, order);
-    this.orders.lastChild.hidden = order !== "alike"; // which begins with a selection
+    /** @type {HTMLElement} */ (this.orders.lastChild).hidden = order !== "alike"; // which begins with a selection
     return this.refresh();
   }
 
@@ -1201,21 +1016,25 @@ class ListView {
 
   async refresh() {
     const { talk } = this.app;
-    if (this.of === "cluster" && !talk.byId.has(this.cluster)) return this.app.go("clusters"); // it was merged or split
-    const titles = { all: `All ${talk.state.run.kind}`, junk: "Junk", unreadable: "Unreadable files" };
-    this.heading.replaceChildren(...(this.of === "cluster" ? [swatch(this.cluster)] : []), titles[this.of] ?? talk.nameOf(this.cluster));
+    if (this.of === "cluster" && !talk.byId.has(this.cluster)) { // it was merged or split
+      this.app.go("clusters");
+      return false;
+    }
+    const titles = { all: `All ${talk.state.run.kind}`, junk: "Junk", unreadable: "Unreadable files", cluster: talk.nameOf(this.cluster) };
+    this.heading.replaceChildren(...(this.of === "cluster" ? [swatch(this.cluster)] : []), titles[this.of]);
     const turn = ++this.asked;
-    const query = new URLSearchParams({ of: this.of, cluster: this.cluster, order: this.order, path: this.path, ...(this.order === "alike" ? { like: this.like } : {}) });
+    const query = new URLSearchParams({ of: this.of, cluster: String(this.cluster), order: this.order, path: this.path });
+    if (this.order === "alike") query.set("like", this.like.join(","));
     try {
       const { rows } = await talk.ask(`/api/rows?${query}`);
       if (turn !== this.asked) return true;
       this.empty.textContent = rows.length ? "" : this.path ? "No path here has this in it." : "Nothing is here.";
       this.empty.hidden = Boolean(rows.length);
       this.grid.show(rows);
-      this.bar.draw();
+      this.list.draw();
       if (document.activeElement === document.body) this.enter(); // it was empty, and has something again
     } catch (error) {
-      this.app.tell(error.message);
+      this.app.tell(messageOf(error));
       if (this.order === "alike") this.arrange(this.usual);
       return false;
     }
@@ -1224,7 +1043,7 @@ class ListView {
 
   key(event) {
     const { corrections } = this.app;
-    if (this.bar.key(event)) return true;
+    if (this.list.key(event)) return true;
     if (event.key === "/") this.search.focus();
     else if (event.key === "Escape" && !this.grid.selected.size) this.app.go("clusters");
     else if (this.of !== "cluster") return false;
@@ -1245,22 +1064,117 @@ class ListView {
 }
 
 // parts/scatter.js
-// Images as points of a map on a canvas: zoom, pan, point at one, draw round some.
+// A map of images: points on a canvas to zoom, pan, point at and draw round, with its buttons, its legend and a tip.
 
+
+
+const LEGEND = 36; // clusters it names
 const GRID = 9999; // coordinates of the data run from 0 to this
 const CLOSEST = 60; // largest zoom
 const REACH = 14; // pixels within which a point is meant
 const FRESH = 400; // milliseconds after which a turn of the wheel is a new gesture, not a page scrolling by
 
+class ScatterPanel {
+  constructor(points, pictures, takeText, uses) {
+    this.uses = uses;
+    this.map = new ScatterMap(points, pictures, {
+      hover: (point) => this.point(point),
+      open: (point) => uses.open(this.map.points.image[point]),
+      lasso: (taken) => uses.take(taken, "inside the line"),
+    });
+    this.tip = make("div", { class: "tip", hidden: true });
+    this.legend = new Legend(this.map);
+    const tools = mapTools(this.map, Boolean(pictures), takeText, (taken) => uses.take(taken, "in view"));
+    this.parts = [tools, make("div", { class: "map-frame" }, this.map.canvas, this.tip), this.legend.body];
+  }
+
+  choose(points) {
+    this.map.chosen = points.length ? points : null;
+    this.map.draw();
+  }
+
+  point(point) {
+    const { map, tip } = this;
+    tip.hidden = point < 0;
+    if (point < 0) return;
+    tip.replaceChildren(...this.uses.tip(point).filter((one) => one !== null && one !== undefined));
+    const [x, y] = map.at(point);
+    const [width, height] = [tip.offsetWidth, tip.offsetHeight];
+    tip.style.left = `${Math.max(4, Math.min(map.width - width - 4, x + 14))}px`;
+    tip.style.top = `${y + height + 20 < map.height ? y + 14 : Math.max(4, y - height - 14)}px`;
+  }
+}
+
+function mapSentence({ note: which, method, meaning }, advice) {
+  return `${capitalised(`${which}, placed by ${method}: ${meaning}.`)} ${advice}`;
+}
+
+function mapTools(map, hasPictures, takeText, take) {
+  const mode = choices("What dragging does", [["move", "Move"], ["select", "Select"]], "move", (name) => {
+    map.mode = map.canvas.dataset.mode = name;
+    press(mode, name);
+  });
+  const zoom = make("div", { class: "choices", role: "group", "aria-label": "Zoom" },
+    button("+", () => map.zoom(1.5), { "aria-label": "Zoom in" }),
+    button("−", () => map.zoom(1 / 1.5), { "aria-label": "Zoom out" }),
+    button("Reset", () => map.reset(), { "aria-label": "Reset: show the whole map" }));
+  const pictures = button("Pictures", () => {
+    map.pictures = !map.pictures;
+    pictures.setAttribute("aria-pressed", String(map.pictures));
+    map.draw();
+  }, { "aria-pressed": "false" });
+  const inView = button(takeText, () => take(map.visible()));
+  return make("div", { class: "row tools" }, mode, zoom, hasPictures ? pictures : null, inView);
+}
+
+class Legend {
+  constructor(map) {
+    this.map = map;
+    this.keys = [];
+    this.body = make("div", { class: "legend", role: "group", "aria-label": "Show one cluster on the map" });
+  }
+
+  draw(clusters, nameOf, elsewhere) {
+    const focused = this.keys.find((key) => key === document.activeElement)?.dataset.id;
+    const sorted = clusters.filter((cluster) => cluster.size).sort((one, other) => other.size - one.size);
+    this.keys = sorted.slice(0, LEGEND).map((cluster) => {
+      const { id } = cluster;
+      const key = button(null, () => this.focus(this.map.focus === id ? null : id), { "data-id": id });
+      key.append(swatch(id), make("span", { text: nameOf(cluster) }));
+      return key;
+    });
+    const rest = sorted.length - LEGEND;
+    const more = rest > 0 ? make("span", { class: "note", text: `and ${plural(rest, "more cluster")}; ${elsewhere}` }) : null;
+    this.body.replaceChildren(...this.keys, ...(more ? [more] : []));
+    this.keys.find((key) => key.dataset.id === focused)?.focus();
+    this.focus(clusters.some(({ id }) => id === this.map.focus) ? this.map.focus : null);
+  }
+
+  focus(id) {
+    this.map.focus = id;
+    for (const key of this.keys) key.setAttribute("aria-pressed", String(Number(key.dataset.id) === id));
+    this.map.draw();
+  }
+}
+
 class ScatterMap {
-  constructor(points, images, thumbnails, tell) {
-    Object.assign(this, { points, images, thumbnails, tell });
-    Object.assign(this, { mode: "move", focus: null, pictures: false, chosen: null, drawn: [] });
+  constructor(points, drawable, uses) {
+    this.points = points;
+    this.drawable = drawable;
+    this.uses = uses;
+    this.mode = "move";
+    this.pictures = false; // whether pictures are drawn instead of shapes
+    this.focus = null;
+    this.chosen = null;
+    this.drawn = [];
+    this.width = this.height = 0;
+    this.waiting = this.moved = false;
     const keys = "Map of the images. Arrow keys move, plus and minus zoom, 0 shows all.";
     this.canvas = make("canvas", { tabindex: "0", role: "application", "aria-label": keys });
-    this.context = this.canvas.getContext("2d");
+    this.context = /** @type {CanvasRenderingContext2D} */ (this.canvas.getContext("2d"));
     this.view = { scale: 1, x: 0, y: 0 };
     this.fingers = new Map();
+    this.start = [0, 0];
     this.scrolled = -FRESH; // a turn of the wheel right after the page was opened is meant
     this.listen();
     new ResizeObserver(() => this.resize()).observe(this.canvas);
@@ -1314,7 +1228,7 @@ class ScatterMap {
   }
 
   counts(i) {
-    return this.focus === null || this.images.cluster[this.points.image[i]] === this.focus;
+    return this.focus === null || this.points.cluster[i] === this.focus;
   }
 
   nearest(x, y) {
@@ -1348,21 +1262,21 @@ class ScatterMap {
     context.clearRect(0, 0, this.width, this.height);
     const radius = Math.min(7, (this.points.x.length > 1200 ? 3 : 4) * Math.sqrt(Math.sqrt(this.view.scale)));
     const chosen = this.chosen && new Set(this.chosen);
-    const order = this.points.image.map((_, i) => i).sort((one, other) => this.counts(one) - this.counts(other));
+    const order = this.points.image.map((_, i) => i).sort((one, other) => Number(this.counts(one)) - Number(this.counts(other)));
     for (const i of order) {
       const [x, y] = this.at(i);
       if (x < -40 || y < -40 || x > this.width + 40 || y > this.height + 40) continue;
-      const cluster = this.images.cluster[this.points.image[i]];
+      const cluster = this.points.cluster[i];
       const bright = this.counts(i) && (!chosen || chosen.has(i));
       const side = this.pictureSide();
       context.globalAlpha = bright ? 1 : 0.5;
       context.fillStyle = bright ? hues[cluster % HUES] : faint;
-      const corner = [x - side / 2, y - side / 2];
+      const [left, top] = [x - side / 2, y - side / 2];
       const again = () => this.draw();
-      if (this.pictures && bright && this.thumbnails.draw(context, this.points.image[i], ...corner, side, again)) {
+      if (this.pictures && bright && this.drawable?.draw(context, this.points.image[i], left, top, side, again)) {
         context.lineWidth = 2;
         context.strokeStyle = hues[cluster % HUES];
-        context.strokeRect(...corner, side, side);
+        context.strokeRect(left, top, side, side);
         continue;
       }
       trace(context, shapeOf(cluster), x, y, bright ? radius : radius * 0.7);
@@ -1401,8 +1315,7 @@ class ScatterMap {
 
   listen() {
     const { canvas } = this;
-    const elsewhere = (event) => { if (event.target !== canvas) this.scrolled = event.timeStamp; };
-    window.addEventListener("wheel", elsewhere, { passive: true });
+    window.addEventListener("wheel", (event) => { if (event.target !== canvas) this.scrolled = event.timeStamp; }, { passive: true });
     canvas.addEventListener("wheel", (event) => {
       if (event.timeStamp - this.scrolled < FRESH && !event.ctrlKey) {
         this.scrolled = event.timeStamp;
@@ -1413,8 +1326,9 @@ class ScatterMap {
     }, { passive: false });
     canvas.addEventListener("pointerdown", (event) => this.down(event));
     canvas.addEventListener("pointermove", (event) => this.move(event));
-    for (const name of ["pointerup", "pointercancel"]) canvas.addEventListener(name, (event) => this.up(event));
-    canvas.addEventListener("pointerleave", (event) => { if (event.pointerType === "mouse") this.tell.hover(-1); });
+    canvas.addEventListener("pointerup", (event) => this.up(event));
+    canvas.addEventListener("pointercancel", (event) => this.up(event));
+    canvas.addEventListener("pointerleave", (event) => { if (event.pointerType === "mouse") this.uses.hover(-1); });
     canvas.addEventListener("keydown", (event) => this.key(event));
   }
 
@@ -1430,7 +1344,7 @@ class ScatterMap {
     const now = [event.offsetX, event.offsetY];
     const before = this.fingers.get(event.pointerId);
     if (!before) {
-      if (event.pointerType === "mouse") this.tell.hover(this.nearest(...now));
+      if (event.pointerType === "mouse") this.uses.hover(this.nearest(...now));
       return;
     }
     if (Math.hypot(now[0] - this.start[0], now[1] - this.start[1]) > 4) this.moved = true;
@@ -1440,7 +1354,7 @@ class ScatterMap {
       this.draw();
     } else if (this.moved) this.pan(now[0] - before[0], now[1] - before[1]);
     this.fingers.set(event.pointerId, now);
-    if (this.moved) this.tell.hover(-1);
+    if (this.moved) this.uses.hover(-1);
   }
 
   pinch(id, before, now) {
@@ -1453,10 +1367,10 @@ class ScatterMap {
 
   up(event) {
     if (!this.fingers.delete(event.pointerId)) return;
-    if (this.mode === "select" && this.drawn.length > 2 && this.moved) this.tell.lasso(this.enclosed());
+    if (this.mode === "select" && this.drawn.length > 2 && this.moved) this.uses.lasso(this.enclosed());
     else if (!this.moved && event.type === "pointerup") {
       const point = this.nearest(event.offsetX, event.offsetY);
-      if (event.pointerType === "mouse") { if (point >= 0) this.tell.open(point); } else this.tell.hover(point);
+      if (event.pointerType === "mouse") { if (point >= 0) this.uses.open(point); } else this.uses.hover(point);
     }
     this.drawn = [];
     this.draw();
@@ -1473,157 +1387,150 @@ class ScatterMap {
   }
 }
 
-// parts/map_tools.js
-// What stands round a map: its buttons, its legend, and the tip beside the point in hand.
-
-const LEGEND = 36; // clusters it names
-
-function mapTools(map, hasPictures, takeText, take) {
-  const mode = choices("What dragging does", [["move", "Move"], ["select", "Select"]], "move", (name) => {
-    map.mode = map.canvas.dataset.mode = name;
-    press(mode, name);
-  });
-  const zoom = make("div", { class: "choices", role: "group", "aria-label": "Zoom" },
-    button("+", () => map.zoom(1.5), { "aria-label": "Zoom in" }),
-    button("−", () => map.zoom(1 / 1.5), { "aria-label": "Zoom out" }),
-    button("Reset", () => map.reset(), { "aria-label": "Reset: show the whole map" }));
-  const pictures = button("Pictures", () => {
-    map.pictures = !map.pictures;
-    pictures.setAttribute("aria-pressed", String(map.pictures));
-    map.draw();
-  }, { "aria-pressed": "false" });
-  const inView = button(takeText, () => take(map.visible()));
-  return make("div", { class: "row tools" }, mode, zoom, hasPictures ? pictures : null, inView);
-}
-
-class Legend {
-  constructor(map) {
-    Object.assign(this, { map, keys: [] });
-    this.body = make("div", { class: "legend", role: "group", "aria-label": "Show one cluster on the map" });
-  }
-
-  draw(clusters, nameOf, elsewhere) {
-    const held = this.keys.find((key) => key === document.activeElement)?.dataset.id;
-    const sorted = clusters.filter((cluster) => cluster.size).sort((one, other) => other.size - one.size);
-    this.keys = sorted.slice(0, LEGEND).map((cluster) => {
-      const { id } = cluster;
-      const key = button(null, () => this.focus(this.map.focus === id ? null : id), { "data-id": id });
-      key.append(swatch(id), make("span", { text: nameOf(cluster) }));
-      return key;
-    });
-    const rest = sorted.length - LEGEND;
-    const more = rest > 0 ? make("span", { class: "note", text: `and ${plural(rest, "more cluster")}; ${elsewhere}` }) : null;
-    this.body.replaceChildren(...this.keys, ...(more ? [more] : []));
-    this.keys.find((key) => key.dataset.id === held)?.focus();
-    this.focus(clusters.some(({ id }) => id === this.map.focus) ? this.map.focus : null);
-  }
-
-  focus(id) {
-    this.map.focus = id;
-    for (const key of this.keys) key.setAttribute("aria-pressed", String(Number(key.dataset.id) === id));
-    this.map.draw();
-  }
-}
-
-function drawTip(tip, map, point, parts) {
-  tip.hidden = point < 0;
-  if (point < 0) return;
-  tip.replaceChildren(...parts.filter(Boolean));
-  const [x, y] = map.at(point);
-  const [width, height] = [tip.offsetWidth, tip.offsetHeight];
-  tip.style.left = `${Math.max(4, Math.min(map.width - width - 4, x + 14))}px`;
-  tip.style.top = `${y + height + 20 < map.height ? y + 14 : Math.max(4, y - height - 14)}px`;
-}
-
 // explorer/map.js
-// The map of the images, as in the report: what is drawn round is listed below it, selected, ready to be moved.
+// The map of the images, as in the report. Images that are drawn round are listed below it, selected.
+
 
 const AGAIN = 1500; // milliseconds after which a map that is not ready is asked for again
 
 class MapView {
   constructor(app) {
     this.app = app;
-    this.said = note("");
+    this.text = note("");
     this.stage = make("div", {});
-    this.grid = new ImageGrid(app, { open: (at) => app.viewer.open(this.grid.rows, at), changed: () => this.bar?.draw() });
-    this.bar = new SelectionBar(app, this.grid, { of: "all" });
-    this.found = make("div", { class: "found", hidden: true }, this.bar.body, this.grid.body);
-    this.body = make("section", { class: "map-view", "aria-labelledby": "title" }, make("h2", { id: "title", class: "title", text: "Map" }), this.said, this.stage, this.found);
+    this.list = new SelectionGrid(app, { of: "all" });
+    this.found = make("div", { class: "found", hidden: true }, this.list.bar, this.list.grid.body);
+    this.body = make("section", { class: "map-view", "aria-labelledby": "title" },
+      make("h2", { id: "title", class: "title", text: "Map" }), this.text, this.stage, this.found);
+    this.panel = null;
     this.refresh();
   }
 
   async refresh() {
-    let data;
+    let points;
     try {
-      data = await this.app.talk.ask("/api/map");
+      points = await this.app.talk.ask("/api/map");
     } catch (error) {
-      this.app.tell(error.message);
+      this.app.tell(messageOf(error));
       return;
     }
-    if (data.absent) {
-      this.said.textContent = data.waiting ? "The map is being made …" : `No map: ${data.absent}.`;
-      if (data.waiting) setTimeout(() => { if (this.body.isConnected) this.refresh(); }, AGAIN);
+    if (points.absent) {
+      this.text.textContent = points.waiting ? "The map is being made …" : `No map: ${points.absent}.`;
+      if (points.waiting) setTimeout(() => { if (this.body.isConnected) this.refresh(); }, AGAIN);
       return;
     }
-    const placed = `${data.note}, placed by ${data.method}: ${data.meaning}.`;
-    this.said.textContent = `${placed[0].toUpperCase()}${placed.slice(1)} Choose Select and draw round some to correct them.`;
-    const cluster = {};
-    data.image.forEach((row, at) => { cluster[row] = data.cluster[at]; });
-    if (this.map) {
-      Object.assign(this.map, { points: data, images: { cluster }, chosen: null });
-      this.map.draw();
-      this.grid.show(this.grid.rows.filter((row) => row in cluster));
-      this.found.hidden = !this.grid.rows.length;
-    } else this.build(data, cluster);
-    this.legend.draw(this.app.talk.state.clusters, ({ name }) => name, "find them among the clusters");
+    this.text.textContent = mapSentence(points, "Choose Select and draw round some to correct them.");
+    this.panel ??= this.build(points);
+    const { map } = this.panel;
+    if (map.points !== points) {
+      const there = new Set(points.image);
+      map.points = points;
+      this.panel.choose([]);
+      this.list.grid.show(this.list.grid.rows.filter((row) => there.has(row)));
+      this.found.hidden = !this.list.grid.rows.length;
+    }
+    this.panel.legend.draw(this.app.talk.state.clusters, ({ name }) => name, "find them among the clusters");
   }
 
-  build(data, cluster) {
-    const { app } = this;
-    this.map = new ScatterMap(data, { cluster }, app.pictures, {
-      hover: (point) => this.hover(point),
-      open: (point) => app.viewer.open([this.map.points.image[point]], 0),
-      lasso: (points) => this.list(points),
+  build(points) {
+    const { pictures, viewer } = this.app;
+    const panel = new ScatterPanel(points, pictures.absent ? null : pictures, "Select what is in view", {
+      open: (row) => viewer.open([row], 0),
+      take: (taken) => this.take(taken),
+      tip: (point) => this.describe(point),
     });
-    const { map } = this;
-    this.tip = make("div", { class: "tip", hidden: true });
-    this.legend = new Legend(map);
-    const tools = mapTools(map, !app.pictures.absent, "Select what is in view", (points) => this.list(points));
-    this.stage.replaceChildren(tools, make("div", { class: "map-frame" }, map.canvas, this.tip), this.legend.body);
+    this.stage.replaceChildren(...panel.parts);
+    return panel;
   }
 
-  hover(point) {
-    const { app, map } = this;
-    const row = map.points.image[point];
-    drawTip(this.tip, map, point, point < 0 ? [] : [
-      app.pictures.element(row),
-      make("span", { class: "tip-name", text: app.talk.nameOf(map.points.cluster[point]) }),
-      button("Open", () => app.viewer.open([row], 0), { class: "quiet touch" }),
-    ]);
+  describe(point) {
+    const { image, cluster } = /** @type {ScatterPanel} */ (this.panel).map.points;
+    return [
+      this.app.pictures.element(image[point]),
+      make("span", { class: "tip-name", text: this.app.talk.nameOf(cluster[point]) }),
+      button("Open", () => this.app.viewer.open([image[point]], 0), { class: "quiet touch" }),
+    ];
   }
 
-  list(points) {
-    this.map.chosen = points.length ? points : null;
-    this.map.draw();
+  take(points) {
+    const { panel, list: { grid } } = this;
+    if (!panel) return;
+    panel.choose(points);
     this.found.hidden = !points.length;
-    this.grid.show(points.map((point) => this.map.points.image[point]));
-    this.grid.selectAll();
-    if (points.length) this.grid.body.focus();
+    grid.show(points.map((point) => panel.map.points.image[point]));
+    grid.selectAll();
+    if (points.length) grid.body.focus();
   }
 
   key(event) {
-    return this.bar.key(event);
+    return this.list.key(event);
+  }
+}
+
+// explorer/pictures.js
+// Small pictures of rows. The browser asks for them when they come into sight, and keeps them.
+
+
+class Pictures {
+  constructor(talk) {
+    this.talk = talk;
+    this.drawn = new Map();
+  }
+
+  get absent() {
+    return this.talk.state.pictures.absent;
+  }
+
+  address(row, kind = "thumbnail") {
+    return `/api/${kind}/${row}?v=${encodeURIComponent(this.talk.state.pictures.version)}`;
+  }
+
+  element(row, alt = "") {
+    if (this.absent) return null;
+    const { pixelated } = this.talk.state.pictures;
+    const picture = make("img", { class: "picture", alt, loading: "lazy", decoding: "async", draggable: "false", "data-pixelated": pixelated });
+    picture.addEventListener("error", () => picture.classList.add("missing"));
+    picture.src = this.address(row);
+    return picture;
+  }
+
+  thumb(row, label, open, name) {
+    const kind = this.talk.state.run.kind === "rows" ? "Row" : "Image";
+    return { picture: this.element(row), name: name ?? `${kind} ${row}`, label, open };
+  }
+
+  draw(context, row, x, y, side, again) {
+    if (this.absent) return false;
+    const address = this.address(row);
+    let picture = this.drawn.get(address);
+    if (!picture) {
+      picture = new Image();
+      picture.src = address;
+      picture.decode().then(again, () => {});
+      this.drawn.set(address, picture);
+    }
+    if (!picture.complete || !picture.naturalWidth) return false;
+    context.drawImage(picture, x, y, side, side);
+    return true;
   }
 }
 
 // explorer/talk.js
 // Talks with the server: what the run looks like now, and edits, each with the number of the newest edit that was seen.
 
+
 const POLL = 1500; // milliseconds between two looks at whether somebody else has edited
 
 class Talk {
   constructor(changed) {
-    Object.assign(this, { changed, state: null, edits: 0, underway: 0, late: 0, before: Promise.resolve() });
+    this.changed = changed;
+    this.state = /** @type {ExplorerState} */ (/** @type {unknown} */ (null)); // set by load()
+    this.byId = new Map();
+    this.edits = 0; // sent by this page
+    this.underway = 0;
+    this.late = 0; // edits that the server has refused because somebody else made one
+    this.announced = false; // whether this page has shown the features
+    this.before = Promise.resolve();
   }
 
   async ask(path, options = {}) {
@@ -1695,13 +1602,13 @@ class Talk {
       const { edits } = this;
       try {
         const { number, ready, version, trouble } = await this.ask("/api/number");
-        warn(trouble && `${trouble[0].toUpperCase()}${trouble.slice(1)}. What you see is how it was before.`);
+        warn(trouble && `${capitalised(trouble)}. What you see is how it was before.`);
         if (number === null || edits !== this.edits) return; // what has changed may be what this window did meanwhile
         const edited = number !== this.state.number;
         const updated = version !== this.state.pictures.version;
-        const waits = ready && !this.state.features.ready && !this.told;
+        const waits = ready && !this.state.features.ready && !this.announced;
         if (!edited && !updated && !waits) return;
-        this.told = ready;
+        this.announced = ready;
         const before = this.state.run.inputs;
         const state = await this.ask("/api/state");
         if (edits !== this.edits) return;
@@ -1710,20 +1617,202 @@ class Talk {
         if (updated) tell(more > 0 ? `${plural(more, "new image")}, by twincluster update.` : "Some images have changed, by twincluster update.");
         else if (edited) tell(`Changed in another window${this.state.undo ? `: ${this.state.undo}` : ""}.`);
       } catch (error) {
-        warn(error.message);
+        warn(messageOf(error));
       }
     }, POLL);
+  }
+}
+
+// parts/viewer.js
+// One image in a dialog. The arrow keys go through the list it was opened from.
+
+
+class Viewer {
+  constructor() {
+    this.list = [];
+    this.at = 0;
+    this.dialog = make("dialog");
+  }
+
+  get image() {
+    return this.list[this.at];
+  }
+
+  open(list, at) {
+    if (!list.length) return;
+    Object.assign(this, { list, at });
+    if (this.dialog.isConnected) {
+      this.draw();
+      return;
+    }
+    this.dialog = make("dialog", { id: "viewer", class: "viewer", "aria-labelledby": "viewer-path" });
+    this.dialog.addEventListener("keydown", (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey || !this.key(event)) return;
+      event.preventDefault();
+      event.stopPropagation();
+    });
+    this.draw();
+    showDialog(this.dialog);
+  }
+
+  key(event) {
+    const step = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
+    if (step) this.go(step);
+    return Boolean(step);
+  }
+
+  go(step) {
+    this.at = (this.at + step + this.list.length) % this.list.length;
+    this.draw();
+  }
+
+  draw() {}
+
+  fill({ picture, path, facts, actions = [], closing = {}, more = [] }) {
+    const { dialog } = this;
+    const alone = this.list.length < 2;
+    const focused = dialog.contains(document.activeElement) ? nameOf(document.activeElement) : null;
+    dialog.replaceChildren(
+      make("div", { class: "viewer-picture" }, picture),
+      make("p", { class: "viewer-path", id: "viewer-path", text: path }),
+      note(facts.filter(Boolean).join(" · ")),
+      make("div", { class: "row" },
+        button("←", () => this.go(-1), { "aria-label": "Previous image", disabled: alone }),
+        button("→", () => this.go(1), { "aria-label": "Next image", disabled: alone }),
+        actions, copyButton("Copy path", () => path), button("Close", () => dialog.close(), closing)),
+      ...more.filter((one) => one !== null && one !== undefined),
+    );
+    const same = [...dialog.querySelectorAll("button")].find((one) => focused && nameOf(one) === focused);
+    (same ?? /** @type {HTMLElement | null} */ (dialog.querySelector("[data-first]")))?.focus();
+  }
+}
+
+function nameOf(element) {
+  return element?.getAttribute("aria-label") ?? element?.textContent;
+}
+
+// explorer/viewer.js
+// One image at full size, what is known of it, and the images that are most like it.
+
+
+class ImageViewer extends Viewer {
+  constructor(app) {
+    super();
+    this.app = app;
+    this.row = null;
+  }
+
+  key(event) {
+    const { image, row } = this;
+    const { corrections } = this.app;
+    if (event.key === "j" && row) this.act(() => (row.cluster === -2 ? corrections.unjunk([image]) : corrections.junk([image])));
+    else if (event.key === "m" && row) this.act(() => corrections.move([image], row.cluster));
+    else if (event.key === "u") this.act(() => corrections.undo());
+    else return super.key(event);
+    return true;
+  }
+
+  async act(deed) {
+    await deed();
+    if (this.dialog.isConnected) this.draw();
+  }
+
+  async draw() {
+    const { app, image } = this;
+    let row = { row: image, path: String(image), cluster: -1, status: "", confidence: null };
+    try {
+      [row] = await app.talk.ask(`/api/details?rows=${image}`);
+    } catch (error) {
+      row.status = messageOf(error);
+    }
+    if (image !== this.image) return;
+    this.row = row;
+    const near = make("div", { class: "near" }, note("Looking for the nearest images …"));
+    this.fill({
+      picture: this.picture(row),
+      path: row.path,
+      facts: [
+        app.talk.nameOf(row.cluster), row.confidence === null ? null : `confidence ${decimal(row.confidence)}`,
+        `${count(this.at + 1)} of ${count(this.list.length)}`,
+      ],
+      actions: this.actions(row),
+      closing: { "data-first": true },
+      more: [make("h3", { text: "Most like it" }), near],
+    });
+    await this.showNeighbours(image, near);
+  }
+
+  picture({ row, path, cluster, status }) {
+    const { pictures, talk } = this.app;
+    if (pictures.absent || cluster === -1) return note(status === "ok" ? "No picture" : status || "No picture");
+    const address = pictures.address(row, "image");
+    return make("a", { href: address, target: "_blank", rel: "noopener", title: "Open in a tab of its own" },
+      make("img", { class: "whole", src: address, alt: path, "data-pixelated": talk.state.pictures.pixelated }));
+  }
+
+  actions({ row, cluster }) {
+    const { corrections } = this.app;
+    if (cluster === -1) return [];
+    return [
+      button("Move…", () => this.act(() => corrections.move([row], cluster))),
+      cluster === -2 ? button("Not junk", () => this.act(() => corrections.unjunk([row])))
+        : button("Junk", () => this.act(() => corrections.junk([row]))),
+    ];
+  }
+
+  async showNeighbours(image, place) {
+    try {
+      const { neighbours, absent } = await this.app.talk.ask(`/api/neighbours/${image}`);
+      place.replaceChildren(absent ? note(`None to show: ${absent}.`) : this.neighbours(neighbours));
+    } catch (error) {
+      place.replaceChildren(note(messageOf(error)));
+    }
+  }
+
+  neighbours(rows) {
+    const { talk, pictures } = this.app;
+    const numbers = rows.map(({ row }) => row);
+    return gallery(rows.map(({ row, path, cluster, cosine }, at) => {
+      const label = `${path ?? `Image ${row}`}${cluster === undefined ? "" : `, ${talk.nameOf(cluster)}`}, cosine ${decimal(cosine)}`;
+      return pictures.thumb(row, label, () => this.open(numbers, at), path && baseName(path));
+    }), "many", "Most like it");
   }
 }
 
 // explorer/explorer.js
 // Puts the page together: the views, which the address names, the tools above them, and the keys.
 
-const VIEWS = ["clusters", "map", "all", "junk", "unreadable"];
+
+const VIEWS = [
+  { name: "clusters", text: (state) => `Clusters (${count(state.clusters.length)})`, open: (app) => (app.overview ??= new ClustersView(app)) },
+  { name: "map", text: () => "Map", open: (app) => new MapView(app) },
+  { name: "all", text: (state) => `All ${state.run.kind}`, open: (app) => new ListView(app, "all") },
+  { name: "junk", text: (state) => `Junk (${count(state.junk)})`, open: (app) => new ListView(app, "junk") },
+  {
+    name: "unreadable", text: (state) => `Unreadable (${count(state.unreadable)})`, open: (app) => new ListView(app, "unreadable"),
+    hidden: (state) => !state.unreadable,
+  },
+];
+
+const KEYS = [
+  ["arrow keys", "go through the images"], ["space", "select or leave out the image"], ["shift with arrow keys or click", "select a range"],
+  ["ctrl+A", "select all"], ["escape", "select none; in a cluster: back to all clusters"], ["enter", "open the image, or the cluster"],
+  ["r", "rename the cluster"], ["m", "merge clusters; with images selected: move them"], ["n", "put the selected images into a new cluster"],
+  ["l", "put what is most like the selected images right after them"],
+  ["s", "split the cluster, or split off the selected images"], ["j", "mark as junk, or take out of the junk"],
+  ["u", "undo"], ["shift+U", "redo"], ["/", "find"], ["?", "this list"],
+];
 
 class Explorer {
   constructor() {
-    this.chosen = new Set(); // clusters
+    this.chosen = new Set();
+    this.view = null;
+    this.overview = null;
+    this.where = "";
+    this.telling = 0;
+    this.links = [];
+    this.undo = button("Undo", () => this.corrections.undo(), { "aria-keyshortcuts": "u" });
+    this.redo = button("Redo", () => this.corrections.redo(), { "aria-keyshortcuts": "Shift+U" });
     this.talk = new Talk(() => this.refresh());
     this.pictures = new Pictures(this.talk);
     this.corrections = new Corrections(this);
@@ -1735,19 +1824,17 @@ class Explorer {
     try {
       await this.talk.load();
     } catch (error) {
-      find("main").replaceChildren(make("p", { class: "warning", text: error.message }));
+      find("main").replaceChildren(make("p", { class: "warning", text: messageOf(error) }));
       return;
     }
-    this.links = VIEWS.map((name) => make("a", { href: `#${name}` }));
+    this.links = VIEWS.map(({ name }) => make("a", { href: `#${name}` }));
     find("views").append(...this.links.map((link) => make("li", {}, link)));
-    this.undo = button("Undo", () => this.corrections.undo(), { "aria-keyshortcuts": "u" });
-    this.redo = button("Redo", () => this.corrections.redo(), { "aria-keyshortcuts": "Shift+U" });
     const lookUp = this.talk.one === "row" ? [] : [this.drops.button, this.drops.input];
-    find("tools").append(this.undo, this.redo, ...lookUp, button("Keys", () => help(), { "aria-keyshortcuts": "?" }));
-    const top = document.querySelector(".top"); // what sticks below it has to know how high it is
-    new ResizeObserver(() => document.documentElement.style.setProperty("--top", `${top.offsetHeight}px`)).observe(top);
+    find("tools").append(this.undo, this.redo, ...lookUp, button("Keys", showKeys, { "aria-keyshortcuts": "?" }));
+    const head = /** @type {HTMLElement} */ (document.querySelector(".top")); // what sticks below it has to know how high it is
+    new ResizeObserver(() => document.documentElement.style.setProperty("--top", `${head.offsetHeight}px`)).observe(head);
     window.addEventListener("hashchange", () => {
-      for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close(); // it is about what was here before
+      for (const dialog of document.querySelectorAll("dialog")) dialog.close(); // it is about what was here before
       this.route();
     });
     document.addEventListener("keydown", (event) => this.key(event));
@@ -1771,9 +1858,9 @@ class Explorer {
       return;
     }
     before?.leave?.();
-    this.where = where === "cluster" || VIEWS.includes(where) ? where : "clusters";
-    this.view = this.where === "clusters" ? (this.overview ??= new ClustersView(this))
-      : this.where === "map" ? new MapView(this) : new ListView(this, this.where, Number(id ?? -1));
+    const view = VIEWS.find(({ name }) => name === where) ?? VIEWS[0];
+    this.where = where === "cluster" ? VIEWS[0].name : view.name;
+    this.view = where === "cluster" ? new ListView(this, "cluster", Number(id)) : view.open(this);
     document.body.classList.toggle("is-list", this.view instanceof ListView);
     find("main").replaceChildren(this.view.body);
     window.scrollTo({ top: 0, behavior: "instant" });
@@ -1793,15 +1880,14 @@ class Explorer {
     document.title = `${state.run.source} · twincluster`;
     find("source").textContent = `${state.run.source} · ${plural(state.run.inputs, this.talk.one)}`
       + (state.pictures.absent ? ` · without pictures: ${state.pictures.absent}` : "");
-    const names = [`Clusters (${count(state.clusters.length)})`, "Map", `All ${state.run.kind}`, `Junk (${count(state.junk)})`, `Unreadable (${count(state.unreadable)})`];
-    const here = this.where === "cluster" ? "clusters" : this.where;
-    this.links.forEach((link, at) => { // the same ones for good, so that the focus stays
-      link.textContent = names[at];
-      if (VIEWS[at] === here) link.setAttribute("aria-current", "page");
+    this.links.forEach((link, at) => { // the same links are used again, so that the focus stays
+      const { name, text, hidden } = VIEWS[at];
+      link.textContent = text(state);
+      if (name === this.where) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
+      if (link.parentElement) link.parentElement.hidden = hidden?.(state) ?? false;
     });
-    this.links.at(-1).parentElement.hidden = !state.unreadable;
-    for (const [one, what] of [[this.undo, state.undo], [this.redo, state.redo]]) {
+    for (const [one, what] of /** @type {const} */ ([[this.undo, state.undo], [this.redo, state.redo]])) {
       one.setAttribute("aria-disabled", String(!what)); // one that is disabled would lose the focus
       one.title = what ?? "";
     }
@@ -1810,7 +1896,7 @@ class Explorer {
   choose(id, wanted) {
     if (wanted) this.chosen.add(id);
     else this.chosen.delete(id);
-    this.view.drawBar?.();
+    this.view?.drawBar?.();
   }
 
   tell(text) {
@@ -1828,7 +1914,7 @@ class Explorer {
   }
 
   key(event) {
-    const { target } = event;
+    const target = /** @type {HTMLInputElement} */ (event.target);
     const typing = target.matches("textarea, select, input:not([type=checkbox])");
     if (event.isComposing) return; // enter and escape are for the letters that are being put together
     if (event.defaultPrevented || document.querySelector("dialog[open]") || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -1837,13 +1923,20 @@ class Explorer {
       if (event.key === "Escape") target.value = "";
       target.dispatchEvent(new Event("input"));
       target.blur();
-      this.view.results?.focus({ preventScroll: true });
+      this.view?.results?.focus({ preventScroll: true });
     } else if (event.key === "u") this.corrections.undo();
     else if (event.key === "U") this.corrections.redo();
-    else if (event.key === "?") help();
+    else if (event.key === "?") showKeys();
     else if (!this.view?.key(event)) return;
     event.preventDefault();
   }
+}
+
+function showKeys() {
+  const list = make("dl", { class: "keys" }, KEYS.map(([key, text]) => [make("dt", { text: key }), make("dd", { text })]));
+  const dialog = make("dialog", { class: "ask", "aria-labelledby": "asked" }, make("h2", { id: "asked", text: "Keys" }), list);
+  dialog.append(button("Close", () => dialog.close(), { "data-first": true }));
+  return showDialog(dialog);
 }
 
 window.explorer = new Explorer(); // for the console

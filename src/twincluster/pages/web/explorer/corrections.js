@@ -1,8 +1,12 @@
 // What can be corrected. Each asks for what it needs, does one edit, and says what was done.
-import { make, count, plural } from "../parts/dom.js";
-import { ask, field, textInput, clusterPicker } from "../parts/dialogs.js";
+import { count, make, plural } from "../parts/dom.js";
+import { ask, field, messageOf, Refusal, textInput } from "../parts/dialogs.js";
+
+/** @import { Cluster } from "../types.js" */
+/** @import { Explorer } from "./explorer.js" */
 
 export class Corrections {
+  /** @param {Explorer} app */
   constructor(app) {
     this.app = app;
   }
@@ -11,23 +15,29 @@ export class Corrections {
     return this.app.talk;
   }
 
+  /** @type {(kind: string, fields: Record<string, unknown>, done: string) => Promise<void>} */
   async edit(kind, fields, done) {
     await this.talk.edit(kind, fields);
     this.app.tell(done);
   }
 
-  /** An edit without a question; what goes wrong is told. */
+  /**
+   * An edit without a question; the page shows what goes wrong.
+   * @type {(kind: string, fields: Record<string, unknown>, done: string) => Promise<void>}
+   */
   now(kind, fields, done) {
-    return this.edit(kind, fields, done).catch((error) => this.app.tell(error.message));
+    return this.edit(kind, fields, done).catch((error) => this.app.tell(messageOf(error)));
   }
 
+  /** @param {number[]} rows */
   images(rows) {
     return plural(rows.length, this.talk.one);
   }
 
-  rename(id) {
+  /** @param {number} id */
+  async rename(id) {
     const cluster = this.talk.byId.get(id);
-    if (!cluster) return null;
+    if (!cluster) return undefined;
     const name = textInput(cluster.named ? cluster.name : "");
     return ask({
       title: `Rename ${cluster.name}`, fields: [field("Name", name)], action: "Rename",
@@ -35,12 +45,15 @@ export class Corrections {
     });
   }
 
-  /** Several clusters into the first of them; of one alone, into another that is asked for. */
-  merge(ids) {
-    const known = ids.map((id) => this.talk.byId.get(id)).filter(Boolean);
+  /**
+   * Merges several clusters into the largest; where there is one alone, asks for another.
+   * @param {number[]} ids
+   */
+  async merge(ids) {
+    const known = ids.map((id) => this.talk.byId.get(id)).filter((one) => one !== undefined);
     if (known.length === 1) return this.mergeInto(known[0]);
     if (!known.length) return this.app.tell("Tick the clusters to merge first.");
-    const largest = [...known].sort((one, other) => other.named - one.named || other.size - one.size);
+    const largest = [...known].sort((one, other) => Number(other.named) - Number(one.named) || other.size - one.size);
     const name = textInput(largest[0].named ? largest[0].name : "", { placeholder: largest[0].name });
     return ask({
       title: `Merge ${known.length} clusters`, text: largest.map((one) => one.name).join(", "), action: "Merge",
@@ -54,7 +67,8 @@ export class Corrections {
     });
   }
 
-  mergeInto(cluster) {
+  /** @param {Cluster} cluster */
+  async mergeInto(cluster) {
     const others = this.talk.state.clusters.filter(({ id }) => id !== cluster.id);
     if (!others.length) return this.app.tell("There is no other cluster to merge with.");
     const picker = clusterPicker(others, "Cluster to merge with");
@@ -68,9 +82,10 @@ export class Corrections {
     });
   }
 
-  split(id) {
+  /** @param {number} id */
+  async split(id) {
     const cluster = this.talk.byId.get(id);
-    if (!cluster) return null;
+    if (!cluster) return undefined;
     const many = make("input", { type: "number", min: 2, max: Math.max(2, Math.min(100, cluster.size)), value: 2, required: true, "data-first": true });
     return ask({
       title: `Split ${cluster.name}`, text: "By what the network sees in the images (k-means). The parts are new clusters.",
@@ -86,8 +101,11 @@ export class Corrections {
     });
   }
 
-  splitOff(id, rows) {
-    const { name: now, named } = this.talk.byId.get(id);
+  /** @type {(id: number, rows: number[]) => Promise<unknown>} */
+  async splitOff(id, rows) {
+    const cluster = this.talk.byId.get(id);
+    if (!cluster) return undefined;
+    const { name: now, named } = cluster;
     const name = textInput("", { placeholder: named ? `${now} 2` : `${id}, part 2` });
     return ask({
       title: `Split off ${this.images(rows)}`, text: "New images will go to whichever part is nearer.", action: "Split off",
@@ -96,21 +114,26 @@ export class Corrections {
     });
   }
 
-  /** `from` is the cluster that all of them are in, where they are in one; if there is no other, a new one is made. */
-  move(rows, from = null) {
+  /**
+   * Moves images. `from` is the cluster that all of them are in, if they are in one; without another, asks for a new one.
+   * @param {number[]} rows
+   * @param {number | null} from
+   */
+  async move(rows, from = null) {
     const others = this.talk.state.clusters.filter(({ id }) => id !== from);
     if (!others.length) return this.moveToNew(rows);
     const picker = clusterPicker(others, "Cluster to move to");
     return ask({
       title: `Move ${this.images(rows)}`, fields: picker.body, action: "Move",
-      act: () => {
+      act: async () => {
         const to = picker.value();
         return this.edit("move", { rows, to }, `Moved ${this.images(rows)} to ${this.talk.nameOf(to)}.`);
       },
     });
   }
 
-  moveToNew(rows) {
+  /** @param {number[]} rows */
+  async moveToNew(rows) {
     const name = textInput("", { placeholder: "a number, if left empty" });
     return ask({
       title: `New cluster of ${this.images(rows)}`, fields: [field("Name", name)], action: "Make it",
@@ -118,10 +141,12 @@ export class Corrections {
     });
   }
 
+  /** @param {number[]} rows */
   junk(rows) {
     return this.now("junk", { rows }, `${this.images(rows)} marked as junk. U takes it back.`);
   }
 
+  /** @param {number[]} rows */
   unjunk(rows) {
     return this.now("unjunk", { rows }, `${this.images(rows)} back in place.`);
   }
@@ -134,12 +159,45 @@ export class Corrections {
     return this.step("redo", "Done again");
   }
 
-  /** What is undone is known only when the edits before it are made. */
-  step(kind, said) {
+  /**
+   * Undoes or redoes; what, is known only after the edits before it are made.
+   * @param {"undo" | "redo"} kind
+   * @param {string} done
+   */
+  step(kind, done) {
     return this.talk.inTurn(async () => {
       const what = this.talk.state[kind];
       if (what) await this.talk.send(kind, {});
-      this.app.tell(what ? `${said}: ${what}.` : `There is nothing to ${kind}.`);
-    }).catch((error) => this.app.tell(error.message));
+      this.app.tell(what ? `${done}: ${what}.` : `There is nothing to ${kind}.`);
+    }).catch((error) => this.app.tell(messageOf(error)));
   }
+}
+
+/**
+ * A list of clusters with a field that narrows it; `value()` is the id of the one chosen.
+ * @param {Cluster[]} clusters
+ * @param {string} label
+ */
+function clusterPicker(clusters, label) {
+  const list = make("select", { size: 7, "aria-label": label });
+  const narrow = make("input", { type: "search", autocomplete: "off", placeholder: "Find a cluster", "aria-label": "Find a cluster", "data-first": true });
+  const fill = () => {
+    const wanted = narrow.value.trim().toLowerCase();
+    const found = clusters.filter(({ name, id }) => `${name} ${id}`.toLowerCase().includes(wanted));
+    list.replaceChildren(...found.map(({ id, name, size }) => make("option", { value: id, text: `${name} (${count(size)})` })));
+    if (list.options.length) list.selectedIndex = 0;
+  };
+  narrow.addEventListener("input", fill);
+  narrow.addEventListener("keydown", (event) => {
+    const step = event.key === "ArrowDown" ? 1 : event.key === "ArrowUp" ? -1 : 0;
+    if (!step) return;
+    event.preventDefault();
+    list.selectedIndex = Math.max(0, Math.min(list.options.length - 1, list.selectedIndex + step));
+  });
+  fill();
+  const value = () => {
+    if (list.selectedIndex < 0) throw new Refusal("Choose a cluster.");
+    return Number(list.value);
+  };
+  return { body: [narrow, list], value };
 }

@@ -1,18 +1,20 @@
-// Files that are dropped on the page: which cluster they would be in, and which images are most like them.
-import { make, decimal, note, button } from "../parts/dom.js";
+// Files dropped on the page: which cluster they would be in, and which images are most like them.
+import { button, decimal, make, note } from "../parts/dom.js";
 import { swatch } from "../parts/palette.js";
-import { show } from "../parts/dialogs.js";
-import { neighbourList } from "./viewer.js";
+import { messageOf, showDialog } from "../parts/dialogs.js";
+
+/** @import { Explorer } from "./explorer.js" */
 
 const MOST_FILES = 20;
 const MOST_MEGABYTES = 40;
 
 export class Drops {
+  /** @param {Explorer} app */
   constructor(app) {
     this.app = app;
     this.input = make("input", { type: "file", multiple: true, accept: "image/*", class: "offstage", tabindex: "-1", "aria-label": "Images to look up" });
     this.input.addEventListener("change", () => {
-      const chosen = [...this.input.files];
+      const chosen = [...(this.input.files ?? [])];
       this.input.value = "";
       this.look(chosen);
     });
@@ -31,13 +33,15 @@ export class Drops {
     });
   }
 
+  /** @param {File[]} files */
   async look(files) {
     if (!files.length) return;
     const list = make("div", {});
     const left = files.length > MOST_FILES ? note(`The first ${MOST_FILES} of ${files.length} files.`) : null;
     const dialog = make("dialog", { class: "viewer", "aria-labelledby": "asked" }, make("h2", { id: "asked", text: "Where they belong" }), left, list,
-      make("p", { class: "note", text: "Nothing was kept: twincluster update adds images to a run." }), button("Close", () => dialog.close(), { "data-first": true }));
-    show(dialog);
+      note("Nothing was kept: twincluster update adds images to a run."));
+    dialog.append(button("Close", () => dialog.close(), { "data-first": true }));
+    showDialog(dialog);
     for (const file of files.slice(0, MOST_FILES)) {
       const place = make("article", { class: "dropped" }, note(`${file.name} …`));
       list.append(place);
@@ -45,6 +49,11 @@ export class Drops {
     }
   }
 
+  /**
+   * What is known of a file.
+   * @param {File} file
+   * @param {HTMLDialogElement} dialog
+   */
   async one(file, dialog) {
     const { app } = this;
     if (file.size > MOST_MEGABYTES * 1e6) return [note(`${file.name}: larger than ${MOST_MEGABYTES} MB.`)];
@@ -59,9 +68,9 @@ export class Drops {
       const name = make("a", { href: `#cluster/${cluster}`, text: app.talk.nameOf(cluster), onclick: () => dialog.close() }); // one may be there already
       return [make("img", { class: "picture", src: picture, alt: file.name }),
         make("div", {}, make("h3", {}, swatch(cluster), name), note(`${file.name} · confidence ${decimal(confidence)}`),
-          neighbourList(app, neighbours, (at) => app.viewer.open(neighbours.map((each) => each.row), at)))];
+          app.viewer.neighbours(neighbours))];
     } catch (error) {
-      return [note(`${file.name}: ${error.message}`)];
+      return [note(`${file.name}: ${messageOf(error)}`)];
     }
   }
 }

@@ -1,6 +1,6 @@
 // Puts the page together: the views, which the address names, the tools above them, and the keys.
-import { make, find, count, plural, button } from "../parts/dom.js";
-import { help } from "../parts/dialogs.js";
+import { messageOf, showDialog } from "../parts/dialogs.js";
+import { button, count, find, make, plural } from "../parts/dom.js";
 import { ClustersView } from "./clusters.js";
 import { Corrections } from "./corrections.js";
 import { Drops } from "./drop.js";
@@ -10,11 +10,47 @@ import { Pictures } from "./pictures.js";
 import { Talk } from "./talk.js";
 import { ImageViewer } from "./viewer.js";
 
-const VIEWS = ["clusters", "map", "all", "junk", "unreadable"];
+/** @import { ExplorerState, View } from "../types.js" */
 
-class Explorer {
+/**
+ * The views in the order of their links; the address names them. To add one, write its class and add its line here.
+ * @type {{name: string, text: (state: ExplorerState) => string, open: (app: Explorer) => View, hidden?: (state: ExplorerState) => boolean}[]}
+ */
+const VIEWS = [
+  { name: "clusters", text: (state) => `Clusters (${count(state.clusters.length)})`, open: (app) => (app.overview ??= new ClustersView(app)) },
+  { name: "map", text: () => "Map", open: (app) => new MapView(app) },
+  { name: "all", text: (state) => `All ${state.run.kind}`, open: (app) => new ListView(app, "all") },
+  { name: "junk", text: (state) => `Junk (${count(state.junk)})`, open: (app) => new ListView(app, "junk") },
+  {
+    name: "unreadable", text: (state) => `Unreadable (${count(state.unreadable)})`, open: (app) => new ListView(app, "unreadable"),
+    hidden: (state) => !state.unreadable,
+  },
+];
+
+/** What the keys do, for the list behind `?`. */
+const KEYS = [
+  ["arrow keys", "go through the images"], ["space", "select or leave out the image"], ["shift with arrow keys or click", "select a range"],
+  ["ctrl+A", "select all"], ["escape", "select none; in a cluster: back to all clusters"], ["enter", "open the image, or the cluster"],
+  ["r", "rename the cluster"], ["m", "merge clusters; with images selected: move them"], ["n", "put the selected images into a new cluster"],
+  ["l", "put what is most like the selected images right after them"],
+  ["s", "split the cluster, or split off the selected images"], ["j", "mark as junk, or take out of the junk"],
+  ["u", "undo"], ["shift+U", "redo"], ["/", "find"], ["?", "this list"],
+];
+
+export class Explorer {
   constructor() {
-    this.chosen = new Set(); // clusters
+    /** @type {Set<number>} clusters whose boxes are ticked */
+    this.chosen = new Set();
+    /** @type {View | null} */
+    this.view = null;
+    /** @type {ClustersView | null} the one view that stays as it was left */
+    this.overview = null;
+    this.where = "";
+    this.telling = 0;
+    /** @type {HTMLAnchorElement[]} */
+    this.links = [];
+    this.undo = button("Undo", () => this.corrections.undo(), { "aria-keyshortcuts": "u" });
+    this.redo = button("Redo", () => this.corrections.redo(), { "aria-keyshortcuts": "Shift+U" });
     this.talk = new Talk(() => this.refresh());
     this.pictures = new Pictures(this.talk);
     this.corrections = new Corrections(this);
@@ -26,19 +62,17 @@ class Explorer {
     try {
       await this.talk.load();
     } catch (error) {
-      find("main").replaceChildren(make("p", { class: "warning", text: error.message }));
+      find("main").replaceChildren(make("p", { class: "warning", text: messageOf(error) }));
       return;
     }
-    this.links = VIEWS.map((name) => make("a", { href: `#${name}` }));
+    this.links = VIEWS.map(({ name }) => make("a", { href: `#${name}` }));
     find("views").append(...this.links.map((link) => make("li", {}, link)));
-    this.undo = button("Undo", () => this.corrections.undo(), { "aria-keyshortcuts": "u" });
-    this.redo = button("Redo", () => this.corrections.redo(), { "aria-keyshortcuts": "Shift+U" });
     const lookUp = this.talk.one === "row" ? [] : [this.drops.button, this.drops.input];
-    find("tools").append(this.undo, this.redo, ...lookUp, button("Keys", () => help(), { "aria-keyshortcuts": "?" }));
-    const top = document.querySelector(".top"); // what sticks below it has to know how high it is
-    new ResizeObserver(() => document.documentElement.style.setProperty("--top", `${top.offsetHeight}px`)).observe(top);
+    find("tools").append(this.undo, this.redo, ...lookUp, button("Keys", showKeys, { "aria-keyshortcuts": "?" }));
+    const head = /** @type {HTMLElement} */ (document.querySelector(".top")); // what sticks below it has to know how high it is
+    new ResizeObserver(() => document.documentElement.style.setProperty("--top", `${head.offsetHeight}px`)).observe(head);
     window.addEventListener("hashchange", () => {
-      for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close(); // it is about what was here before
+      for (const dialog of document.querySelectorAll("dialog")) dialog.close(); // it is about what was here before
       this.route();
     });
     document.addEventListener("keydown", (event) => this.key(event));
@@ -46,12 +80,17 @@ class Explorer {
     this.route();
   }
 
-  /** Another view; of the clusters, `cluster` is the one whose card gets the focus. */
+  /**
+   * Goes to another view; among the clusters, the card of `cluster` gets the focus.
+   * @param {string} where
+   * @param {number} [cluster]
+   */
   go(where, cluster) {
     if (location.hash !== `#${where}`) history.pushState(null, "", `#${where}`);
     this.route(cluster);
   }
 
+  /** @param {number} [cluster] */
   route(cluster) {
     const [where, id] = location.hash.slice(1).split("/");
     const before = this.view;
@@ -63,9 +102,9 @@ class Explorer {
       return;
     }
     before?.leave?.();
-    this.where = where === "cluster" || VIEWS.includes(where) ? where : "clusters";
-    this.view = this.where === "clusters" ? (this.overview ??= new ClustersView(this))
-      : this.where === "map" ? new MapView(this) : new ListView(this, this.where, Number(id ?? -1));
+    const view = VIEWS.find(({ name }) => name === where) ?? VIEWS[0];
+    this.where = where === "cluster" ? VIEWS[0].name : view.name;
+    this.view = where === "cluster" ? new ListView(this, "cluster", Number(id)) : view.open(this);
     document.body.classList.toggle("is-list", this.view instanceof ListView);
     find("main").replaceChildren(this.view.body);
     window.scrollTo({ top: 0, behavior: "instant" });
@@ -86,27 +125,30 @@ class Explorer {
     document.title = `${state.run.source} · twincluster`;
     find("source").textContent = `${state.run.source} · ${plural(state.run.inputs, this.talk.one)}`
       + (state.pictures.absent ? ` · without pictures: ${state.pictures.absent}` : "");
-    const names = [`Clusters (${count(state.clusters.length)})`, "Map", `All ${state.run.kind}`, `Junk (${count(state.junk)})`, `Unreadable (${count(state.unreadable)})`];
-    const here = this.where === "cluster" ? "clusters" : this.where;
-    this.links.forEach((link, at) => { // the same ones for good, so that the focus stays
-      link.textContent = names[at];
-      if (VIEWS[at] === here) link.setAttribute("aria-current", "page");
+    this.links.forEach((link, at) => { // the same links are used again, so that the focus stays
+      const { name, text, hidden } = VIEWS[at];
+      link.textContent = text(state);
+      if (name === this.where) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
+      if (link.parentElement) link.parentElement.hidden = hidden?.(state) ?? false;
     });
-    this.links.at(-1).parentElement.hidden = !state.unreadable;
-    for (const [one, what] of [[this.undo, state.undo], [this.redo, state.redo]]) {
+    for (const [one, what] of /** @type {const} */ ([[this.undo, state.undo], [this.redo, state.redo]])) {
       one.setAttribute("aria-disabled", String(!what)); // one that is disabled would lose the focus
       one.title = what ?? "";
     }
   }
 
+  /** @type {(id: number, wanted: boolean) => void} */
   choose(id, wanted) {
     if (wanted) this.chosen.add(id);
     else this.chosen.delete(id);
-    this.view.drawBar?.();
+    this.view?.drawBar?.();
   }
 
-  /** Says something where everybody, screen readers too, can notice it. */
+  /**
+   * Shows a message for a while, to screen readers too.
+   * @param {string} text
+   */
   tell(text) {
     const told = find("told");
     told.textContent = text;
@@ -115,15 +157,19 @@ class Explorer {
     this.telling = setTimeout(() => told.classList.remove("shown"), 6000);
   }
 
-  /** Says what is wrong for as long as it is; "" when nothing is. */
+  /**
+   * Shows what is wrong, until it is called with "".
+   * @param {string} text
+   */
   warn(text) {
     if (find("trouble").textContent === text) return;
     find("trouble").textContent = text;
     find("trouble").hidden = !text;
   }
 
+  /** @param {KeyboardEvent} event */
   key(event) {
-    const { target } = event;
+    const target = /** @type {HTMLInputElement} */ (event.target);
     const typing = target.matches("textarea, select, input:not([type=checkbox])");
     if (event.isComposing) return; // enter and escape are for the letters that are being put together
     if (event.defaultPrevented || document.querySelector("dialog[open]") || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -132,13 +178,20 @@ class Explorer {
       if (event.key === "Escape") target.value = "";
       target.dispatchEvent(new Event("input"));
       target.blur();
-      this.view.results?.focus({ preventScroll: true });
+      this.view?.results?.focus({ preventScroll: true });
     } else if (event.key === "u") this.corrections.undo();
     else if (event.key === "U") this.corrections.redo();
-    else if (event.key === "?") help();
+    else if (event.key === "?") showKeys();
     else if (!this.view?.key(event)) return;
     event.preventDefault();
   }
+}
+
+function showKeys() {
+  const list = make("dl", { class: "keys" }, KEYS.map(([key, text]) => [make("dt", { text: key }), make("dd", { text })]));
+  const dialog = make("dialog", { class: "ask", "aria-labelledby": "asked" }, make("h2", { id: "asked", text: "Keys" }), list);
+  dialog.append(button("Close", () => dialog.close(), { "data-first": true }));
+  return showDialog(dialog);
 }
 
 window.explorer = new Explorer(); // for the console

@@ -1,21 +1,31 @@
-// Small pictures of rows, which the browser asks for when they come into sight, and keeps.
-import { make, button } from "../parts/dom.js";
+// Small pictures of rows. The browser asks for them when they come into sight, and keeps them.
+import { make } from "../parts/dom.js";
+
+/** @import { Drawable } from "../types.js" */
+/** @import { Talk } from "./talk.js" */
 
 export class Pictures {
+  /** @param {Talk} talk */
   constructor(talk) {
     this.talk = talk;
+    /** @type {Map<string, HTMLImageElement>} */
     this.drawn = new Map();
   }
 
+  /** Why the run has no pictures; "" where it has. */
   get absent() {
     return this.talk.state.pictures.absent;
   }
 
+  /** @param {number} row */
   address(row, kind = "thumbnail") {
     return `/api/${kind}/${row}?v=${encodeURIComponent(this.talk.state.pictures.version)}`;
   }
 
-  /** An image element for a row; null where the run has no pictures. */
+  /**
+   * An image element for a row; null where the run has no pictures.
+   * @param {number} row
+   */
   element(row, alt = "") {
     if (this.absent) return null;
     const { pixelated } = this.talk.state.pictures;
@@ -25,7 +35,22 @@ export class Pictures {
     return picture;
   }
 
-  /** Draws a picture on the map; false while it is not there yet, and `again` is called when it is. */
+  /**
+   * An image for a gallery; without a picture its name stands there, or its number.
+   * @param {number} row
+   * @param {string} label
+   * @param {() => unknown} open
+   * @param {string} [name]
+   */
+  thumb(row, label, open, name) {
+    const kind = this.talk.state.run.kind === "rows" ? "Row" : "Image";
+    return { picture: this.element(row), name: name ?? `${kind} ${row}`, label, open };
+  }
+
+  /**
+   * Draws a picture on the map; false while it is not there yet, and `again` is called when it is.
+   * @type {Drawable["draw"]}
+   */
   draw(context, row, x, y, side, again) {
     if (this.absent) return false;
     const address = this.address(row);
@@ -40,13 +65,4 @@ export class Pictures {
     context.drawImage(picture, x, y, side, side);
     return true;
   }
-}
-
-/** A row as a button; without pictures its name stands there, or its number. */
-export function thumb(app, row, label, act, name) {
-  const picture = app.pictures.element(row);
-  const kind = app.talk.state.run.kind === "rows" ? "Row" : "Image";
-  const one = button(null, act, { class: picture ? "thumb" : "thumb named", "aria-label": label, title: label });
-  one.append(picture || make("span", { text: name ?? `${kind} ${row}` }));
-  return one;
 }

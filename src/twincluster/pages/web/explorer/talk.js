@@ -1,14 +1,32 @@
 // Talks with the server: what the run looks like now, and edits, each with the number of the newest edit that was seen.
-import { plural } from "../parts/dom.js";
-import { Refusal } from "../parts/dialogs.js";
+import { capitalised, plural } from "../parts/dom.js";
+import { messageOf, Refusal } from "../parts/dialogs.js";
+
+/** @import { Cluster, ExplorerState } from "../types.js" */
 
 const POLL = 1500; // milliseconds between two looks at whether somebody else has edited
 
 export class Talk {
+  /** @param {(state: ExplorerState) => void} changed */
   constructor(changed) {
-    Object.assign(this, { changed, state: null, edits: 0, underway: 0, late: 0, before: Promise.resolve() });
+    this.changed = changed;
+    this.state = /** @type {ExplorerState} */ (/** @type {unknown} */ (null)); // set by load()
+    /** @type {Map<number, Cluster>} */
+    this.byId = new Map();
+    this.edits = 0; // sent by this page
+    this.underway = 0;
+    this.late = 0; // edits that the server has refused because somebody else made one
+    this.announced = false; // whether this page has shown the features
+    /** @type {Promise<unknown>} */
+    this.before = Promise.resolve();
   }
 
+  /**
+   * The answer of the server; a Refusal says why there is none.
+   * @param {string} path
+   * @param {RequestInit} [options]
+   * @returns {Promise<any>}
+   */
   async ask(path, options = {}) {
     let answer, found;
     try {
@@ -32,14 +50,21 @@ export class Talk {
     this.take(await this.ask("/api/state"));
   }
 
-  /** One edit; resolves when it is kept. */
+  /**
+   * One edit; resolves when it is saved.
+   * @param {string} kind
+   * @param {Record<string, unknown>} [fields]
+   */
   edit(kind, fields = {}) {
     return this.inTurn(() => this.send(kind, fields));
   }
 
   /**
-   * What is asked for while an edit is under way is done after it, for it would come too late beside it; where that one
-   * came too late itself, it is not done either: an undo that was meant for it would take back somebody else's edit.
+   * Runs `deed` after the edit that is under way, beside which it would come too late. Where that edit itself came too
+   * late, `deed` is not run: an undo that was meant for that edit would undo somebody else's.
+   * @template T
+   * @param {() => T | Promise<T>} deed
+   * @returns {Promise<T>}
    */
   inTurn(deed) {
     const { late } = this;
@@ -51,6 +76,7 @@ export class Talk {
     return done;
   }
 
+  /** @type {(kind: string, fields: Record<string, unknown>) => Promise<void>} */
   async send(kind, fields) {
     const body = JSON.stringify({ kind, expected: this.state.number, ...fields });
     this.edits += 1;
@@ -62,6 +88,7 @@ export class Talk {
     }
   }
 
+  /** @param {ExplorerState} state */
   take(state) {
     this.state = state;
     this.byId = new Map(state.clusters.map((cluster) => [cluster.id, cluster]));
@@ -73,26 +100,33 @@ export class Talk {
     return this.state.run.kind.slice(0, -1);
   }
 
-  /** What a cluster is called. */
+  /**
+   * What a cluster is called.
+   * @param {number} id
+   */
   nameOf(id) {
     if (id === -2) return "Junk";
     return id === -1 ? "Unreadable" : this.byId.get(id)?.name ?? `Cluster ${id}`;
   }
 
-  /** Looks every other moment, while the page can be seen, whether there is something new; `warn` is told what stays. */
+  /**
+   * Checks again and again for news, while the page is visible. `tell` gets what has changed, `warn` what is wrong.
+   * @param {(text: string) => void} tell
+   * @param {(text: string) => void} warn
+   */
   watch(tell, warn) {
     setInterval(async () => {
       if (document.hidden || this.underway) return;
       const { edits } = this;
       try {
         const { number, ready, version, trouble } = await this.ask("/api/number");
-        warn(trouble && `${trouble[0].toUpperCase()}${trouble.slice(1)}. What you see is how it was before.`);
+        warn(trouble && `${capitalised(trouble)}. What you see is how it was before.`);
         if (number === null || edits !== this.edits) return; // what has changed may be what this window did meanwhile
         const edited = number !== this.state.number;
         const updated = version !== this.state.pictures.version;
-        const waits = ready && !this.state.features.ready && !this.told;
+        const waits = ready && !this.state.features.ready && !this.announced;
         if (!edited && !updated && !waits) return;
-        this.told = ready;
+        this.announced = ready;
         const before = this.state.run.inputs;
         const state = await this.ask("/api/state");
         if (edits !== this.edits) return;
@@ -101,7 +135,7 @@ export class Talk {
         if (updated) tell(more > 0 ? `${plural(more, "new image")}, by twincluster update.` : "Some images have changed, by twincluster update.");
         else if (edited) tell(`Changed in another window${this.state.undo ? `: ${this.state.undo}` : ""}.`);
       } catch (error) {
-        warn(error.message);
+        warn(messageOf(error));
       }
     }, POLL);
   }

@@ -1,97 +1,111 @@
 // One image at full size, what is known of it, and the images that are most like it.
-import { make, count, decimal, baseName, note, button, copyButton } from "../parts/dom.js";
-import { show } from "../parts/dialogs.js";
-import { thumb } from "./pictures.js";
+import { baseName, button, count, decimal, make, note } from "../parts/dom.js";
+import { messageOf } from "../parts/dialogs.js";
+import { gallery } from "../parts/gallery.js";
+import { Viewer } from "../parts/viewer.js";
 
-export class ImageViewer {
+/** @import { Row } from "../types.js" */
+/** @import { Explorer } from "./explorer.js" */
+
+export class ImageViewer extends Viewer {
+  /** @param {Explorer} app */
   constructor(app) {
+    super();
     this.app = app;
+    /** @type {Row | null} what is known of the image, once the server has answered */
+    this.row = null;
   }
 
-  /** The image at a place of a list of rows, through which the arrow keys go. */
-  open(rows, at) {
-    if (!rows.length) return null;
-    Object.assign(this, { rows, at });
-    if (this.dialog?.isConnected) return this.draw();
-    this.parts = make("div", {});
-    this.dialog = make("dialog", { class: "viewer", "aria-labelledby": "viewer-path" }, this.parts);
-    this.dialog.addEventListener("keydown", (event) => this.key(event));
-    this.draw();
-    return show(this.dialog);
-  }
-
+  /**
+   * @override
+   * @param {KeyboardEvent} event
+   */
   key(event) {
-    const row = this.rows[this.at];
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.key === "ArrowRight") this.go(1);
-    else if (event.key === "ArrowLeft") this.go(-1);
-    else if (event.key === "j" && this.one) this.act(() => (this.one.cluster === -2 ? this.app.corrections.unjunk([row]) : this.app.corrections.junk([row])));
-    else if (event.key === "m" && this.one) this.act(() => this.app.corrections.move([row], this.one.cluster));
-    else if (event.key === "u") this.act(() => this.app.corrections.undo());
-    else return;
-    event.preventDefault();
-    event.stopPropagation();
+    const { image, row } = this;
+    const { corrections } = this.app;
+    if (event.key === "j" && row) this.act(() => (row.cluster === -2 ? corrections.unjunk([image]) : corrections.junk([image])));
+    else if (event.key === "m" && row) this.act(() => corrections.move([image], row.cluster));
+    else if (event.key === "u") this.act(() => corrections.undo());
+    else return super.key(event);
+    return true;
   }
 
+  /** @param {() => unknown} deed */
   async act(deed) {
     await deed();
     if (this.dialog.isConnected) this.draw();
   }
 
-  go(step) {
-    this.at = (this.at + step + this.rows.length) % this.rows.length;
-    this.draw();
-  }
-
+  /** @override */
   async draw() {
-    const { app } = this;
-    const row = this.rows[this.at];
-    let one = { path: String(row), cluster: -1, status: "" };
+    const { app, image } = this;
+    /** @type {Row} */
+    let row = { row: image, path: String(image), cluster: -1, status: "", confidence: null };
     try {
-      [one] = await app.talk.ask(`/api/details?rows=${row}`);
+      [row] = await app.talk.ask(`/api/details?rows=${image}`);
     } catch (error) {
-      one.status = error.message;
+      row.status = messageOf(error);
     }
-    if (row !== this.rows[this.at]) return;
-    this.one = one;
-    const held = this.dialog.contains(document.activeElement) ? document.activeElement.textContent : null;
-    const { pixelated } = app.talk.state.pictures;
-    const picture = app.pictures.absent || one.cluster === -1 ? note(one.status === "ok" ? "No picture" : one.status || "No picture")
-      : make("a", { href: app.pictures.address(row, "image"), target: "_blank", rel: "noopener", title: "Open in a tab of its own" },
-        make("img", { class: "whole", src: app.pictures.address(row, "image"), alt: one.path, "data-pixelated": pixelated }));
-    const said = [app.talk.nameOf(one.cluster), one.confidence === null ? null : `confidence ${decimal(one.confidence)}`, `${count(this.at + 1)} of ${count(this.rows.length)}`];
-    this.near = make("div", { class: "near" }, note("Looking for the nearest images …"));
-    this.parts.replaceChildren(make("div", { class: "viewer-picture" }, picture), make("p", { class: "viewer-path", id: "viewer-path", text: one.path }),
-      note(said.filter(Boolean).join(" · ")), this.buttons(row, one), make("h3", { text: "Most like it" }), this.near);
-    const again = [...this.parts.querySelectorAll("button")].find((each) => held && each.textContent === held);
-    (again ?? this.parts.querySelector("[data-first]"))?.focus();
-    this.neighbours(row);
+    if (image !== this.image) return;
+    this.row = row;
+    const near = make("div", { class: "near" }, note("Looking for the nearest images …"));
+    this.fill({
+      picture: this.picture(row),
+      path: row.path,
+      facts: [
+        app.talk.nameOf(row.cluster), row.confidence === null ? null : `confidence ${decimal(row.confidence)}`,
+        `${count(this.at + 1)} of ${count(this.list.length)}`,
+      ],
+      actions: this.actions(row),
+      closing: { "data-first": true },
+      more: [make("h3", { text: "Most like it" }), near],
+    });
+    await this.showNeighbours(image, near);
   }
 
-  buttons(row, one) {
+  /** @param {Row} row */
+  picture({ row, path, cluster, status }) {
+    const { pictures, talk } = this.app;
+    if (pictures.absent || cluster === -1) return note(status === "ok" ? "No picture" : status || "No picture");
+    const address = pictures.address(row, "image");
+    return make("a", { href: address, target: "_blank", rel: "noopener", title: "Open in a tab of its own" },
+      make("img", { class: "whole", src: address, alt: path, "data-pixelated": talk.state.pictures.pixelated }));
+  }
+
+  /** @param {Row} row */
+  actions({ row, cluster }) {
     const { corrections } = this.app;
-    const step = (text, name, by) => button(text, () => this.go(by), { "aria-label": name, disabled: this.rows.length < 2 });
-    const junk = one.cluster === -2 ? button("Not junk", () => this.act(() => corrections.unjunk([row]))) : button("Junk", () => this.act(() => corrections.junk([row])));
-    return make("div", { class: "row" }, step("←", "Previous image", -1), step("→", "Next image", 1),
-      ...(one.cluster === -1 ? [] : [button("Move…", () => this.act(() => corrections.move([row], one.cluster))), junk]),
-      copyButton("Copy path", () => one.path), button("Close", () => this.dialog.close(), { "data-first": true }));
+    if (cluster === -1) return [];
+    return [
+      button("Move…", () => this.act(() => corrections.move([row], cluster))),
+      cluster === -2 ? button("Not junk", () => this.act(() => corrections.unjunk([row])))
+        : button("Junk", () => this.act(() => corrections.junk([row]))),
+    ];
   }
 
-  async neighbours(row) {
-    const { near, app } = this;
+  /**
+   * @param {number} image
+   * @param {HTMLElement} place
+   */
+  async showNeighbours(image, place) {
     try {
-      const { neighbours, absent } = await app.talk.ask(`/api/neighbours/${row}`);
-      near.replaceChildren(absent ? note(`None to show: ${absent}.`) : neighbourList(app, neighbours, (at) => this.open(neighbours.map((one) => one.row), at)));
+      const { neighbours, absent } = await this.app.talk.ask(`/api/neighbours/${image}`);
+      place.replaceChildren(absent ? note(`None to show: ${absent}.`) : this.neighbours(neighbours));
     } catch (error) {
-      near.replaceChildren(note(error.message));
+      place.replaceChildren(note(messageOf(error)));
     }
   }
-}
 
-export function neighbourList(app, neighbours, open) {
-  const items = neighbours.map(({ row, path, cluster, cosine }, at) => {
-    const said = `${path ?? `Image ${row}`}${cluster === undefined ? "" : `, ${app.talk.nameOf(cluster)}`}, cosine ${decimal(cosine)}`;
-    return make("li", {}, thumb(app, row, said, () => open(at), path && baseName(path)));
-  });
-  return make("ul", { class: `gallery many${app.pictures.absent ? " names" : ""}`, "aria-label": "Most like it" }, items);
+  /**
+   * Rows that are like an image, as buttons that open them.
+   * @param {Row[]} rows
+   */
+  neighbours(rows) {
+    const { talk, pictures } = this.app;
+    const numbers = rows.map(({ row }) => row);
+    return gallery(rows.map(({ row, path, cluster, cosine }, at) => {
+      const label = `${path ?? `Image ${row}`}${cluster === undefined ? "" : `, ${talk.nameOf(cluster)}`}, cosine ${decimal(cosine)}`;
+      return pictures.thumb(row, label, () => this.open(numbers, at), path && baseName(path));
+    }), "many", "Most like it");
+  }
 }

@@ -1,13 +1,37 @@
-// A grid of any number of images, of which only those in sight exist: their tiles come and go as one scrolls.
-import { make, decimal } from "./dom.js";
+// A grid of any number of images. Only the tiles in sight exist: they come and go as one scrolls.
+import { make } from "./dom.js";
 
 const TILE = 116; // pixels a tile would like to have
 const CALM = 70; // milliseconds a tile stays in sight before its picture is asked for
+const AT_ONCE = 500; // images described by one call
+
+/**
+ * What a page does for its grid.
+ * @typedef {object} GridUses
+ * @property {(at: number) => unknown} open  shows the image at a place
+ * @property {() => unknown} changed  after every change of the selection or of the images
+ * @property {(row: number) => HTMLImageElement | null} picture
+ * @property {(rows: number[]) => Promise<[row: number, text: string][]>} describe
+ */
 
 export class ImageGrid {
-  /** `tell` has open(at), which shows an image, and changed(), for when the selection is another. */
-  constructor(app, tell) {
-    Object.assign(this, { app, tell, rows: [], selected: new Set(), active: -1, anchor: 0, tiles: new Map(), known: new Map(), columns: 1, cell: TILE });
+  /** @param {GridUses} uses */
+  constructor(uses) {
+    this.uses = uses;
+    /** @type {number[]} */
+    this.rows = [];
+    /** @type {Set<number>} */
+    this.selected = new Set();
+    this.active = -1; // place of the image that the keyboard is at
+    this.anchor = 0; // where a range begins
+    /** @type {Map<number, HTMLElement>} by their places */
+    this.tiles = new Map();
+    /** @type {Map<number, string>} what is known of rows */
+    this.known = new Map();
+    this.columns = 1;
+    this.cell = TILE;
+    this.waiting = false;
+    this.calm = 0;
     this.space = make("div", { class: "grid-space", role: "presentation" });
     this.body = make("div", {
       class: "grid", role: "listbox", tabindex: "0", "aria-multiselectable": "true",
@@ -17,11 +41,14 @@ export class ImageGrid {
     this.body.addEventListener("keydown", (event) => this.key(event));
     this.body.addEventListener("focus", () => { if (this.active < 0 && this.rows.length) this.go(0, false); });
     this.space.addEventListener("click", (event) => this.click(event));
-    this.space.addEventListener("dblclick", (event) => { if (this.at(event) >= 0) tell.open(this.at(event)); });
+    this.space.addEventListener("dblclick", (event) => { if (this.at(event) >= 0) uses.open(this.at(event)); });
     new ResizeObserver(() => this.measure()).observe(this.body);
   }
 
-  /** Other images; those that are still there stay selected, and the place stays. */
+  /**
+   * Shows other images. Those that were there before stay selected, and the place stays.
+   * @param {number[]} rows
+   */
   show(rows) {
     const focus = this.rows[this.active];
     const there = new Set(rows);
@@ -82,6 +109,7 @@ export class ImageGrid {
     this.calm = setTimeout(() => this.fill(), CALM);
   }
 
+  /** @param {number} at */
   tile(at) {
     const row = this.rows[at];
     const tile = make("div", {
@@ -97,52 +125,52 @@ export class ImageGrid {
 
   /** Pictures and names of the tiles that are in sight now that scrolling has calmed down. */
   async fill() {
-    const { app } = this;
-    const empty = [...this.tiles.values()].filter((tile) => !tile.firstChild);
-    for (const tile of empty) {
-      const row = this.rows[tile.dataset.at];
-      const picture = this.tell.plain ? null : app.pictures.element(row);
-      if (picture) picture.loading = "eager";
-      tile.append(picture || make("span", { class: "tile-name", text: String(row) }));
-      if (picture) picture.addEventListener("error", () => tile.replaceChildren(make("span", { class: "tile-name", text: this.known.get(row) ?? row })));
+    const empty = [...this.tiles].filter(([, tile]) => !tile.firstChild).map(([at, tile]) => ({ row: this.rows[at], tile }));
+    for (const { row, tile } of empty) {
+      const picture = this.uses.picture(row);
+      tile.append(picture ?? make("span", { class: "tile-name", text: String(row) }));
+      if (!picture) continue;
+      picture.loading = "eager";
+      picture.addEventListener("error", () => tile.replaceChildren(make("span", { class: "tile-name", text: this.known.get(row) ?? String(row) })));
     }
-    const unknown = [...new Set(empty.map((tile) => this.rows[tile.dataset.at]))].slice(0, 500);
+    const unknown = [...new Set(empty.map(({ row }) => row))].slice(0, AT_ONCE);
     if (!unknown.length) return;
-    const found = await app.talk.ask(`/api/details?rows=${unknown.join(",")}`).catch(() => []);
-    for (const { row, path, cluster, confidence, status } of found) {
-      this.known.set(row, `${path}, ${cluster === -1 ? status : `${app.talk.nameOf(cluster)}, confidence ${decimal(confidence)}`}`);
-    }
-    for (const tile of empty) {
-      const said = this.known.get(this.rows[tile.dataset.at]);
-      if (!said) continue;
-      tile.setAttribute("aria-label", said);
-      tile.title = said;
+    for (const [row, text] of await this.uses.describe(unknown).catch(() => [])) this.known.set(row, text);
+    for (const { row, tile } of empty) {
+      const text = this.known.get(row);
+      if (!text) continue;
+      tile.setAttribute("aria-label", text);
+      tile.title = text;
       const name = tile.querySelector(".tile-name");
-      if (name) name.textContent = said;
+      if (name) name.textContent = text;
     }
   }
 
+  /** @param {Event} event */
   at(event) {
-    const tile = event.target.closest(".tile");
+    const tile = /** @type {HTMLElement | null} */ (/** @type {Element} */ (event.target).closest(".tile"));
     return tile ? Number(tile.dataset.at) : -1;
   }
 
+  /** @param {MouseEvent} event */
   click(event) {
     const at = this.at(event);
     if (at < 0) return;
     const row = this.rows[at];
     if (event.shiftKey) this.range(at, event.ctrlKey || event.metaKey);
-    else if (event.ctrlKey || event.metaKey || event.pointerType === "touch") this.toggle(row);
+    else if (event.ctrlKey || event.metaKey || /** @type {PointerEvent} */ (event).pointerType === "touch") this.toggle(row);
     else this.selected = new Set([row]);
     if (!event.shiftKey) this.anchor = at;
     this.mark(at);
     this.body.focus({ preventScroll: true });
   }
 
+  /** @param {number} row */
   toggle(row) {
     if (!this.selected.delete(row)) this.selected.add(row);
   }
 
+  /** @type {(at: number, more: boolean) => void} */
   range(at, more) {
     const [low, high] = [Math.min(at, this.anchor), Math.max(at, this.anchor)];
     const part = this.rows.slice(low, high + 1);
@@ -159,7 +187,10 @@ export class ImageGrid {
     this.mark(this.active);
   }
 
-  /** Shows which image is the active one and which are selected. */
+  /**
+   * Shows which image is the active one and which are selected.
+   * @param {number} active
+   */
   mark(active) {
     this.active = active;
     for (const [at, tile] of this.tiles) {
@@ -168,9 +199,10 @@ export class ImageGrid {
     }
     if (active >= 0) this.body.setAttribute("aria-activedescendant", `tile-${active}`);
     else this.body.removeAttribute("aria-activedescendant");
-    this.tell.changed();
+    this.uses.changed();
   }
 
+  /** @type {(at: number, extend: boolean) => void} */
   go(at, extend) {
     const next = Math.max(0, Math.min(this.rows.length - 1, at));
     const top = Math.floor(next / this.columns) * this.cell;
@@ -182,8 +214,10 @@ export class ImageGrid {
     this.mark(next);
   }
 
+  /** @param {KeyboardEvent} event */
   key(event) {
     const page = Math.max(1, Math.floor(this.body.clientHeight / this.cell)) * this.columns;
+    /** @type {Record<string, number>} */
     const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -this.columns, ArrowDown: this.columns, PageUp: -page, PageDown: page };
     const { key } = event;
     if (event.altKey || ((event.ctrlKey || event.metaKey) && key !== "a")) return;
@@ -194,7 +228,7 @@ export class ImageGrid {
       this.toggle(this.rows[this.active]);
       this.mark(this.active);
     } else if (key === "a" && (event.ctrlKey || event.metaKey)) this.selectAll();
-    else if (key === "Enter" && this.active >= 0) this.tell.open(this.active);
+    else if (key === "Enter" && this.active >= 0) this.uses.open(this.active);
     else if (key === "Escape" && this.selected.size) this.selectNone();
     else return;
     event.preventDefault();

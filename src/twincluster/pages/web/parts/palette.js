@@ -9,14 +9,22 @@ export const isDark = window.matchMedia("screen and (prefers-color-scheme: dark)
 /** The colours of the theme in use, for canvases. */
 export function themeColours() {
   const style = getComputedStyle(document.documentElement);
+  /** @param {string} name */
   const read = (name) => style.getPropertyValue(name).trim();
   const hues = Array.from({ length: HUES }, (_, hue) => read(`--hue-${hue}`));
   return { hues, ink: read("--ink"), faint: read("--faint"), surface: read("--surface") };
 }
 
+/** @param {number} cluster */
 export const shapeOf = (cluster) => SHAPES[Math.floor(cluster / HUES) % SHAPES.length];
 
-/** The outline of a shape of radius r around (x, y), as points. */
+/**
+ * The outline of a shape of radius r around (x, y), as points.
+ * @param {string} shape
+ * @param {number} x
+ * @param {number} y
+ * @param {number} r
+ */
 function outline(shape, x, y, r) {
   if (shape === "square") return [[x - r, y - r], [x + r, y - r], [x + r, y + r], [x - r, y + r]];
   if (shape === "triangle") return [[x, y - 1.25 * r], [x + 1.15 * r, y + 0.85 * r], [x - 1.15 * r, y + 0.85 * r]];
@@ -28,6 +36,7 @@ function outline(shape, x, y, r) {
   ];
 }
 
+/** @type {(context: CanvasRenderingContext2D, shape: string, x: number, y: number, r: number) => void} */
 export function trace(context, shape, x, y, r) {
   context.beginPath();
   if (shape === "circle") {
@@ -38,7 +47,10 @@ export function trace(context, shape, x, y, r) {
   context.closePath();
 }
 
-/** The mark of a cluster, beside its name. */
+/**
+ * The mark of a cluster, beside its name.
+ * @param {number} cluster
+ */
 export function swatch(cluster) {
   const [shape, hue] = [shapeOf(cluster), `hue-${cluster % HUES}`];
   const mark = shape === "circle" ? makeSvg("circle", { class: hue, cx: 7, cy: 7, r: 5 })

@@ -1,68 +1,96 @@
-// One image, enlarged, with what is known of it; the arrow keys go through the images it was shown with.
-import { make, dress, decimal, baseName, note, button, copyButton } from "./dom.js";
+// One image in a dialog. The arrow keys go through the list it was opened from.
+import { button, copyButton, make, note } from "./dom.js";
+import { showDialog } from "./dialogs.js";
+
+/** @import { Child, Properties } from "../types.js" */
 
 export class Viewer {
-  constructor(dialog, data, thumbnails) {
-    Object.assign(this, { dialog, data, thumbnails, list: [], at: 0 });
-    dialog.addEventListener("keydown", (event) => {
-      if (event.key === "ArrowRight") this.go(1);
-      else if (event.key === "ArrowLeft") this.go(-1);
-    });
-    dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
+  constructor() {
+    /** @type {number[]} */
+    this.list = [];
+    this.at = 0;
+    /** @type {HTMLDialogElement} */
+    this.dialog = make("dialog");
   }
 
+  get image() {
+    return this.list[this.at];
+  }
+
+  /**
+   * Shows one image of a list.
+   * @param {number[]} list
+   * @param {number} at
+   */
   open(list, at) {
+    if (!list.length) return;
     Object.assign(this, { list, at });
-    this.show();
-    this.dialog.showModal();
+    if (this.dialog.isConnected) {
+      this.draw();
+      return;
+    }
+    this.dialog = make("dialog", { id: "viewer", class: "viewer", "aria-labelledby": "viewer-path" });
+    this.dialog.addEventListener("keydown", (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey || !this.key(event)) return;
+      event.preventDefault();
+      event.stopPropagation();
+    });
+    this.draw();
+    showDialog(this.dialog);
   }
 
+  /**
+   * True for a key that it has used.
+   * @param {KeyboardEvent} event
+   */
+  key(event) {
+    const step = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
+    if (step) this.go(step);
+    return Boolean(step);
+  }
+
+  /** @param {number} step */
   go(step) {
     this.at = (this.at + step + this.list.length) % this.list.length;
-    this.show();
+    this.draw();
   }
 
-  show() {
-    const image = this.list[this.at];
-    const { path, cluster, confidence, label } = this.data.images;
-    const picture = this.thumbnails.element(image, "large");
-    if (picture) {
-      dress(picture, { role: "img", "aria-label": path[image] }, []);
-      picture.style.maxWidth = `${Math.max(14, (this.thumbnails.sideOf(image, "large") * 2.75) / 16)}rem`;
-    }
-    const names = this.data.labels.names;
-    const said = [
-      `${this.data.byId.get(cluster[image]).name}, confidence ${decimal(confidence[image])}`,
-      label[image] >= 0 ? `label ${names[label[image]] ?? label[image]}` : null,
-      this.list.length > 1 ? `${this.at + 1} of ${this.list.length}` : null,
-    ];
-    const step = (text, name, by) =>
-      button(text, () => this.go(by), { "aria-label": name, disabled: this.list.length < 2 });
-    const focused = this.dialog.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") : null;
-    this.dialog.replaceChildren(
-      make("div", { class: "viewer-picture" }, picture || note("No picture")),
-      make("p", { class: "viewer-path", id: "viewer-path", text: path[image] }),
-      note(said.filter(Boolean).join(" · ")),
+  /**
+   * Shows `image`: a page looks up what it knows of it, and calls `fill`.
+   * @abstract
+   */
+  draw() {}
+
+  /**
+   * Fills the dialog; the focus stays on the button that had it.
+   * @param {object} shown
+   * @param {Node} shown.picture
+   * @param {string} shown.path
+   * @param {(string | null)[]} shown.facts
+   * @param {Child[]} [shown.actions]  buttons of the page
+   * @param {Properties} [shown.closing]  of the button that closes
+   * @param {Child[]} [shown.more]
+   */
+  fill({ picture, path, facts, actions = [], closing = {}, more = [] }) {
+    const { dialog } = this;
+    const alone = this.list.length < 2;
+    const focused = dialog.contains(document.activeElement) ? nameOf(document.activeElement) : null;
+    dialog.replaceChildren(
+      make("div", { class: "viewer-picture" }, picture),
+      make("p", { class: "viewer-path", id: "viewer-path", text: path }),
+      note(facts.filter(Boolean).join(" · ")),
       make("div", { class: "row" },
-        step("←", "Previous image", -1), step("→", "Next image", 1), copyButton("Copy path", () => path[image]),
-        button("Close", () => this.dialog.close())),
+        button("←", () => this.go(-1), { "aria-label": "Previous image", disabled: alone }),
+        button("→", () => this.go(1), { "aria-label": "Next image", disabled: alone }),
+        actions, copyButton("Copy path", () => path), button("Close", () => dialog.close(), closing)),
+      ...more.filter((one) => one !== null && one !== undefined),
     );
-    const buttons = [...this.dialog.querySelectorAll("button")];
-    buttons.find((one) => focused && one.getAttribute("aria-label") === focused)?.focus();
+    const same = [...dialog.querySelectorAll("button")].find((one) => focused && nameOf(one) === focused);
+    (same ?? /** @type {HTMLElement | null} */ (dialog.querySelector("[data-first]")))?.focus();
   }
 }
 
-/** Images as buttons that open the viewer; without pictures their names stand there. */
-export function gallery(list, viewer, kind) {
-  const { path, confidence } = viewer.data.images;
-  const items = list.map((image, at) => {
-    const picture = viewer.thumbnails.element(image, "large");
-    const label = `${path[image]}, confidence ${decimal(confidence[image])}`;
-    const properties = { class: picture ? "thumb" : "thumb named", "aria-label": `Enlarge ${label}`, title: label };
-    const opener = button(null, () => viewer.open(list, at), properties);
-    opener.append(picture || make("span", { text: baseName(path[image]) }));
-    return make("li", {}, opener);
-  });
-  const named = list.length && !viewer.thumbnails.size(list[0], "large");
-  return make("ul", { class: `gallery ${kind}${named ? " names" : ""}` }, items);
+/** @param {Element | null} element */
+function nameOf(element) {
+  return element?.getAttribute("aria-label") ?? element?.textContent;
 }
