@@ -456,6 +456,15 @@ class ClustersView {
 // What can be corrected. Each asks for what it needs, does one edit, and says what was done.
 
 
+const KEYS = [
+  ["arrow keys", "go through the images"], ["space", "select or leave out the image"], ["shift with arrow keys or click", "select a range"],
+  ["ctrl+A", "select all"], ["escape", "select none; in a cluster: back to all clusters"], ["enter", "open the image, or the cluster"],
+  ["r", "rename the cluster"], ["m", "merge clusters; with images selected: move them"], ["n", "put the selected images into a new cluster"],
+  ["l", "put what is most like the selected images right after them"],
+  ["s", "split the cluster, or split off the selected images"], ["j", "mark as junk, or take out of the junk"],
+  ["u", "undo"], ["shift+U", "redo"], ["/", "find"], ["?", "this list"],
+];
+
 class Corrections {
   constructor(app) {
     this.app = app;
@@ -476,6 +485,16 @@ class Corrections {
 
   images(rows) {
     return plural(rows.length, this.talk.one);
+  }
+
+  ofImages(from, junk) {
+    const action = (key, text, act) => ({ key, text, act });
+    return [
+      action("m", "Move…", (rows) => this.move(rows, from)),
+      action("n", "New cluster…", (rows) => this.moveToNew(rows)),
+      ...(from === null ? [] : [action("s", "Split off…", (rows) => this.splitOff(from, rows))]),
+      junk ? action("j", "Not junk", (rows) => this.unjunk(rows)) : action("j", "Junk", (rows) => this.junk(rows)),
+    ];
   }
 
   async rename(id) {
@@ -916,26 +935,14 @@ class SelectionGrid {
     });
     this.text = make("span", { role: "status", class: "figure" });
     this.from = place.of === "cluster" ? place.cluster ?? null : null;
-    this.actions = place.of === "unreadable" ? [] : this.listActions();
+    this.actions = place.of === "unreadable" ? [] : [
+      ...(place.like ? [{ key: "l", text: "More like these", act: place.like }] : []), ...app.corrections.ofImages(this.from, place.of === "junk")];
     this.open = button("Open", () => app.viewer.open(this.grid.rows, Math.max(0, this.grid.active)), { class: "needs" });
     this.bar = make("div", { class: "row chosen", role: "group", "aria-label": "Selected images" }, this.text,
       place.of === "unreadable" ? [] : [
         button("Select all", () => this.grid.selectAll()), button("None", () => this.grid.selectNone(), { class: "needs" }), this.open,
         this.actions.map(({ key, text, act }) => button(text, () => act(this.rows), { class: "needs", "aria-keyshortcuts": key }))]);
     this.draw();
-  }
-
-  listActions() {
-    const { corrections } = this.app;
-    const { from, place: { of, like } } = this;
-    return [
-      ...(like ? [{ key: "l", text: "More like these", act: like }] : []),
-      { key: "m", text: "Move…", act: (rows) => corrections.move(rows, from) },
-      { key: "n", text: "New cluster…", act: (rows) => corrections.moveToNew(rows) },
-      ...(from === null ? [] : [{ key: "s", text: "Split off…", act: (/** @type {number[]} */ rows) => corrections.splitOff(from, rows) }]),
-      of === "junk" ? { key: "j", text: "Not junk", act: (rows) => corrections.unjunk(rows) }
-        : { key: "j", text: "Junk", act: (rows) => corrections.junk(rows) },
-    ];
   }
 
   get rows() {
@@ -1792,15 +1799,6 @@ const VIEWS = [
     name: "unreadable", text: (state) => `Unreadable (${count(state.unreadable)})`, open: (app) => new ListView(app, "unreadable"),
     hidden: (state) => !state.unreadable,
   },
-];
-
-const KEYS = [
-  ["arrow keys", "go through the images"], ["space", "select or leave out the image"], ["shift with arrow keys or click", "select a range"],
-  ["ctrl+A", "select all"], ["escape", "select none; in a cluster: back to all clusters"], ["enter", "open the image, or the cluster"],
-  ["r", "rename the cluster"], ["m", "merge clusters; with images selected: move them"], ["n", "put the selected images into a new cluster"],
-  ["l", "put what is most like the selected images right after them"],
-  ["s", "split the cluster, or split off the selected images"], ["j", "mark as junk, or take out of the junk"],
-  ["u", "undo"], ["shift+U", "redo"], ["/", "find"], ["?", "this list"],
 ];
 
 class Explorer {

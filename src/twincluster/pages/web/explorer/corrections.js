@@ -5,6 +5,16 @@ import { ask, field, messageOf, Refusal, textInput } from "../parts/dialogs.js";
 /** @import { Cluster } from "../types.js" */
 /** @import { Explorer } from "./explorer.js" */
 
+/** What the keys do, for the list behind `?`. */
+export const KEYS = [
+  ["arrow keys", "go through the images"], ["space", "select or leave out the image"], ["shift with arrow keys or click", "select a range"],
+  ["ctrl+A", "select all"], ["escape", "select none; in a cluster: back to all clusters"], ["enter", "open the image, or the cluster"],
+  ["r", "rename the cluster"], ["m", "merge clusters; with images selected: move them"], ["n", "put the selected images into a new cluster"],
+  ["l", "put what is most like the selected images right after them"],
+  ["s", "split the cluster, or split off the selected images"], ["j", "mark as junk, or take out of the junk"],
+  ["u", "undo"], ["shift+U", "redo"], ["/", "find"], ["?", "this list"],
+];
+
 export class Corrections {
   /** @param {Explorer} app */
   constructor(app) {
@@ -32,6 +42,23 @@ export class Corrections {
   /** @param {number[]} rows */
   images(rows) {
     return plural(rows.length, this.talk.one);
+  }
+
+  /**
+   * What can be done with selected images: each is a button, and a key that KEYS explains.
+   * @param {number | null} from  cluster that all of them are in
+   * @param {boolean} junk  whether they are junk
+   * @returns {{key: string, text: string, act: (rows: number[]) => unknown}[]}
+   */
+  ofImages(from, junk) {
+    /** @type {(key: string, text: string, act: (rows: number[]) => unknown) => {key: string, text: string, act: typeof act}} */
+    const action = (key, text, act) => ({ key, text, act });
+    return [
+      action("m", "Move…", (rows) => this.move(rows, from)),
+      action("n", "New cluster…", (rows) => this.moveToNew(rows)),
+      ...(from === null ? [] : [action("s", "Split off…", (rows) => this.splitOff(from, rows))]),
+      junk ? action("j", "Not junk", (rows) => this.unjunk(rows)) : action("j", "Junk", (rows) => this.junk(rows)),
+    ];
   }
 
   /** @param {number} id */

@@ -2,7 +2,7 @@
 import { messageOf, showDialog } from "../parts/dialogs.js";
 import { button, count, find, make, plural } from "../parts/dom.js";
 import { ClustersView } from "./clusters.js";
-import { Corrections } from "./corrections.js";
+import { Corrections, KEYS } from "./corrections.js";
 import { Drops } from "./drop.js";
 import { ListView } from "./lists.js";
 import { MapView } from "./map.js";
@@ -25,16 +25,6 @@ const VIEWS = [
     name: "unreadable", text: (state) => `Unreadable (${count(state.unreadable)})`, open: (app) => new ListView(app, "unreadable"),
     hidden: (state) => !state.unreadable,
   },
-];
-
-/** What the keys do, for the list behind `?`. */
-const KEYS = [
-  ["arrow keys", "go through the images"], ["space", "select or leave out the image"], ["shift with arrow keys or click", "select a range"],
-  ["ctrl+A", "select all"], ["escape", "select none; in a cluster: back to all clusters"], ["enter", "open the image, or the cluster"],
-  ["r", "rename the cluster"], ["m", "merge clusters; with images selected: move them"], ["n", "put the selected images into a new cluster"],
-  ["l", "put what is most like the selected images right after them"],
-  ["s", "split the cluster, or split off the selected images"], ["j", "mark as junk, or take out of the junk"],
-  ["u", "undo"], ["shift+U", "redo"], ["/", "find"], ["?", "this list"],
 ];
 
 export class Explorer {

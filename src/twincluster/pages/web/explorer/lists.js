@@ -38,30 +38,14 @@ export class SelectionGrid {
     this.text = make("span", { role: "status", class: "figure" });
     /** Cluster that all images are in, if they are in one. */
     this.from = place.of === "cluster" ? place.cluster ?? null : null;
-    this.actions = place.of === "unreadable" ? [] : this.listActions();
+    this.actions = place.of === "unreadable" ? [] : [
+      ...(place.like ? [{ key: "l", text: "More like these", act: place.like }] : []), ...app.corrections.ofImages(this.from, place.of === "junk")];
     this.open = button("Open", () => app.viewer.open(this.grid.rows, Math.max(0, this.grid.active)), { class: "needs" });
     this.bar = make("div", { class: "row chosen", role: "group", "aria-label": "Selected images" }, this.text,
       place.of === "unreadable" ? [] : [
         button("Select all", () => this.grid.selectAll()), button("None", () => this.grid.selectNone(), { class: "needs" }), this.open,
         this.actions.map(({ key, text, act }) => button(text, () => act(this.rows), { class: "needs", "aria-keyshortcuts": key }))]);
     this.draw();
-  }
-
-  /**
-   * What can be done with the selected images, each a button and a key.
-   * @returns {{key: string, text: string, act: (rows: number[]) => unknown}[]}
-   */
-  listActions() {
-    const { corrections } = this.app;
-    const { from, place: { of, like } } = this;
-    return [
-      ...(like ? [{ key: "l", text: "More like these", act: like }] : []),
-      { key: "m", text: "Move…", act: (rows) => corrections.move(rows, from) },
-      { key: "n", text: "New cluster…", act: (rows) => corrections.moveToNew(rows) },
-      ...(from === null ? [] : [{ key: "s", text: "Split off…", act: (/** @type {number[]} */ rows) => corrections.splitOff(from, rows) }]),
-      of === "junk" ? { key: "j", text: "Not junk", act: (rows) => corrections.unjunk(rows) }
-        : { key: "j", text: "Junk", act: (rows) => corrections.junk(rows) },
-    ];
   }
 
   get rows() {
