@@ -12,11 +12,11 @@ test oldest stress bench: export OMP_WAIT_POLICY = passive
 # asks for none to be kept.
 test oldest stress: export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help setup browser demo test oldest stress lint bench clean
+.PHONY: help setup browser pages demo test oldest stress lint lint-js bench clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
 
 setup: $(READY) ## install everything into .venv; costs nothing when pyproject.toml has not changed
 
@@ -41,10 +41,21 @@ browser:
 	  || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } \
 	  || echo "no Chromium, and it could not be installed: the page of a report will not be tested"
 
-lint: $(READY) ## ruff and mypy
+lint: $(READY) lint-js ## ruff, mypy and the check of the JavaScript
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Where there is no npm, or where it cannot fetch, this check is left out; TWINCLUSTER_NPM=required makes that a failure.
+lint-js: ## ESLint and the type checker on the JavaScript of the pages, where npm is installed
+	@command -v npm >/dev/null || { echo "no npm: the JavaScript of the pages is not checked"; test "$$TWINCLUSTER_NPM" != required; exit; }; \
+	test tools/node_modules/.ready -nt tools/package-lock.json \
+	  || { npm ci --prefix tools --silent --no-audit --no-fund && touch tools/node_modules/.ready; } \
+	  || { echo "npm ci fails: the JavaScript of the pages is not checked"; test "$$TWINCLUSTER_NPM" != required; exit; }; \
+	cd tools && npm run --silent lint
+
+pages: ## join the JavaScript of the report and of the explorer into src/twincluster/pages/web/built
+	$(PYTHON) tools/bundle_pages.py
 
 bench: $(READY) ## measure speed and memory on this machine; the last table takes a quarter of an hour
 	$(BIN)/python -m benchmarks startup
@@ -54,7 +65,7 @@ bench: $(READY) ## measure speed and memory on this machine; the last table take
 	$(BIN)/python -m benchmarks memory
 
 clean: ## remove .venv, caches and built packages; runs and data stay
-	rm -rf .venv .venv-oldest dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-oldest tools/node_modules dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # uv is quick but does not read pip's settings: where it is not to be had or cannot reach its packages, pip does

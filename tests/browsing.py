@@ -24,6 +24,7 @@ from benchmarks.report import find_browser
 __all__ = ["PHONE", "Browser", "Page", "Watched", "chromium", "expect", "faults", "watch"]
 
 REQUIRED = os.environ.get("TWINCLUSTER_BROWSER") == "required"
+expect.set_options(timeout=60_000)  # a condition that holds returns at once; t-SNE on a busy machine takes a while
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True}
 
 

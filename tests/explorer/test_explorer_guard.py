@@ -41,7 +41,8 @@ def test_policy_forbids_what_the_page_does_not_need(served: Served) -> None:
 
 def test_beyond_this_machine_a_token_is_needed(original: Run, tmp_path: Path) -> None:
     with serving(copied(original, tmp_path / "run"), token="s3cret") as served:
-        for path in ("/", "/api/state", "/api/image/0", "/page/dom.js", "/?token=wrong", "/api/state?token=s3cret"):
+        paths = ("/", "/api/state", "/api/image/0", "/page/explorer.js", "/?token=wrong", "/api/state?token=s3cret")
+        for path in paths:
             assert served.get(path).status_code == 401
         assert served.client.post("/api/edit", json={}).status_code == 401
         entered = served.get("/?token=s3cret")

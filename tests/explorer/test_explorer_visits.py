@@ -3,13 +3,14 @@
 import base64
 import csv
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from explorer_server import Served, serving
+from explorer_server import Served, copied, serving
 from explorer_window import Window, sideways
 from PIL import Image
 
@@ -119,8 +120,10 @@ def test_the_page_says_for_how_long_a_changed_run_cannot_be_opened(
     whole = settings.read_text()
     (tmp_path / "new").mkdir()
     Image.new("RGB", (24, 24), "red").save(tmp_path / "new" / "late.png")
-    worked("update", served.run.folder, tmp_path / "new")
-    settings.write_text("damaged")
+    updated = copied(served.run, tmp_path / "updated")
+    worked("update", updated.folder, tmp_path / "new")
+    settings.write_text("damaged")  # before the explorer can notice the update
+    shutil.copytree(updated.folder, served.run.folder, ignore=shutil.ignore_patterns("config.json"), dirs_exist_ok=True)
     expect(page.locator("#trouble")).to_contain_text("The run has changed but cannot be opened again: ")
     expect(page.locator("#trouble")).to_contain_text("What you see is how it was before.")
     expect(page.locator(".card")).to_have_count(3)
@@ -214,11 +217,11 @@ def test_pointing_at_the_map_shows_the_image(browser: Browser, served: Served) -
     window = Window(browser, served, "#map")
     page = window.page
     expect(page.locator("canvas")).to_be_visible()
-    while not page.evaluate("explorer.view.map.width > 0"):  # it has not been measured yet
+    while not page.evaluate("explorer.view.panel?.map.width > 0"):  # it has not been measured yet
         page.wait_for_timeout(50)
     box = page.locator("canvas").bounding_box()
     assert box is not None
-    x, y = page.evaluate("explorer.view.map.at(5)")
+    x, y = page.evaluate("explorer.view.panel?.map.at(5)")
     page.mouse.move(box["x"] + x, box["y"] + y)
     expect(page.locator(".tip img")).to_be_visible()
     assert page.locator(".tip img").evaluate("image => image.decode().then(() => image.naturalWidth)") > 0

@@ -288,10 +288,10 @@ def test_a_fault_of_the_server_is_told_in_words(browser: Browser, served: Served
 def test_a_finger_on_the_map_leads_to_the_image(browser: Browser, served: Served) -> None:
     page = Window(browser, served, "#map", **PHONE, is_mobile=True).page
     page.wait_for_selector("canvas")
-    page.wait_for_function("explorer.view.map.width > 0")
+    page.wait_for_function("explorer.view.panel?.map.width > 0")
     box = page.locator("canvas").bounding_box()
     assert box is not None
-    x, y = page.evaluate("explorer.view.map.at(0)")
+    x, y = page.evaluate("explorer.view.panel?.map.at(0)")
     page.touchscreen.tap(box["x"] + x, box["y"] + y)
     page.locator(".tip").get_by_role("button", name="Open").tap()
     expect(page.locator("dialog .whole")).to_be_visible()

@@ -14,7 +14,6 @@ import socket
 import sys
 import webbrowser
 from contextlib import suppress
-from importlib.resources import files
 from threading import Thread
 from typing import Annotated, Any, Literal
 
@@ -31,6 +30,7 @@ from twincluster.pages.explorer.guard import Access, Guard, is_local
 from twincluster.pages.explorer.library import Library, Newest
 from twincluster.pages.explorer.pictures import MOST_BYTES, Visitors
 from twincluster.pages.explorer.view import Order, View
+from twincluster.pages.web import read_asset
 from twincluster.runs import ConflictError
 
 MOST_ROWS = 500  # that one address names
@@ -38,12 +38,11 @@ ROW_NUMBERS = f"up to {MOST_ROWS} whole numbers with commas between them are exp
 MOST_JSON = 32_000_000  # bytes of an edit: two million rows
 NO_IMAGE = "there is no such image"
 FOREVER = "private, max-age=31536000, immutable"  # the address of a picture has the version of the data in it
-TYPES = {"css": "text/css", "html": "text/html", "js": "text/javascript"}
-SHARED = ("dom.js", "clusters.js", "palette.js", "map.js", "map_tools.js", "page.css")  # with the report
-OWN = (
-    "talk.js", "pictures.js", "dialogs.js", "corrections.js", "cards.js", "grid.js", "list.js", "viewer.js",
-    "scatter.js", "drop.js", "explorer.js", "explorer.css",
-)  # fmt: skip
+ASSETS = {  # by the name that the page asks for
+    "page.css": ("page.css", "text/css"),
+    "explorer.css": ("explorer/explorer.css", "text/css"),
+    "explorer.js": ("built/explorer.js", "text/javascript"),
+}
 
 
 def serve_library(library: Library, listening: socket.socket, host: str, in_browser: bool = False) -> None:
@@ -88,20 +87,19 @@ def _app_of(library: Library, newest: Newest) -> FastAPI:
 
 
 def _add_page(app: FastAPI) -> None:
-    content = {name: (files("twincluster.pages.report") / "page" / name).read_bytes() for name in SHARED}
-    content |= {
-        name: (files("twincluster.pages.explorer") / "page" / name).read_bytes() for name in (*OWN, "page.html")
-    }
+    page_html = read_asset("explorer/explorer.html")
+    assets = {name: (read_asset(place), kind) for name, (place, kind) in ASSETS.items()}
 
     @app.get("/")
     def page() -> Response:
-        return Response(content["page.html"], media_type="text/html")
+        return Response(page_html, media_type="text/html")
 
     @app.get("/page/{name}")
     def part(name: str) -> Response:
-        if name not in content:
+        if name not in assets:
             return _said(404, "there is no such file")
-        return Response(content[name], media_type=TYPES[name.rpartition(".")[2]], headers={"cache-control": "no-cache"})
+        content, kind = assets[name]
+        return Response(content, media_type=kind, headers={"cache-control": "no-cache"})
 
 
 def _add_views(app: FastAPI, library: Library, view: View) -> None:

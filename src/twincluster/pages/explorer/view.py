@@ -111,7 +111,6 @@ class View:
                 "version": twincluster.__version__,
             },
             "clusters": _cards(library, state, clusters, near),
-            "labels": {"names": []},
             "junk": int((clusters == JUNK).sum()),
             "unreadable": int((clusters == UNREADABLE).sum()),
             "undo": describe(done[-1], state) if done else None,

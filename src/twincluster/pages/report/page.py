@@ -13,7 +13,6 @@ import hashlib
 import html
 import json
 from collections.abc import Callable
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +23,11 @@ from twincluster.data import Listing
 from twincluster.pages.report.gather import Gathered, gather
 from twincluster.pages.report.material import Material, open_material
 from twincluster.pages.report.thumbnails import Sheets, make_sheets
+from twincluster.pages.web import read_asset
 from twincluster.runs import REPORT_FILE, Run
 
 LARGE_BYTES, SMALL_BYTES = 4_500_000, 3_500_000  # of pictures; as text they take a third more
 LARGEST, SMALLER = 160, 64  # pixels a side of a tile on a card and on the map
-SCRIPTS = (  # each uses only those before it
-    "dom.js", "thumbnails.js", "viewer.js", "clusters.js", "palette.js", "map.js", "map_tools.js", "selection.js",
-    "charts.js", "tables.js", "page.js",
-)  # fmt: skip
 
 
 def write_report(
@@ -61,8 +57,7 @@ def page_of(material: Material, gathered: Gathered) -> str:
     data = gathered.data | {
         "thumbnails": gathered.data["thumbnails"] | {name: s.to_dict() for name, s in sheets.items()}
     }
-    script = "\n".join(part(name) for name in SCRIPTS)
-    style = part("page.css")
+    script, style = read_asset("built/report.js"), read_asset("page.css")
     title = gathered.data["head"]["title"]
     pieces = {
         "policy": f"default-src 'none'; img-src data: blob:; script-src {_digest(script)}; style-src {_digest(style)}",
@@ -73,7 +68,7 @@ def page_of(material: Material, gathered: Gathered) -> str:
         "sheets": as_json({name: [_address(s.kind, image) for image in s.images] for name, s in sheets.items()}),
         "script": script,
     }
-    text = part("page.html")
+    text = read_asset("report/report.html")
     before, *rest = text.split("{{")
     return before + "".join(pieces[name] + after for name, _, after in (piece.partition("}}") for piece in rest))
 
@@ -91,11 +86,6 @@ def sheets_of(material: Material, gathered: Gathered) -> dict[str, Sheets]:
 
 def _has_pictures(path: Path) -> bool:
     return path.is_file() and b'id="sheets">{"large"' in path.read_bytes()
-
-
-def part(name: str) -> str:
-    """A file of the page as it lies in the package."""
-    return files("twincluster.pages.report").joinpath("page", name).read_text(encoding="utf-8")
 
 
 def as_json(value: Any) -> str:

@@ -1,0 +1,1942 @@
+// Made by tools/bundle_pages.py from explorer.js and the modules it imports: do not edit.
+(() => {
+"use strict";
+
+// parts/dom.js
+// Elements from names and text. Text is only ever set as text, so no name of a file can become markup.
+
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function make(tag, properties = {}, ...children) {
+  return dress(document.createElement(tag), properties, children);
+}
+
+function makeSvg(tag, properties = {}, ...children) {
+  return dress(document.createElementNS(SVG, tag), properties, children);
+}
+
+function dress(element, properties, children = []) {
+  for (const [name, value] of Object.entries(properties)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name === "text") element.textContent = String(value);
+    else if (typeof value === "function") element.addEventListener(name.slice(2), value);
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  const all = /** @type {Child[]} */ (children.flat(3));
+  element.append(...all.filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+function find(id) {
+  const element = document.getElementById(id);
+  if (!element) throw new Error(`there is no element #${id}`);
+  return element;
+}
+
+const count = (number) => number.toLocaleString("en-GB");
+
+const plural = (number, one, many) => `${count(number)} ${number === 1 ? one : many || one + "s"}`;
+
+const capitalised = (text) => `${text[0].toUpperCase()}${text.slice(1)}`;
+
+function percent(share) {
+  if (share > 0 && share < 0.001) return "under 0.1%";
+  const digits = share < 0.1 || (share > 0.995 && share < 1) ? 1 : 0;
+  return `${(100 * share).toFixed(digits).replace(/\.0$/, "")}%`;
+}
+
+function decimal(value, digits = 2) {
+  if (value === null || value === undefined) return "–";
+  return value.toFixed(digits).replace(/^(-?)0\./, "$1.");
+}
+
+const baseName = (path) => path.split("/").pop() || path;
+
+const note = (text) => make("p", { class: "note", text });
+
+const button = (text, act, properties = {}) => make("button", { type: "button", text, onclick: act, ...properties });
+
+function choices(label, names, current, choose) {
+  const buttons = names.map(([name, text]) =>
+    button(text, () => choose(name), { "data-name": name, "aria-pressed": String(name === current) }));
+  return make("div", { class: "choices", role: "group", "aria-label": label }, buttons);
+}
+
+function press(group, name) {
+  for (const one of group.querySelectorAll("button")) one.setAttribute("aria-pressed", String(one.dataset.name === name));
+}
+
+async function copyText(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    const area = make("textarea", { "aria-hidden": "true", class: "offstage" });
+    area.value = text;
+    (document.querySelector("dialog[open]") || document.body).append(area);
+    area.select();
+    const done = document.execCommand("copy");
+    area.remove();
+    return done;
+  }
+}
+
+function copyButton(label, text) {
+  const copy = button(label, async () => {
+    copy.textContent = (await copyText(text())) ? "Copied" : "Select and copy by hand";
+    setTimeout(() => { copy.textContent = label; }, 1600);
+  });
+  return copy;
+}
+
+// parts/dialogs.js
+// Dialogs, and questions in them: a title, some fields, one button that acts.
+
+
+class Refusal extends Error {}
+
+async function ask({ title, text, fields = [], action, act }) {
+  let after = /** @type {void | (() => unknown)} */ (undefined);
+  const dialog = make("dialog", { class: "ask", "aria-labelledby": "asked" });
+  const problem = make("p", { class: "warning", role: "alert", hidden: true });
+  const go = make("button", { type: "submit", class: "main", text: action });
+  const form = make("form", {}, make("h2", { id: "asked", text: title }), text ? note(text) : null, fields, problem,
+    make("div", { class: "row answers" }, go, button("Cancel", () => dialog.close())));
+  dialog.append(form);
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    if (go.disabled) return;
+    go.disabled = true;
+    problem.hidden = true;
+    try {
+      after = await act();
+      dialog.close();
+    } catch (error) {
+      problem.textContent = messageOf(error);
+      problem.hidden = false;
+    }
+    go.disabled = false;
+  });
+  await showDialog(dialog);
+  return after?.();
+}
+
+const messageOf = (error) => (error instanceof Error ? error.message : String(error));
+
+function showDialog(dialog) {
+  const before = /** @type {HTMLElement} */ (document.activeElement);
+  const card = before.closest(".card")?.id;
+  document.body.append(dialog);
+  dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
+  dialog.showModal();
+  const first = /** @type {HTMLInputElement | null} */ (dialog.querySelector("[data-first]"));
+  first?.focus();
+  first?.select?.();
+  dialog.scrollTop = 0; // the first button may be below a long list
+  return new Promise((done) => dialog.addEventListener("close", () => {
+    dialog.remove();
+    const again = before.isConnected ? before : card && document.getElementById(card)?.querySelector("a");
+    if (again || document.activeElement === document.body) {
+      (again || document.querySelector("main"))?.focus({ preventScroll: true });
+    }
+    done();
+  }));
+}
+
+function field(label, input) {
+  return make("label", { class: "field" }, make("span", { text: label }), input);
+}
+
+function textInput(value, properties = {}) {
+  const input = make("input", { type: "text", maxlength: 200, autocomplete: "off", "data-first": true, ...properties });
+  input.value = value;
+  return input;
+}
+
+// parts/palette.js
+// Colours and shapes of clusters: ten colours that stay apart for colour-blind eyes, times five shapes.
+
+const HUES = 10; // --hue-0 to --hue-9 in page.css, for both themes
+const SHAPES = ["circle", "square", "triangle", "diamond", "cross"];
+
+const isDark = window.matchMedia("screen and (prefers-color-scheme: dark)");
+
+function themeColours() {
+  const style = getComputedStyle(document.documentElement);
+  const read = (name) => style.getPropertyValue(name).trim();
+  const hues = Array.from({ length: HUES }, (_, hue) => read(`--hue-${hue}`));
+  return { hues, ink: read("--ink"), faint: read("--faint"), surface: read("--surface") };
+}
+
+const shapeOf = (cluster) => SHAPES[Math.floor(cluster / HUES) % SHAPES.length];
+
+function outline(shape, x, y, r) {
+  if (shape === "square") return [[x - r, y - r], [x + r, y - r], [x + r, y + r], [x - r, y + r]];
+  if (shape === "triangle") return [[x, y - 1.25 * r], [x + 1.15 * r, y + 0.85 * r], [x - 1.15 * r, y + 0.85 * r]];
+  if (shape === "diamond") return [[x, y - 1.35 * r], [x + 1.35 * r, y], [x, y + 1.35 * r], [x - 1.35 * r, y]];
+  const [a, b] = [0.45 * r, 1.25 * r];
+  return [
+    [x - a, y - b], [x + a, y - b], [x + a, y - a], [x + b, y - a], [x + b, y + a], [x + a, y + a],
+    [x + a, y + b], [x - a, y + b], [x - a, y + a], [x - b, y + a], [x - b, y - a], [x - a, y - a],
+  ];
+}
+
+function trace(context, shape, x, y, r) {
+  context.beginPath();
+  if (shape === "circle") {
+    context.arc(x, y, r, 0, 2 * Math.PI);
+    return;
+  }
+  outline(shape, x, y, r).forEach(([px, py], at) => (at ? context.lineTo(px, py) : context.moveTo(px, py)));
+  context.closePath();
+}
+
+function swatch(cluster) {
+  const [shape, hue] = [shapeOf(cluster), `hue-${cluster % HUES}`];
+  const mark = shape === "circle" ? makeSvg("circle", { class: hue, cx: 7, cy: 7, r: 5 })
+    : makeSvg("polygon", { class: hue, points: outline(shape, 7, 7, 4.4).map((point) => point.join(",")).join(" ") });
+  return makeSvg("svg", { class: "swatch", viewBox: "0 0 14 14", width: 14, height: 14, "aria-hidden": "true" }, mark);
+}
+
+// parts/cards.js
+// Clusters as cards: sorted and filtered, drawn a few dozen at a time.
+
+
+const CARDS_AT_ONCE = 24;
+
+const ORDERS = {
+  size: { text: "Size", first: -1, described: ["smallest first", "largest first"], value: (cluster) => cluster.size },
+  confidence: {
+    text: "Confidence", first: 1, described: ["least certain first", "most certain first"],
+    value: (cluster, direction) => cluster.confidence ?? 2 * direction, // empty clusters come last, either way
+  },
+  name: { text: "Name", first: 1, described: ["from the first", "from the last"], value: null },
+};
+
+class Cards {
+  constructor(clusters, { card, title, filterFrom }) {
+    this.clusters = clusters;
+    this.card = card;
+    this.title = title;
+    this.order = "size";
+    this.direction = -1;
+    this.shown = CARDS_AT_ONCE;
+    this.wanted = "";
+    const names = Object.entries(ORDERS).map(([name, { text }]) => /** @type {[string, string]} */ ([name, text]));
+    this.sorting = choices("Sort by", names, this.order, (name) => this.sort(name));
+    this.status = make("p", { class: "note", role: "status" });
+    this.grid = make("div", { class: "cards" });
+    this.more = button("", () => this.showMore());
+    this.sizes = new ResizeObserver(([{ contentRect: { height } }]) => { // 0 once the card is not on the page any more
+      if (height) this.grid.style.setProperty("--card", `${height}px`);
+    });
+    this.field = make("input", { type: "search", placeholder: "Find a cluster", "aria-label": "Find a cluster by name or number" });
+    this.field.addEventListener("input", () => this.filter(this.field.value));
+    const many = clusters.length >= filterFrom;
+    const tools = make("div", { class: "row tools" }, make("span", { class: "note", text: "Sort by" }), this.sorting, many ? this.field : null);
+    this.body = make("div", {}, tools, this.status, this.grid, make("p", { class: "more" }, this.more));
+    this.draw();
+  }
+
+  filter(text) {
+    this.wanted = text.trim().toLowerCase();
+    this.draw();
+  }
+
+  sort(name) {
+    this.direction = name !== this.order ? ORDERS[name].first : this.direction === 1 ? -1 : 1;
+    this.order = name;
+    press(this.sorting, name);
+    this.draw();
+  }
+
+  showMore() {
+    const before = this.grid.children.length;
+    this.shown += 2 * CARDS_AT_ONCE;
+    this.draw();
+    this.grid.children[before]?.querySelector("h3")?.focus();
+  }
+
+  reveal(id) {
+    this.wanted = this.field.value = "";
+    this.shown = Math.max(this.shown, this.sorted().findIndex((cluster) => cluster.id === id) + 1);
+    this.draw();
+    const title = find(`cluster-${id}`).querySelector("h3");
+    title?.scrollIntoView({ block: "center" });
+    title?.focus({ preventScroll: true });
+  }
+
+  sorted() {
+    const { value } = ORDERS[this.order];
+    const byName = (one, other) => this.title(one).localeCompare(this.title(other), "en", { numeric: true });
+    const compare = value ? (one, other) => value(one, this.direction) - value(other, this.direction) : byName;
+    const found = this.clusters.filter((cluster) => `${cluster.name} ${this.title(cluster)}`.toLowerCase().includes(this.wanted));
+    return found.sort((one, other) => this.direction * compare(one, other) || one.id - other.id);
+  }
+
+  draw() {
+    const found = this.sorted();
+    const cards = found.slice(0, this.shown);
+    this.grid.replaceChildren(...cards.map((cluster) => this.card(cluster)));
+    this.sizes.disconnect();
+    if (this.grid.firstElementChild) this.sizes.observe(this.grid.firstElementChild);
+    const { text, described } = ORDERS[this.order];
+    const rest = Math.min(2 * CARDS_AT_ONCE, found.length - cards.length);
+    this.status.textContent = `${plural(found.length, "cluster")} by ${text.toLowerCase()}, ${described[this.direction < 0 ? 1 : 0]}`;
+    this.more.textContent = `Show ${rest} more of ${count(found.length)}`;
+    this.more.hidden = cards.length === found.length;
+  }
+}
+
+function clusterCard(cluster, { title, corner, facts, empty, meters = [], galleries, actions }) {
+  const heading = make("h3", { tabindex: "-1" }, swatch(cluster.id), title);
+  const card = make("article", { class: "card", id: `cluster-${cluster.id}`, "data-id": cluster.id },
+    corner ? make("div", { class: "card-top" }, heading, corner) : heading, note(facts.filter(Boolean).join(" · ")));
+  if (!cluster.size) {
+    card.append(note(empty));
+    return card;
+  }
+  const images = galleries.filter(([, one]) => one).map(([text, one]) => [text ? make("h4", { text }) : null, one]);
+  for (const one of [meter("mean confidence", cluster.confidence), ...meters, ...images.flat(), actions]) if (one) card.append(one);
+  return card;
+}
+
+function meter(text, value) {
+  const bar = make("span", { class: "meter-bar" });
+  bar.style.width = `${100 * (value ?? 0)}%`;
+  return make("p", { class: "meter" },
+    make("span", { class: "note", text }),
+    make("span", { class: "meter-track", "aria-hidden": "true" }, bar),
+    make("span", { class: "figure", text: decimal(value) }));
+}
+
+// parts/gallery.js
+// A few images side by side, each a button.
+
+
+function thumb({ picture, name, label, title = label, open }) {
+  const opener = button(null, open, { class: picture ? "thumb" : "thumb named", "aria-label": label, title });
+  opener.append(picture || make("span", { text: name }));
+  return opener;
+}
+
+function gallery(images, kind, label = null) {
+  const named = images.length && !images[0].picture;
+  const items = images.map((image) => make("li", {}, thumb(image)));
+  return make("ul", { class: `gallery ${kind}${named ? " names" : ""}`, "aria-label": label }, items);
+}
+
+// explorer/clusters.js
+// The view of all clusters: cards, as in the report, to be opened, renamed, and chosen to be merged.
+
+
+class ClustersView {
+  constructor(app) {
+    this.app = app;
+    this.tops = new Map();
+    this.bar = make("div", { class: "row chosen", role: "group", "aria-label": "Chosen clusters" });
+    this.body = make("section", { "aria-labelledby": "title" }, make("h2", { id: "title", class: "title", text: "Clusters" }), this.bar);
+    this.cards = new Cards(app.talk.state.clusters, { card: (cluster) => this.card(cluster), title: ({ name }) => name, filterFrom: 2 });
+    this.body.append(this.cards.body);
+  }
+
+  card(cluster) {
+    const { app } = this;
+    const { id, name, size, share } = cluster;
+    const chosen = make("input", { type: "checkbox", "aria-label": `Choose ${name}` });
+    chosen.addEventListener("change", () => app.choose(id, chosen.checked));
+    chosen.checked = app.chosen.has(id);
+    const rename = button("Rename", () => app.corrections.rename(id), { class: "quiet", "aria-label": `Rename ${name}` });
+    const split = button("Split", () => app.corrections.split(id), { class: "quiet", "aria-label": `Split ${name}` });
+    return clusterCard(cluster, {
+      title: make("a", { href: `#cluster/${id}`, text: name }),
+      corner: chosen,
+      facts: [plural(size, app.talk.one), percent(share)],
+      empty: "Nothing is here.",
+      galleries: [
+        [null, this.gallery(cluster.typical, "typical", "a typical")],
+        ["Least certain", cluster.doubtful.length ? this.gallery(cluster.doubtful, "doubtful", "a doubtful") : null],
+      ],
+      actions: make("p", { class: "row deeds" }, rename, split),
+    });
+  }
+
+  gallery(rows, kind, which) {
+    const { pictures, talk, viewer } = this.app;
+    return gallery(rows.map((row, at) =>
+      pictures.thumb(row, `Open ${which} ${talk.one}, number ${row}`, () => viewer.open(rows, at))), kind);
+  }
+
+  enter(cluster) {
+    this.refresh();
+    const own = `cluster-${cluster}`;
+    const seen = [own, ...this.tops.keys()].find((id) => this.tops.has(id) && document.getElementById(id));
+    const top = seen && this.tops.get(seen);
+    if (top) window.scrollBy({ top: find(seen).getBoundingClientRect().top - top, behavior: "instant" });
+    if (cluster === undefined || !this.app.talk.byId.has(cluster)) return;
+    if (!document.getElementById(own)) this.cards.reveal(cluster);
+    const link = find(own).querySelector("a");
+    link?.focus({ preventScroll: true });
+    link?.scrollIntoView({ block: "nearest", behavior: "instant" });
+  }
+
+  leave() {
+    this.tops.clear();
+    for (const card of this.body.querySelectorAll(".card")) {
+      const { top } = card.getBoundingClientRect();
+      if (top > 0 && top < window.innerHeight) this.tops.set(card.id, top);
+    }
+  }
+
+  refresh() {
+    for (const id of this.app.chosen) if (!this.app.talk.byId.has(id)) this.app.chosen.delete(id);
+    this.cards.clusters = this.app.talk.state.clusters;
+    const focused = document.activeElement?.closest(".card")?.id;
+    this.cards.draw();
+    if (focused) document.getElementById(focused)?.querySelector("a")?.focus({ preventScroll: true });
+    this.drawBar();
+  }
+
+  drawBar() {
+    const { app } = this;
+    const ids = [...app.chosen];
+    this.bar.classList.toggle("none", !ids.length); // which keeps its room, so that nothing moves at the first tick
+    this.bar.replaceChildren(...(!ids.length ? [note("Tick clusters to merge them.")] : [
+      make("span", { text: `${plural(ids.length, "cluster")} chosen` }),
+      button(ids.length > 1 ? "Merge" : "Merge into…", () => app.corrections.merge(ids), { class: "main" }),
+      button("None", () => this.chooseNone(), { "aria-label": "Choose none" })]));
+  }
+
+  chooseNone() {
+    this.app.chosen.clear();
+    this.refresh();
+    find("main").focus({ preventScroll: true }); // the button has gone
+  }
+
+  get results() {
+    return /** @type {HTMLElement | null} */ (this.body.querySelector(".card a"));
+  }
+
+  get current() {
+    const card = /** @type {HTMLElement | null} */ (document.activeElement?.closest(".card"));
+    return card ? Number(card.dataset.id) : null;
+  }
+
+  key(event) {
+    const { corrections, chosen } = this.app;
+    const { current } = this;
+    const { tagName } = /** @type {Element} */ (event.target);
+    if (event.key === "m") corrections.merge(chosen.size ? [...chosen] : current === null ? [] : [current]);
+    else if (event.key === "r" && current !== null) corrections.rename(current);
+    else if (event.key === "s" && current !== null) corrections.split(current);
+    else if (event.key === " " && current !== null && tagName !== "INPUT" && tagName !== "BUTTON") {
+      this.app.choose(current, !chosen.has(current));
+      this.refresh();
+    } else if (event.key === "/") this.cards.field.focus();
+    else if (event.key.startsWith("Arrow") && tagName !== "INPUT") return this.step(event.key);
+    else return false;
+    return true;
+  }
+
+  step(key) {
+    const cards = [...this.body.querySelectorAll(".card")];
+    const at = cards.findIndex((card) => card.contains(document.activeElement));
+    if (at < 0) return false;
+    const top = (card) => card.getBoundingClientRect().top;
+    const columns = Math.max(1, cards.filter((card) => top(card) === top(cards[0])).length);
+    const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns };
+    const next = cards[at + steps[key]]?.querySelector("a");
+    next?.focus();
+    return Boolean(next);
+  }
+}
+
+// explorer/corrections.js
+// What can be corrected. Each asks for what it needs, does one edit, and says what was done.
+
+
+const KEYS = [
+  ["arrow keys", "go through the images"], ["space", "select or leave out the image"], ["shift with arrow keys or click", "select a range"],
+  ["ctrl+A", "select all"], ["escape", "select none; in a cluster: back to all clusters"], ["enter", "open the image, or the cluster"],
+  ["r", "rename the cluster"], ["m", "merge clusters; with images selected: move them"], ["n", "put the selected images into a new cluster"],
+  ["l", "put what is most like the selected images right after them"],
+  ["s", "split the cluster, or split off the selected images"], ["j", "mark as junk, or take out of the junk"],
+  ["u", "undo"], ["shift+U", "redo"], ["/", "find"], ["?", "this list"],
+];
+
+class Corrections {
+  constructor(app) {
+    this.app = app;
+  }
+
+  get talk() {
+    return this.app.talk;
+  }
+
+  async edit(kind, fields, done) {
+    await this.talk.edit(kind, fields);
+    this.app.tell(done);
+  }
+
+  now(kind, fields, done) {
+    return this.edit(kind, fields, done).catch((error) => this.app.tell(messageOf(error)));
+  }
+
+  images(rows) {
+    return plural(rows.length, this.talk.one);
+  }
+
+  ofImages(from, junk) {
+    const action = (key, text, act) => ({ key, text, act });
+    return [
+      action("m", "Move…", (rows) => this.move(rows, from)),
+      action("n", "New cluster…", (rows) => this.moveToNew(rows)),
+      ...(from === null ? [] : [action("s", "Split off…", (rows) => this.splitOff(from, rows))]),
+      junk ? action("j", "Not junk", (rows) => this.unjunk(rows)) : action("j", "Junk", (rows) => this.junk(rows)),
+    ];
+  }
+
+  async rename(id) {
+    const cluster = this.talk.byId.get(id);
+    if (!cluster) return undefined;
+    const name = textInput(cluster.named ? cluster.name : "");
+    return ask({
+      title: `Rename ${cluster.name}`, fields: [field("Name", name)], action: "Rename",
+      act: () => this.edit("rename", { cluster: id, name: name.value.trim() }, `Renamed to ${name.value.trim()}.`),
+    });
+  }
+
+  async merge(ids) {
+    const known = ids.map((id) => this.talk.byId.get(id)).filter((one) => one !== undefined);
+    if (known.length === 1) return this.mergeInto(known[0]);
+    if (!known.length) return this.app.tell("Tick the clusters to merge first.");
+    const largest = [...known].sort((one, other) => Number(other.named) - Number(one.named) || other.size - one.size);
+    const name = textInput(largest[0].named ? largest[0].name : "", { placeholder: largest[0].name });
+    return ask({
+      title: `Merge ${known.length} clusters`, text: largest.map((one) => one.name).join(", "), action: "Merge",
+      fields: [field("Name", name)],
+      act: async () => {
+        const clusters = largest.map((one) => one.id);
+        await this.edit("merge", { clusters, name: name.value.trim() || undefined }, `Merged ${known.length} clusters.`);
+        this.app.chosen.clear();
+        return () => this.app.go("clusters", clusters[0]);
+      },
+    });
+  }
+
+  async mergeInto(cluster) {
+    const others = this.talk.state.clusters.filter(({ id }) => id !== cluster.id);
+    if (!others.length) return this.app.tell("There is no other cluster to merge with.");
+    const picker = clusterPicker(others, "Cluster to merge with");
+    return ask({
+      title: `Merge ${cluster.name} into another`, fields: picker.body, action: "Merge",
+      act: async () => {
+        const into = picker.value();
+        await this.edit("merge", { clusters: [into, cluster.id] }, `Merged into ${this.talk.nameOf(into)}.`);
+        return () => this.app.go(`cluster/${into}`);
+      },
+    });
+  }
+
+  async split(id) {
+    const cluster = this.talk.byId.get(id);
+    if (!cluster) return undefined;
+    const many = make("input", { type: "number", min: 2, max: Math.max(2, Math.min(100, cluster.size)), value: 2, required: true, "data-first": true });
+    return ask({
+      title: `Split ${cluster.name}`, text: "By what the network sees in the images (k-means). The parts are new clusters.",
+      fields: [field("Parts", many)], action: "Split",
+      act: async () => {
+        const before = this.talk.byId;
+        await this.talk.edit("split", { cluster: id, parts: Number(many.value) });
+        const fresh = this.talk.state.clusters.filter((one) => !before.has(one.id));
+        const parts = fresh.slice(0, 6).map((one) => `${one.name} (${count(one.size)})`);
+        this.app.tell(`Split ${cluster.name}: ${parts.join("; ")}${fresh.length > 6 ? " …" : "."}`);
+        return () => this.app.go("clusters", fresh[0].id);
+      },
+    });
+  }
+
+  async splitOff(id, rows) {
+    const cluster = this.talk.byId.get(id);
+    if (!cluster) return undefined;
+    const { name: now, named } = cluster;
+    const name = textInput("", { placeholder: named ? `${now} 2` : `${id}, part 2` });
+    return ask({
+      title: `Split off ${this.images(rows)}`, text: "New images will go to whichever part is nearer.", action: "Split off",
+      fields: [field("Name of the new cluster", name)],
+      act: () => this.edit("split_off", { cluster: id, rows, name: name.value.trim() || undefined }, `Split off ${this.images(rows)}.`),
+    });
+  }
+
+  async move(rows, from = null) {
+    const others = this.talk.state.clusters.filter(({ id }) => id !== from);
+    if (!others.length) return this.moveToNew(rows);
+    const picker = clusterPicker(others, "Cluster to move to");
+    return ask({
+      title: `Move ${this.images(rows)}`, fields: picker.body, action: "Move",
+      act: async () => {
+        const to = picker.value();
+        return this.edit("move", { rows, to }, `Moved ${this.images(rows)} to ${this.talk.nameOf(to)}.`);
+      },
+    });
+  }
+
+  async moveToNew(rows) {
+    const name = textInput("", { placeholder: "a number, if left empty" });
+    return ask({
+      title: `New cluster of ${this.images(rows)}`, fields: [field("Name", name)], action: "Make it",
+      act: () => this.edit("move", { rows, name: name.value.trim() || undefined }, `A new cluster has ${this.images(rows)}.`),
+    });
+  }
+
+  junk(rows) {
+    return this.now("junk", { rows }, `${this.images(rows)} marked as junk. U takes it back.`);
+  }
+
+  unjunk(rows) {
+    return this.now("unjunk", { rows }, `${this.images(rows)} back in place.`);
+  }
+
+  undo() {
+    return this.step("undo", "Undone");
+  }
+
+  redo() {
+    return this.step("redo", "Done again");
+  }
+
+  step(kind, done) {
+    return this.talk.inTurn(async () => {
+      const what = this.talk.state[kind];
+      if (what) await this.talk.send(kind, {});
+      this.app.tell(what ? `${done}: ${what}.` : `There is nothing to ${kind}.`);
+    }).catch((error) => this.app.tell(messageOf(error)));
+  }
+}
+
+function clusterPicker(clusters, label) {
+  const list = make("select", { size: 7, "aria-label": label });
+  const narrow = make("input", { type: "search", autocomplete: "off", placeholder: "Find a cluster", "aria-label": "Find a cluster", "data-first": true });
+  const fill = () => {
+    const wanted = narrow.value.trim().toLowerCase();
+    const found = clusters.filter(({ name, id }) => `${name} ${id}`.toLowerCase().includes(wanted));
+    list.replaceChildren(...found.map(({ id, name, size }) => make("option", { value: id, text: `${name} (${count(size)})` })));
+    if (list.options.length) list.selectedIndex = 0;
+  };
+  narrow.addEventListener("input", fill);
+  narrow.addEventListener("keydown", (event) => {
+    const step = event.key === "ArrowDown" ? 1 : event.key === "ArrowUp" ? -1 : 0;
+    if (!step) return;
+    event.preventDefault();
+    list.selectedIndex = Math.max(0, Math.min(list.options.length - 1, list.selectedIndex + step));
+  });
+  fill();
+  const value = () => {
+    if (list.selectedIndex < 0) throw new Refusal("Choose a cluster.");
+    return Number(list.value);
+  };
+  return { body: [narrow, list], value };
+}
+
+// explorer/drop.js
+// Files dropped on the page: which cluster they would be in, and which images are most like them.
+
+
+const MOST_FILES = 20;
+const MOST_MEGABYTES = 40;
+
+class Drops {
+  constructor(app) {
+    this.app = app;
+    this.input = make("input", { type: "file", multiple: true, accept: "image/*", class: "offstage", tabindex: "-1", "aria-label": "Images to look up" });
+    this.input.addEventListener("change", () => {
+      const chosen = [...(this.input.files ?? [])];
+      this.input.value = "";
+      this.look(chosen);
+    });
+    this.button = button("Look up images…", () => this.input.click());
+    document.addEventListener("dragover", (event) => {
+      if (!event.dataTransfer?.types.includes("Files")) return;
+      event.preventDefault();
+      document.body.classList.add("dropping");
+    });
+    document.addEventListener("dragleave", (event) => { if (!event.relatedTarget) document.body.classList.remove("dropping"); });
+    document.addEventListener("drop", (event) => {
+      document.body.classList.remove("dropping");
+      if (!event.dataTransfer?.files.length) return;
+      event.preventDefault();
+      this.look([...event.dataTransfer.files]);
+    });
+  }
+
+  async look(files) {
+    if (!files.length) return;
+    const list = make("div", {});
+    const left = files.length > MOST_FILES ? note(`The first ${MOST_FILES} of ${files.length} files.`) : null;
+    const dialog = make("dialog", { class: "viewer", "aria-labelledby": "asked" }, make("h2", { id: "asked", text: "Where they belong" }), left, list,
+      note("Nothing was kept: twincluster update adds images to a run."));
+    dialog.append(button("Close", () => dialog.close(), { "data-first": true }));
+    showDialog(dialog);
+    for (const file of files.slice(0, MOST_FILES)) {
+      const place = make("article", { class: "dropped" }, note(`${file.name} …`));
+      list.append(place);
+      place.replaceChildren(...(await this.one(file, dialog)));
+    }
+  }
+
+  async one(file, dialog) {
+    const { app } = this;
+    if (file.size > MOST_MEGABYTES * 1e6) return [note(`${file.name}: larger than ${MOST_MEGABYTES} MB.`)];
+    let body;
+    try {
+      body = await file.arrayBuffer();
+    } catch {
+      return [note(`${file.name}: cannot be read. Drop files, not folders.`)];
+    }
+    try {
+      const { cluster, confidence, neighbours, picture } = await app.talk.ask("/api/drop", { method: "POST", headers: { "content-type": "application/octet-stream" }, body });
+      const name = make("a", { href: `#cluster/${cluster}`, text: app.talk.nameOf(cluster), onclick: () => dialog.close() }); // one may be there already
+      return [make("img", { class: "picture", src: picture, alt: file.name }),
+        make("div", {}, make("h3", {}, swatch(cluster), name), note(`${file.name} · confidence ${decimal(confidence)}`),
+          app.viewer.neighbours(neighbours))];
+    } catch (error) {
+      return [note(`${file.name}: ${messageOf(error)}`)];
+    }
+  }
+}
+
+// parts/grid.js
+// A grid of any number of images. Only the tiles in sight exist: they come and go as one scrolls.
+
+const TILE = 116; // pixels a tile would like to have
+const CALM = 70; // milliseconds a tile stays in sight before its picture is asked for
+const AT_ONCE = 500; // images described by one call
+
+
+class ImageGrid {
+  constructor(uses) {
+    this.uses = uses;
+    this.rows = [];
+    this.selected = new Set();
+    this.active = -1; // place of the image that the keyboard is at
+    this.anchor = 0; // where a range begins
+    this.tiles = new Map();
+    this.known = new Map();
+    this.columns = 1;
+    this.cell = TILE;
+    this.waiting = false;
+    this.calm = 0;
+    this.space = make("div", { class: "grid-space", role: "presentation" });
+    this.body = make("div", {
+      class: "grid", role: "listbox", tabindex: "0", "aria-multiselectable": "true",
+      "aria-label": "Images. Arrow keys go through them, space selects, enter opens.",
+    }, this.space);
+    this.body.addEventListener("scroll", () => this.soon(), { passive: true });
+    this.body.addEventListener("keydown", (event) => this.key(event));
+    this.body.addEventListener("focus", () => { if (this.active < 0 && this.rows.length) this.go(0, false); });
+    this.space.addEventListener("click", (event) => this.click(event));
+    this.space.addEventListener("dblclick", (event) => { if (this.at(event) >= 0) uses.open(this.at(event)); });
+    new ResizeObserver(() => this.measure()).observe(this.body);
+  }
+
+  show(rows) {
+    const focus = this.rows[this.active];
+    const there = new Set(rows);
+    this.rows = rows;
+    this.selected = new Set([...this.selected].filter((row) => there.has(row)));
+    this.known.clear();
+    this.active = focus === undefined || !rows.length ? -1 : there.has(focus) ? rows.indexOf(focus) : Math.min(this.active, rows.length - 1);
+    if (this.active < 0 && rows.length && document.activeElement === this.body) this.active = 0;
+    this.anchor = Math.max(0, this.active);
+    this.body.hidden = !rows.length;
+    this.measure();
+    this.mark(this.active);
+  }
+
+  clear() {
+    this.space.replaceChildren();
+    this.tiles.clear();
+  }
+
+  measure() {
+    const width = this.body.clientWidth;
+    if (!width) { // nothing is shown: what would be asked for may be gone
+      this.clear();
+      return;
+    }
+    this.columns = Math.max(3, Math.floor(width / TILE));
+    const first = Math.floor(this.body.scrollTop / this.cell);
+    this.cell = width / this.columns;
+    this.space.style.height = `${Math.ceil(this.rows.length / this.columns) * this.cell}px`;
+    if (first && this.tiles.size) this.body.scrollTop = first * this.cell;
+    this.clear();
+    this.paint();
+  }
+
+  soon() {
+    if (this.waiting) return;
+    this.waiting = true;
+    requestAnimationFrame(() => {
+      this.waiting = false;
+      this.paint();
+    });
+  }
+
+  paint() {
+    const [top, high] = [this.body.scrollTop, this.body.clientHeight];
+    const first = Math.max(0, Math.floor(top / this.cell) - 1) * this.columns;
+    const last = Math.min(this.rows.length, (Math.ceil((top + high) / this.cell) + 1) * this.columns);
+    for (const [at, tile] of this.tiles) {
+      if (at >= first && at < last) continue;
+      tile.remove();
+      this.tiles.delete(at);
+    }
+    const fresh = [];
+    for (let at = first; at < last; at++) if (!this.tiles.has(at)) fresh.push(this.tile(at));
+    this.space.append(...fresh);
+    if (!fresh.length) return;
+    clearTimeout(this.calm);
+    this.calm = setTimeout(() => this.fill(), CALM);
+  }
+
+  tile(at) {
+    const row = this.rows[at];
+    const tile = make("div", {
+      class: "tile", role: "option", id: `tile-${at}`, "data-at": at, "aria-selected": String(this.selected.has(row)),
+      "aria-setsize": this.rows.length, "aria-posinset": at + 1, "aria-label": this.known.get(row) ?? `Image ${row}`,
+    });
+    if (at === this.active) tile.classList.add("active");
+    tile.style.width = tile.style.height = `${this.cell}px`;
+    tile.style.transform = `translate(${(at % this.columns) * this.cell}px, ${Math.floor(at / this.columns) * this.cell}px)`;
+    this.tiles.set(at, tile);
+    return tile;
+  }
+
+  async fill() {
+    const empty = [...this.tiles].filter(([, tile]) => !tile.firstChild).map(([at, tile]) => ({ row: this.rows[at], tile }));
+    for (const { row, tile } of empty) {
+      const picture = this.uses.picture(row);
+      tile.append(picture ?? make("span", { class: "tile-name", text: String(row) }));
+      if (!picture) continue;
+      picture.loading = "eager";
+      picture.addEventListener("error", () => tile.replaceChildren(make("span", { class: "tile-name", text: this.known.get(row) ?? String(row) })));
+    }
+    const unknown = [...new Set(empty.map(({ row }) => row))].slice(0, AT_ONCE);
+    if (!unknown.length) return;
+    for (const [row, text] of await this.uses.describe(unknown).catch(() => [])) this.known.set(row, text);
+    for (const { row, tile } of empty) {
+      const text = this.known.get(row);
+      if (!text) continue;
+      tile.setAttribute("aria-label", text);
+      tile.title = text;
+      const name = tile.querySelector(".tile-name");
+      if (name) name.textContent = text;
+    }
+  }
+
+  at(event) {
+    const tile = /** @type {HTMLElement | null} */ (/** @type {Element} */ (event.target).closest(".tile"));
+    return tile ? Number(tile.dataset.at) : -1;
+  }
+
+  click(event) {
+    const at = this.at(event);
+    if (at < 0) return;
+    const row = this.rows[at];
+    if (event.shiftKey) this.range(at, event.ctrlKey || event.metaKey);
+    else if (event.ctrlKey || event.metaKey || /** @type {PointerEvent} */ (event).pointerType === "touch") this.toggle(row);
+    else this.selected = new Set([row]);
+    if (!event.shiftKey) this.anchor = at;
+    this.mark(at);
+    this.body.focus({ preventScroll: true });
+  }
+
+  toggle(row) {
+    if (!this.selected.delete(row)) this.selected.add(row);
+  }
+
+  range(at, more) {
+    const [low, high] = [Math.min(at, this.anchor), Math.max(at, this.anchor)];
+    const part = this.rows.slice(low, high + 1);
+    this.selected = new Set(more ? [...this.selected, ...part] : part);
+  }
+
+  selectAll() {
+    this.selected = new Set(this.rows);
+    this.mark(this.active);
+  }
+
+  selectNone() {
+    this.selected = new Set();
+    this.mark(this.active);
+  }
+
+  mark(active) {
+    this.active = active;
+    for (const [at, tile] of this.tiles) {
+      tile.setAttribute("aria-selected", String(this.selected.has(this.rows[at])));
+      tile.classList.toggle("active", at === active);
+    }
+    if (active >= 0) this.body.setAttribute("aria-activedescendant", `tile-${active}`);
+    else this.body.removeAttribute("aria-activedescendant");
+    this.uses.changed();
+  }
+
+  go(at, extend) {
+    const next = Math.max(0, Math.min(this.rows.length - 1, at));
+    const top = Math.floor(next / this.columns) * this.cell;
+    if (top < this.body.scrollTop) this.body.scrollTop = top;
+    else if (top + this.cell > this.body.scrollTop + this.body.clientHeight) this.body.scrollTop = top + this.cell - this.body.clientHeight;
+    this.paint();
+    if (extend) this.range(next, false);
+    else this.anchor = next;
+    this.mark(next);
+  }
+
+  key(event) {
+    const page = Math.max(1, Math.floor(this.body.clientHeight / this.cell)) * this.columns;
+    const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -this.columns, ArrowDown: this.columns, PageUp: -page, PageDown: page };
+    const { key } = event;
+    if (event.altKey || ((event.ctrlKey || event.metaKey) && key !== "a")) return;
+    if (steps[key]) this.go((this.active < 0 ? 0 : this.active) + steps[key], event.shiftKey);
+    else if (key === "Home") this.go(0, event.shiftKey);
+    else if (key === "End") this.go(this.rows.length - 1, event.shiftKey);
+    else if (key === " " && this.active >= 0) {
+      this.toggle(this.rows[this.active]);
+      this.mark(this.active);
+    } else if (key === "a" && (event.ctrlKey || event.metaKey)) this.selectAll();
+    else if (key === "Enter" && this.active >= 0) this.uses.open(this.active);
+    else if (key === "Escape" && this.selected.size) this.selectNone();
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  }
+}
+
+// explorer/lists.js
+// The images of one cluster, of all clusters, of the junk: a grid, and what can be done with the images selected in it.
+
+
+
+const ORDER_NAMES = [["typical", "Typical first"], ["doubtful", "Doubtful first"], ["source", "As in the source"], ["alike", "Most alike first"]];
+const MOST_LIKE = 500; // images that others are compared with
+const CLUSTER_KEYS = ["m", "s"]; // are about the cluster where none of its images is selected
+
+class SelectionGrid {
+  constructor(app, place) {
+    this.app = app;
+    this.place = place;
+    this.grid = new ImageGrid({
+      open: (at) => app.viewer.open(this.grid.rows, at),
+      changed: () => this.draw(),
+      picture: (row) => (place.of === "unreadable" ? null : app.pictures.element(row)),
+      describe: (rows) => this.describe(rows),
+    });
+    this.text = make("span", { role: "status", class: "figure" });
+    this.from = place.of === "cluster" ? place.cluster ?? null : null;
+    this.actions = place.of === "unreadable" ? [] : [
+      ...(place.like ? [{ key: "l", text: "More like these", act: place.like }] : []), ...app.corrections.ofImages(this.from, place.of === "junk")];
+    this.open = button("Open", () => app.viewer.open(this.grid.rows, Math.max(0, this.grid.active)), { class: "needs" });
+    this.bar = make("div", { class: "row chosen", role: "group", "aria-label": "Selected images" }, this.text,
+      place.of === "unreadable" ? [] : [
+        button("Select all", () => this.grid.selectAll()), button("None", () => this.grid.selectNone(), { class: "needs" }), this.open,
+        this.actions.map(({ key, text, act }) => button(text, () => act(this.rows), { class: "needs", "aria-keyshortcuts": key }))]);
+    this.draw();
+  }
+
+  get rows() {
+    return [...this.grid.selected];
+  }
+
+  draw() {
+    const { grid, place, app } = this;
+    const many = grid.selected.size;
+    this.text.textContent = many ? `${count(many)} of ${count(grid.rows.length)} selected`
+      : plural(grid.rows.length, place.of === "unreadable" ? "file" : app.talk.one);
+    for (const one of this.bar.querySelectorAll("button")) if (one.classList.contains("needs")) one.disabled = !many;
+    this.open.disabled = grid.active < 0;
+  }
+
+  key({ key }) {
+    const { rows } = this;
+    const action = this.actions.find((one) => one.key === key);
+    if (!action || (!rows.length && this.from !== null && CLUSTER_KEYS.includes(key))) return false;
+    if (rows.length) action.act(rows);
+    else this.app.tell(`Select ${this.app.talk.state.run.kind} first: click them, or press space.`);
+    return true;
+  }
+
+  async describe(rows) {
+    const { talk } = this.app;
+    const found = await talk.ask(`/api/details?rows=${rows.join(",")}`);
+    return found.map(({ row, path, cluster, confidence, status }) =>
+      [row, `${path}, ${cluster === -1 ? status : `${talk.nameOf(cluster)}, confidence ${decimal(confidence)}`}`]);
+  }
+}
+
+class ListView {
+  constructor(app, of, cluster = -1) {
+    this.app = app;
+    this.of = of;
+    this.cluster = cluster;
+    this.usual = of === "all" ? "source" : "typical";
+    this.order = this.usual;
+    this.path = "";
+    this.like = [];
+    this.asked = 0;
+    this.typing = 0;
+    this.list = new SelectionGrid(app, { of, cluster, like: of === "unreadable" ? null : (rows) => this.showLike(rows) });
+    this.grid = this.list.grid;
+    this.heading = make("h2", { id: "title", class: "title" });
+    this.empty = note("");
+    this.search = make("input", { type: "search", placeholder: "Find by path", "aria-label": "Show only images whose path has this in it" });
+    this.search.addEventListener("input", () => {
+      clearTimeout(this.typing);
+      this.typing = setTimeout(() => { this.path = this.search.value.trim(); this.refresh(); }, 200);
+    });
+    this.orders = choices("Order", ORDER_NAMES, this.usual, (name) => this.arrange(name));
+    this.body = make("section", { class: "list", "aria-labelledby": "title" }, make("div", { class: "row list-top" }, this.heading, this.deeds()),
+      make("div", { class: "row tools" }, this.search, of === "unreadable" ? null : this.orders), this.list.bar, this.empty, this.grid.body);
+    this.arrange(this.usual);
+  }
+
+  deeds() {
+    if (this.of !== "cluster") return null;
+    const { corrections } = this.app;
+    const deed = (text, key, act) => button(text, act, { "aria-keyshortcuts": key });
+    return make("div", { class: "row" }, deed("Rename", "r", () => corrections.rename(this.cluster)),
+      deed("Merge…", "m", () => corrections.merge([this.cluster])), deed("Split…", "s", () => corrections.split(this.cluster)));
+  }
+
+  arrange(order) {
+    this.order = order;
+    press(this.orders, order);
+    /** @type {HTMLElement} */ (this.orders.lastChild).hidden = order !== "alike"; // which begins with a selection
+    return this.refresh();
+  }
+
+  async showLike(rows) {
+    this.like = rows.slice(0, MOST_LIKE);
+    if (await this.arrange("alike")) this.grid.go(0, false);
+  }
+
+  async refresh() {
+    const { talk } = this.app;
+    if (this.of === "cluster" && !talk.byId.has(this.cluster)) { // it was merged or split
+      this.app.go("clusters");
+      return false;
+    }
+    const titles = { all: `All ${talk.state.run.kind}`, junk: "Junk", unreadable: "Unreadable files", cluster: talk.nameOf(this.cluster) };
+    this.heading.replaceChildren(...(this.of === "cluster" ? [swatch(this.cluster)] : []), titles[this.of]);
+    const turn = ++this.asked;
+    const query = new URLSearchParams({ of: this.of, cluster: String(this.cluster), order: this.order, path: this.path });
+    if (this.order === "alike") query.set("like", this.like.join(","));
+    try {
+      const { rows } = await talk.ask(`/api/rows?${query}`);
+      if (turn !== this.asked) return true;
+      this.empty.textContent = rows.length ? "" : this.path ? "No path here has this in it." : "Nothing is here.";
+      this.empty.hidden = Boolean(rows.length);
+      this.grid.show(rows);
+      this.list.draw();
+      if (document.activeElement === document.body) this.enter(); // it was empty, and has something again
+    } catch (error) {
+      this.app.tell(messageOf(error));
+      if (this.order === "alike") this.arrange(this.usual);
+      return false;
+    }
+    return true;
+  }
+
+  key(event) {
+    const { corrections } = this.app;
+    if (this.list.key(event)) return true;
+    if (event.key === "/") this.search.focus();
+    else if (event.key === "Escape" && !this.grid.selected.size) this.app.go("clusters");
+    else if (this.of !== "cluster") return false;
+    else if (event.key === "r") corrections.rename(this.cluster);
+    else if (event.key === "m") corrections.merge([this.cluster]);
+    else if (event.key === "s") corrections.split(this.cluster);
+    else return false;
+    return true;
+  }
+
+  get results() {
+    return this.grid.body;
+  }
+
+  enter() {
+    this.results.focus({ preventScroll: true });
+  }
+}
+
+// parts/scatter.js
+// A map of images: points on a canvas to zoom, pan, point at and draw round, with its buttons, its legend and a tip.
+
+
+
+const LEGEND = 36; // clusters it names
+const GRID = 9999; // coordinates of the data run from 0 to this
+const CLOSEST = 60; // largest zoom
+const REACH = 14; // pixels within which a point is meant
+const FRESH = 400; // milliseconds after which a turn of the wheel is a new gesture, not a page scrolling by
+
+class ScatterPanel {
+  constructor(points, pictures, takeText, uses) {
+    this.uses = uses;
+    this.map = new ScatterMap(points, pictures, {
+      hover: (point) => this.point(point),
+      open: (point) => uses.open(this.map.points.image[point]),
+      lasso: (taken) => uses.take(taken, "inside the line"),
+    });
+    this.tip = make("div", { class: "tip", hidden: true });
+    this.legend = new Legend(this.map);
+    const tools = mapTools(this.map, Boolean(pictures), takeText, (taken) => uses.take(taken, "in view"));
+    this.parts = [tools, make("div", { class: "map-frame" }, this.map.canvas, this.tip), this.legend.body];
+  }
+
+  choose(points) {
+    this.map.chosen = points.length ? points : null;
+    this.map.draw();
+  }
+
+  point(point) {
+    const { map, tip } = this;
+    tip.hidden = point < 0;
+    if (point < 0) return;
+    tip.replaceChildren(...this.uses.tip(point).filter((one) => one !== null && one !== undefined));
+    const [x, y] = map.at(point);
+    const [width, height] = [tip.offsetWidth, tip.offsetHeight];
+    tip.style.left = `${Math.max(4, Math.min(map.width - width - 4, x + 14))}px`;
+    tip.style.top = `${y + height + 20 < map.height ? y + 14 : Math.max(4, y - height - 14)}px`;
+  }
+}
+
+function mapSentence({ note: which, method, meaning }, advice) {
+  return `${capitalised(`${which}, placed by ${method}: ${meaning}.`)} ${advice}`;
+}
+
+function mapTools(map, hasPictures, takeText, take) {
+  const mode = choices("What dragging does", [["move", "Move"], ["select", "Select"]], "move", (name) => {
+    map.mode = map.canvas.dataset.mode = name;
+    press(mode, name);
+  });
+  const zoom = make("div", { class: "choices", role: "group", "aria-label": "Zoom" },
+    button("+", () => map.zoom(1.5), { "aria-label": "Zoom in" }),
+    button("−", () => map.zoom(1 / 1.5), { "aria-label": "Zoom out" }),
+    button("Reset", () => map.reset(), { "aria-label": "Reset: show the whole map" }));
+  const pictures = button("Pictures", () => {
+    map.pictures = !map.pictures;
+    pictures.setAttribute("aria-pressed", String(map.pictures));
+    map.draw();
+  }, { "aria-pressed": "false" });
+  const inView = button(takeText, () => take(map.visible()));
+  return make("div", { class: "row tools" }, mode, zoom, hasPictures ? pictures : null, inView);
+}
+
+class Legend {
+  constructor(map) {
+    this.map = map;
+    this.keys = [];
+    this.body = make("div", { class: "legend", role: "group", "aria-label": "Show one cluster on the map" });
+  }
+
+  draw(clusters, nameOf, elsewhere) {
+    const focused = this.keys.find((key) => key === document.activeElement)?.dataset.id;
+    const sorted = clusters.filter((cluster) => cluster.size).sort((one, other) => other.size - one.size);
+    this.keys = sorted.slice(0, LEGEND).map((cluster) => {
+      const { id } = cluster;
+      const key = button(null, () => this.focus(this.map.focus === id ? null : id), { "data-id": id });
+      key.append(swatch(id), make("span", { text: nameOf(cluster) }));
+      return key;
+    });
+    const rest = sorted.length - LEGEND;
+    const more = rest > 0 ? make("span", { class: "note", text: `and ${plural(rest, "more cluster")}; ${elsewhere}` }) : null;
+    this.body.replaceChildren(...this.keys, ...(more ? [more] : []));
+    this.keys.find((key) => key.dataset.id === focused)?.focus();
+    this.focus(clusters.some(({ id }) => id === this.map.focus) ? this.map.focus : null);
+  }
+
+  focus(id) {
+    this.map.focus = id;
+    for (const key of this.keys) key.setAttribute("aria-pressed", String(Number(key.dataset.id) === id));
+    this.map.draw();
+  }
+}
+
+class ScatterMap {
+  constructor(points, drawable, uses) {
+    this.points = points;
+    this.drawable = drawable;
+    this.uses = uses;
+    this.mode = "move";
+    this.pictures = false; // whether pictures are drawn instead of shapes
+    this.focus = null;
+    this.chosen = null;
+    this.drawn = [];
+    this.width = this.height = 0;
+    this.waiting = this.moved = false;
+    const keys = "Map of the images. Arrow keys move, plus and minus zoom, 0 shows all.";
+    this.canvas = make("canvas", { tabindex: "0", role: "application", "aria-label": keys });
+    this.context = /** @type {CanvasRenderingContext2D} */ (this.canvas.getContext("2d"));
+    this.view = { scale: 1, x: 0, y: 0 };
+    this.fingers = new Map();
+    this.start = [0, 0];
+    this.scrolled = -FRESH; // a turn of the wheel right after the page was opened is meant
+    this.listen();
+    new ResizeObserver(() => this.resize()).observe(this.canvas);
+    isDark.addEventListener("change", () => this.draw());
+  }
+
+  resize() {
+    const box = this.canvas.getBoundingClientRect();
+    if (!box.width) return;
+    const dense = window.devicePixelRatio || 1;
+    [this.width, this.height] = [box.width, box.height];
+    [this.canvas.width, this.canvas.height] = [Math.round(box.width * dense), Math.round(box.height * dense)];
+    this.context.setTransform(dense, 0, 0, dense, 0, 0);
+    this.draw();
+  }
+
+  at(i) {
+    const side = Math.min(this.width, this.height) - 40;
+    const along = (whole) => Math.min(1.5 * side, whole - 40); // a screen is seldom square, and the axes mean nothing
+    return [
+      this.width / 2 + (this.points.x[i] / GRID - 0.5) * along(this.width) * this.view.scale + this.view.x,
+      this.height / 2 + (this.points.y[i] / GRID - 0.5) * along(this.height) * this.view.scale + this.view.y,
+    ];
+  }
+
+  zoom(factor, x = this.width / 2, y = this.height / 2) {
+    const scale = Math.min(CLOSEST, Math.max(0.7, this.view.scale * factor));
+    const real = scale / this.view.scale;
+    this.view.x = (this.view.x + this.width / 2 - x) * real + x - this.width / 2;
+    this.view.y = (this.view.y + this.height / 2 - y) * real + y - this.height / 2;
+    this.view.scale = scale;
+    this.draw();
+  }
+
+  pan(x, y) {
+    this.view.x += x;
+    this.view.y += y;
+    this.draw();
+  }
+
+  reset() {
+    this.view = { scale: 1, x: 0, y: 0 };
+    this.draw();
+  }
+
+  visible() {
+    return this.points.image.map((_, i) => i).filter((i) => {
+      const [x, y] = this.at(i);
+      return this.counts(i) && x >= 0 && y >= 0 && x <= this.width && y <= this.height;
+    });
+  }
+
+  counts(i) {
+    return this.focus === null || this.points.cluster[i] === this.focus;
+  }
+
+  nearest(x, y) {
+    const reach = this.pictures ? Math.max(REACH, this.pictureSide() / 2) : REACH;
+    let [best, least] = [-1, reach * reach];
+    for (let i = 0; i < this.points.x.length; i++) {
+      if (!this.counts(i)) continue;
+      const [px, py] = this.at(i);
+      const far = (px - x) ** 2 + (py - y) ** 2;
+      if (far < least) [best, least] = [i, far];
+    }
+    return best;
+  }
+
+  pictureSide() {
+    return Math.min(72, 18 * Math.sqrt(this.view.scale));
+  }
+
+  draw() {
+    if (this.waiting || !this.width) return;
+    this.waiting = true;
+    requestAnimationFrame(() => {
+      this.waiting = false;
+      this.paint();
+    });
+  }
+
+  paint() {
+    const { context } = this;
+    const { hues, ink, faint, surface } = themeColours();
+    context.clearRect(0, 0, this.width, this.height);
+    const radius = Math.min(7, (this.points.x.length > 1200 ? 3 : 4) * Math.sqrt(Math.sqrt(this.view.scale)));
+    const chosen = this.chosen && new Set(this.chosen);
+    const order = this.points.image.map((_, i) => i).sort((one, other) => Number(this.counts(one)) - Number(this.counts(other)));
+    for (const i of order) {
+      const [x, y] = this.at(i);
+      if (x < -40 || y < -40 || x > this.width + 40 || y > this.height + 40) continue;
+      const cluster = this.points.cluster[i];
+      const bright = this.counts(i) && (!chosen || chosen.has(i));
+      const side = this.pictureSide();
+      context.globalAlpha = bright ? 1 : 0.5;
+      context.fillStyle = bright ? hues[cluster % HUES] : faint;
+      const [left, top] = [x - side / 2, y - side / 2];
+      const again = () => this.draw();
+      if (this.pictures && bright && this.drawable?.draw(context, this.points.image[i], left, top, side, again)) {
+        context.lineWidth = 2;
+        context.strokeStyle = hues[cluster % HUES];
+        context.strokeRect(left, top, side, side);
+        continue;
+      }
+      trace(context, shapeOf(cluster), x, y, bright ? radius : radius * 0.7);
+      context.fill();
+      context.lineWidth = 0.75;
+      context.strokeStyle = surface;
+      context.stroke();
+    }
+    context.globalAlpha = 1;
+    if (this.drawn.length) this.paintLasso(ink);
+  }
+
+  paintLasso(ink) {
+    const { context } = this;
+    context.beginPath();
+    this.drawn.forEach(([x, y], at) => (at ? context.lineTo(x, y) : context.moveTo(x, y)));
+    context.closePath();
+    context.strokeStyle = ink;
+    context.lineWidth = 1.5;
+    context.setLineDash([5, 4]);
+    context.stroke();
+    context.setLineDash([]);
+  }
+
+  enclosed() {
+    const inside = (x, y) => {
+      let odd = false;
+      for (let i = 0, j = this.drawn.length - 1; i < this.drawn.length; j = i++) {
+        const [[xi, yi], [xj, yj]] = [this.drawn[i], this.drawn[j]];
+        if (yi > y !== yj > y && x < ((xj - xi) * (y - yi)) / (yj - yi) + xi) odd = !odd;
+      }
+      return odd;
+    };
+    return this.points.image.map((_, i) => i).filter((i) => this.counts(i) && inside(...this.at(i)));
+  }
+
+  listen() {
+    const { canvas } = this;
+    window.addEventListener("wheel", (event) => { if (event.target !== canvas) this.scrolled = event.timeStamp; }, { passive: true });
+    canvas.addEventListener("wheel", (event) => {
+      if (event.timeStamp - this.scrolled < FRESH && !event.ctrlKey) {
+        this.scrolled = event.timeStamp;
+        return;
+      }
+      event.preventDefault();
+      this.zoom(Math.exp(-event.deltaY * (event.ctrlKey ? 0.01 : 0.0018)), event.offsetX, event.offsetY);
+    }, { passive: false });
+    canvas.addEventListener("pointerdown", (event) => this.down(event));
+    canvas.addEventListener("pointermove", (event) => this.move(event));
+    canvas.addEventListener("pointerup", (event) => this.up(event));
+    canvas.addEventListener("pointercancel", (event) => this.up(event));
+    canvas.addEventListener("pointerleave", (event) => { if (event.pointerType === "mouse") this.uses.hover(-1); });
+    canvas.addEventListener("keydown", (event) => this.key(event));
+  }
+
+  down(event) {
+    this.fingers.set(event.pointerId, [event.offsetX, event.offsetY]);
+    this.canvas.setPointerCapture(event.pointerId);
+    this.start = [event.offsetX, event.offsetY];
+    this.moved = false;
+    if (this.mode === "select" && this.fingers.size === 1) this.drawn = [this.start];
+  }
+
+  move(event) {
+    const now = [event.offsetX, event.offsetY];
+    const before = this.fingers.get(event.pointerId);
+    if (!before) {
+      if (event.pointerType === "mouse") this.uses.hover(this.nearest(...now));
+      return;
+    }
+    if (Math.hypot(now[0] - this.start[0], now[1] - this.start[1]) > 4) this.moved = true;
+    if (this.fingers.size === 2) this.pinch(event.pointerId, before, now);
+    else if (this.mode === "select") {
+      this.drawn.push(now);
+      this.draw();
+    } else if (this.moved) this.pan(now[0] - before[0], now[1] - before[1]);
+    this.fingers.set(event.pointerId, now);
+    if (this.moved) this.uses.hover(-1);
+  }
+
+  pinch(id, before, now) {
+    const [other] = [...this.fingers].filter(([finger]) => finger !== id).map(([, place]) => place);
+    const apart = (one) => Math.max(10, Math.hypot(one[0] - other[0], one[1] - other[1]));
+    this.drawn = [];
+    this.pan((now[0] - before[0]) / 2, (now[1] - before[1]) / 2);
+    this.zoom(apart(now) / apart(before), (now[0] + other[0]) / 2, (now[1] + other[1]) / 2);
+  }
+
+  up(event) {
+    if (!this.fingers.delete(event.pointerId)) return;
+    if (this.mode === "select" && this.drawn.length > 2 && this.moved) this.uses.lasso(this.enclosed());
+    else if (!this.moved && event.type === "pointerup") {
+      const point = this.nearest(event.offsetX, event.offsetY);
+      if (event.pointerType === "mouse") { if (point >= 0) this.uses.open(point); } else this.uses.hover(point);
+    }
+    this.drawn = [];
+    this.draw();
+  }
+
+  key(event) {
+    const steps = { ArrowLeft: [40, 0], ArrowRight: [-40, 0], ArrowUp: [0, 40], ArrowDown: [0, -40] };
+    if (steps[event.key]) this.pan(...steps[event.key]);
+    else if (event.key === "+" || event.key === "=") this.zoom(1.4);
+    else if (event.key === "-") this.zoom(1 / 1.4);
+    else if (event.key === "0") this.reset();
+    else return;
+    event.preventDefault();
+  }
+}
+
+// explorer/map.js
+// The map of the images, as in the report. Images that are drawn round are listed below it, selected.
+
+
+const AGAIN = 1500; // milliseconds after which a map that is not ready is asked for again
+
+class MapView {
+  constructor(app) {
+    this.app = app;
+    this.text = note("");
+    this.stage = make("div", {});
+    this.list = new SelectionGrid(app, { of: "all" });
+    this.found = make("div", { class: "found", hidden: true }, this.list.bar, this.list.grid.body);
+    this.body = make("section", { class: "map-view", "aria-labelledby": "title" },
+      make("h2", { id: "title", class: "title", text: "Map" }), this.text, this.stage, this.found);
+    this.panel = null;
+    this.refresh();
+  }
+
+  async refresh() {
+    let points;
+    try {
+      points = await this.app.talk.ask("/api/map");
+    } catch (error) {
+      this.app.tell(messageOf(error));
+      return;
+    }
+    if (points.absent) {
+      this.text.textContent = points.waiting ? "The map is being made …" : `No map: ${points.absent}.`;
+      if (points.waiting) setTimeout(() => { if (this.body.isConnected) this.refresh(); }, AGAIN);
+      return;
+    }
+    this.text.textContent = mapSentence(points, "Choose Select and draw round some to correct them.");
+    this.panel ??= this.build(points);
+    const { map } = this.panel;
+    if (map.points !== points) {
+      const there = new Set(points.image);
+      map.points = points;
+      this.panel.choose([]);
+      this.list.grid.show(this.list.grid.rows.filter((row) => there.has(row)));
+      this.found.hidden = !this.list.grid.rows.length;
+    }
+    this.panel.legend.draw(this.app.talk.state.clusters, ({ name }) => name, "find them among the clusters");
+  }
+
+  build(points) {
+    const { pictures, viewer } = this.app;
+    const panel = new ScatterPanel(points, pictures.absent ? null : pictures, "Select what is in view", {
+      open: (row) => viewer.open([row], 0),
+      take: (taken) => this.take(taken),
+      tip: (point) => this.describe(point),
+    });
+    this.stage.replaceChildren(...panel.parts);
+    return panel;
+  }
+
+  describe(point) {
+    const { image, cluster } = /** @type {ScatterPanel} */ (this.panel).map.points;
+    return [
+      this.app.pictures.element(image[point]),
+      make("span", { class: "tip-name", text: this.app.talk.nameOf(cluster[point]) }),
+      button("Open", () => this.app.viewer.open([image[point]], 0), { class: "quiet touch" }),
+    ];
+  }
+
+  take(points) {
+    const { panel, list: { grid } } = this;
+    if (!panel) return;
+    panel.choose(points);
+    this.found.hidden = !points.length;
+    grid.show(points.map((point) => panel.map.points.image[point]));
+    grid.selectAll();
+    if (points.length) grid.body.focus();
+  }
+
+  key(event) {
+    return this.list.key(event);
+  }
+}
+
+// explorer/pictures.js
+// Small pictures of rows. The browser asks for them when they come into sight, and keeps them.
+
+
+class Pictures {
+  constructor(talk) {
+    this.talk = talk;
+    this.drawn = new Map();
+  }
+
+  get absent() {
+    return this.talk.state.pictures.absent;
+  }
+
+  address(row, kind = "thumbnail") {
+    return `/api/${kind}/${row}?v=${encodeURIComponent(this.talk.state.pictures.version)}`;
+  }
+
+  element(row, alt = "") {
+    if (this.absent) return null;
+    const { pixelated } = this.talk.state.pictures;
+    const picture = make("img", { class: "picture", alt, loading: "lazy", decoding: "async", draggable: "false", "data-pixelated": pixelated });
+    picture.addEventListener("error", () => picture.classList.add("missing"));
+    picture.src = this.address(row);
+    return picture;
+  }
+
+  thumb(row, label, open, name) {
+    const kind = this.talk.state.run.kind === "rows" ? "Row" : "Image";
+    return { picture: this.element(row), name: name ?? `${kind} ${row}`, label, open };
+  }
+
+  draw(context, row, x, y, side, again) {
+    if (this.absent) return false;
+    const address = this.address(row);
+    let picture = this.drawn.get(address);
+    if (!picture) {
+      picture = new Image();
+      picture.src = address;
+      picture.decode().then(again, () => {});
+      this.drawn.set(address, picture);
+    }
+    if (!picture.complete || !picture.naturalWidth) return false;
+    context.drawImage(picture, x, y, side, side);
+    return true;
+  }
+}
+
+// explorer/talk.js
+// Talks with the server: what the run looks like now, and edits, each with the number of the newest edit that was seen.
+
+
+const POLL = 1500; // milliseconds between two looks at whether somebody else has edited
+
+class Talk {
+  constructor(changed) {
+    this.changed = changed;
+    this.state = /** @type {ExplorerState} */ (/** @type {unknown} */ (null)); // set by load()
+    this.byId = new Map();
+    this.edits = 0; // sent by this page
+    this.underway = 0;
+    this.late = 0; // edits that the server has refused because somebody else made one
+    this.announced = false; // whether this page has shown the features
+    this.before = Promise.resolve();
+  }
+
+  async ask(path, options = {}) {
+    let answer, found;
+    try {
+      answer = await fetch(path, options);
+      found = await answer.json();
+    } catch {
+      throw new Refusal(answer && !answer.ok ? `The server has failed (${answer.status}): its terminal says why.`
+        : "The server does not answer: is twincluster serve still running?");
+    }
+    if (answer.ok) return found;
+    if (answer.status === 409) {
+      this.late += 1;
+      this.take(found.state);
+      const what = found.state.undo ? ` (now newest: ${found.state.undo})` : "";
+      throw new Refusal(`Somebody else made a change meanwhile${what}. Yours was not made: look again, and repeat it.`);
+    }
+    throw new Refusal(found.error);
+  }
+
+  async load() {
+    this.take(await this.ask("/api/state"));
+  }
+
+  edit(kind, fields = {}) {
+    return this.inTurn(() => this.send(kind, fields));
+  }
+
+  inTurn(deed) {
+    const { late } = this;
+    const done = this.before.then(() => {
+      if (late !== this.late) throw new Refusal("Somebody else made a change meanwhile. Yours were not made: look again, and repeat them.");
+      return deed();
+    });
+    this.before = done.catch(() => {});
+    return done;
+  }
+
+  async send(kind, fields) {
+    const body = JSON.stringify({ kind, expected: this.state.number, ...fields });
+    this.edits += 1;
+    this.underway += 1;
+    try {
+      this.take(await this.ask("/api/edit", { method: "POST", headers: { "content-type": "application/json" }, body }));
+    } finally {
+      this.underway -= 1;
+    }
+  }
+
+  take(state) {
+    this.state = state;
+    this.byId = new Map(state.clusters.map((cluster) => [cluster.id, cluster]));
+    this.changed(state);
+  }
+
+  get one() {
+    return this.state.run.kind.slice(0, -1);
+  }
+
+  nameOf(id) {
+    if (id === -2) return "Junk";
+    return id === -1 ? "Unreadable" : this.byId.get(id)?.name ?? `Cluster ${id}`;
+  }
+
+  watch(tell, warn) {
+    setInterval(async () => {
+      if (document.hidden || this.underway) return;
+      const { edits } = this;
+      try {
+        const { number, ready, version, trouble } = await this.ask("/api/number");
+        warn(trouble && `${capitalised(trouble)}. What you see is how it was before.`);
+        if (number === null || edits !== this.edits) return; // what has changed may be what this window did meanwhile
+        const edited = number !== this.state.number;
+        const updated = version !== this.state.pictures.version;
+        const waits = ready && !this.state.features.ready && !this.announced;
+        if (!edited && !updated && !waits) return;
+        this.announced = ready;
+        const before = this.state.run.inputs;
+        const state = await this.ask("/api/state");
+        if (edits !== this.edits) return;
+        this.take(state);
+        const more = this.state.run.inputs - before;
+        if (updated) tell(more > 0 ? `${plural(more, "new image")}, by twincluster update.` : "Some images have changed, by twincluster update.");
+        else if (edited) tell(`Changed in another window${this.state.undo ? `: ${this.state.undo}` : ""}.`);
+      } catch (error) {
+        warn(messageOf(error));
+      }
+    }, POLL);
+  }
+}
+
+// parts/viewer.js
+// One image in a dialog. The arrow keys go through the list it was opened from.
+
+
+class Viewer {
+  constructor() {
+    this.list = [];
+    this.at = 0;
+    this.dialog = make("dialog");
+  }
+
+  get image() {
+    return this.list[this.at];
+  }
+
+  open(list, at) {
+    if (!list.length) return;
+    Object.assign(this, { list, at });
+    if (this.dialog.isConnected) {
+      this.draw();
+      return;
+    }
+    this.dialog = make("dialog", { id: "viewer", class: "viewer", "aria-labelledby": "viewer-path" });
+    this.dialog.addEventListener("keydown", (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey || !this.key(event)) return;
+      event.preventDefault();
+      event.stopPropagation();
+    });
+    this.draw();
+    showDialog(this.dialog);
+  }
+
+  key(event) {
+    const step = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
+    if (step) this.go(step);
+    return Boolean(step);
+  }
+
+  go(step) {
+    this.at = (this.at + step + this.list.length) % this.list.length;
+    this.draw();
+  }
+
+  draw() {}
+
+  fill({ picture, path, facts, actions = [], closing = {}, more = [] }) {
+    const { dialog } = this;
+    const alone = this.list.length < 2;
+    const focused = dialog.contains(document.activeElement) ? nameOf(document.activeElement) : null;
+    dialog.replaceChildren(
+      make("div", { class: "viewer-picture" }, picture),
+      make("p", { class: "viewer-path", id: "viewer-path", text: path }),
+      note(facts.filter(Boolean).join(" · ")),
+      make("div", { class: "row" },
+        button("←", () => this.go(-1), { "aria-label": "Previous image", disabled: alone }),
+        button("→", () => this.go(1), { "aria-label": "Next image", disabled: alone }),
+        actions, copyButton("Copy path", () => path), button("Close", () => dialog.close(), closing)),
+      ...more.filter((one) => one !== null && one !== undefined),
+    );
+    const same = [...dialog.querySelectorAll("button")].find((one) => focused && nameOf(one) === focused);
+    (same ?? /** @type {HTMLElement | null} */ (dialog.querySelector("[data-first]")))?.focus();
+  }
+}
+
+function nameOf(element) {
+  return element?.getAttribute("aria-label") ?? element?.textContent;
+}
+
+// explorer/viewer.js
+// One image at full size, what is known of it, and the images that are most like it.
+
+
+class ImageViewer extends Viewer {
+  constructor(app) {
+    super();
+    this.app = app;
+    this.row = null;
+  }
+
+  key(event) {
+    const { image, row } = this;
+    const { corrections } = this.app;
+    if (event.key === "j" && row) this.act(() => (row.cluster === -2 ? corrections.unjunk([image]) : corrections.junk([image])));
+    else if (event.key === "m" && row) this.act(() => corrections.move([image], row.cluster));
+    else if (event.key === "u") this.act(() => corrections.undo());
+    else return super.key(event);
+    return true;
+  }
+
+  async act(deed) {
+    await deed();
+    if (this.dialog.isConnected) this.draw();
+  }
+
+  async draw() {
+    const { app, image } = this;
+    let row = { row: image, path: String(image), cluster: -1, status: "", confidence: null };
+    try {
+      [row] = await app.talk.ask(`/api/details?rows=${image}`);
+    } catch (error) {
+      row.status = messageOf(error);
+    }
+    if (image !== this.image) return;
+    this.row = row;
+    const near = make("div", { class: "near" }, note("Looking for the nearest images …"));
+    this.fill({
+      picture: this.picture(row),
+      path: row.path,
+      facts: [
+        app.talk.nameOf(row.cluster), row.confidence === null ? null : `confidence ${decimal(row.confidence)}`,
+        `${count(this.at + 1)} of ${count(this.list.length)}`,
+      ],
+      actions: this.actions(row),
+      closing: { "data-first": true },
+      more: [make("h3", { text: "Most like it" }), near],
+    });
+    await this.showNeighbours(image, near);
+  }
+
+  picture({ row, path, cluster, status }) {
+    const { pictures, talk } = this.app;
+    if (pictures.absent || cluster === -1) return note(status === "ok" ? "No picture" : status || "No picture");
+    const address = pictures.address(row, "image");
+    return make("a", { href: address, target: "_blank", rel: "noopener", title: "Open in a tab of its own" },
+      make("img", { class: "whole", src: address, alt: path, "data-pixelated": talk.state.pictures.pixelated }));
+  }
+
+  actions({ row, cluster }) {
+    const { corrections } = this.app;
+    if (cluster === -1) return [];
+    return [
+      button("Move…", () => this.act(() => corrections.move([row], cluster))),
+      cluster === -2 ? button("Not junk", () => this.act(() => corrections.unjunk([row])))
+        : button("Junk", () => this.act(() => corrections.junk([row]))),
+    ];
+  }
+
+  async showNeighbours(image, place) {
+    try {
+      const { neighbours, absent } = await this.app.talk.ask(`/api/neighbours/${image}`);
+      place.replaceChildren(absent ? note(`None to show: ${absent}.`) : this.neighbours(neighbours));
+    } catch (error) {
+      place.replaceChildren(note(messageOf(error)));
+    }
+  }
+
+  neighbours(rows) {
+    const { talk, pictures } = this.app;
+    const numbers = rows.map(({ row }) => row);
+    return gallery(rows.map(({ row, path, cluster, cosine }, at) => {
+      const label = `${path ?? `Image ${row}`}${cluster === undefined ? "" : `, ${talk.nameOf(cluster)}`}, cosine ${decimal(cosine)}`;
+      return pictures.thumb(row, label, () => this.open(numbers, at), path && baseName(path));
+    }), "many", "Most like it");
+  }
+}
+
+// explorer/explorer.js
+// Puts the page together: the views, which the address names, the tools above them, and the keys.
+
+
+const VIEWS = [
+  { name: "clusters", text: (state) => `Clusters (${count(state.clusters.length)})`, open: (app) => (app.overview ??= new ClustersView(app)) },
+  { name: "map", text: () => "Map", open: (app) => new MapView(app) },
+  { name: "all", text: (state) => `All ${state.run.kind}`, open: (app) => new ListView(app, "all") },
+  { name: "junk", text: (state) => `Junk (${count(state.junk)})`, open: (app) => new ListView(app, "junk") },
+  {
+    name: "unreadable", text: (state) => `Unreadable (${count(state.unreadable)})`, open: (app) => new ListView(app, "unreadable"),
+    hidden: (state) => !state.unreadable,
+  },
+];
+
+class Explorer {
+  constructor() {
+    this.chosen = new Set();
+    this.view = null;
+    this.overview = null;
+    this.where = "";
+    this.telling = 0;
+    this.links = [];
+    this.undo = button("Undo", () => this.corrections.undo(), { "aria-keyshortcuts": "u" });
+    this.redo = button("Redo", () => this.corrections.redo(), { "aria-keyshortcuts": "Shift+U" });
+    this.talk = new Talk(() => this.refresh());
+    this.pictures = new Pictures(this.talk);
+    this.corrections = new Corrections(this);
+    this.viewer = new ImageViewer(this);
+    this.drops = new Drops(this);
+  }
+
+  async start() {
+    try {
+      await this.talk.load();
+    } catch (error) {
+      find("main").replaceChildren(make("p", { class: "warning", text: messageOf(error) }));
+      return;
+    }
+    this.links = VIEWS.map(({ name }) => make("a", { href: `#${name}` }));
+    find("views").append(...this.links.map((link) => make("li", {}, link)));
+    const lookUp = this.talk.one === "row" ? [] : [this.drops.button, this.drops.input];
+    find("tools").append(this.undo, this.redo, ...lookUp, button("Keys", showKeys, { "aria-keyshortcuts": "?" }));
+    const head = /** @type {HTMLElement} */ (document.querySelector(".top")); // what sticks below it has to know how high it is
+    new ResizeObserver(() => document.documentElement.style.setProperty("--top", `${head.offsetHeight}px`)).observe(head);
+    window.addEventListener("hashchange", () => {
+      for (const dialog of document.querySelectorAll("dialog")) dialog.close(); // it is about what was here before
+      this.route();
+    });
+    document.addEventListener("keydown", (event) => this.key(event));
+    this.talk.watch((text) => this.tell(text), (text) => this.warn(text));
+    this.route();
+  }
+
+  go(where, cluster) {
+    if (location.hash !== `#${where}`) history.pushState(null, "", `#${where}`);
+    this.route(cluster);
+  }
+
+  route(cluster) {
+    const [where, id] = location.hash.slice(1).split("/");
+    const before = this.view;
+    if (where === "main" && before) return; // what the link at the top of the page leads to
+    if (where === "cluster" && !this.talk.byId.has(Number(id))) {
+      this.tell("That cluster is not there any more.");
+      history.replaceState(null, "", "#clusters");
+      this.route();
+      return;
+    }
+    before?.leave?.();
+    const view = VIEWS.find(({ name }) => name === where) ?? VIEWS[0];
+    this.where = where === "cluster" ? VIEWS[0].name : view.name;
+    this.view = where === "cluster" ? new ListView(this, "cluster", Number(id)) : view.open(this);
+    document.body.classList.toggle("is-list", this.view instanceof ListView);
+    find("main").replaceChildren(this.view.body);
+    window.scrollTo({ top: 0, behavior: "instant" });
+    if (before) find("main").focus({ preventScroll: true });
+    this.drawTop();
+    this.view.enter?.(cluster ?? before?.cluster);
+  }
+
+  refresh() {
+    if (!this.view) return;
+    this.drawTop();
+    this.view.refresh();
+  }
+
+  drawTop() {
+    const { state } = this.talk;
+    document.title = `${state.run.source} · twincluster`;
+    find("source").textContent = `${state.run.source} · ${plural(state.run.inputs, this.talk.one)}`
+      + (state.pictures.absent ? ` · without pictures: ${state.pictures.absent}` : "");
+    this.links.forEach((link, at) => { // the same links are used again, so that the focus stays
+      const { name, text, hidden } = VIEWS[at];
+      link.textContent = text(state);
+      if (name === this.where) link.setAttribute("aria-current", "page");
+      else link.removeAttribute("aria-current");
+      if (link.parentElement) link.parentElement.hidden = hidden?.(state) ?? false;
+    });
+    for (const [one, what] of /** @type {const} */ ([[this.undo, state.undo], [this.redo, state.redo]])) {
+      one.setAttribute("aria-disabled", String(!what)); // one that is disabled would lose the focus
+      one.title = what ?? "";
+    }
+  }
+
+  choose(id, wanted) {
+    if (wanted) this.chosen.add(id);
+    else this.chosen.delete(id);
+    this.view?.drawBar?.();
+  }
+
+  tell(text) {
+    const told = find("told");
+    told.textContent = text;
+    told.classList.add("shown");
+    clearTimeout(this.telling);
+    this.telling = setTimeout(() => told.classList.remove("shown"), 6000);
+  }
+
+  warn(text) {
+    if (find("trouble").textContent === text) return;
+    find("trouble").textContent = text;
+    find("trouble").hidden = !text;
+  }
+
+  key(event) {
+    const target = /** @type {HTMLInputElement} */ (event.target);
+    const typing = target.matches("textarea, select, input:not([type=checkbox])");
+    if (event.isComposing) return; // enter and escape are for the letters that are being put together
+    if (event.defaultPrevented || document.querySelector("dialog[open]") || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (typing && event.key !== "Escape" && event.key !== "Enter") return;
+    if (typing) { // from a search to what it has found, or without it
+      if (event.key === "Escape") target.value = "";
+      target.dispatchEvent(new Event("input"));
+      target.blur();
+      this.view?.results?.focus({ preventScroll: true });
+    } else if (event.key === "u") this.corrections.undo();
+    else if (event.key === "U") this.corrections.redo();
+    else if (event.key === "?") showKeys();
+    else if (!this.view?.key(event)) return;
+    event.preventDefault();
+  }
+}
+
+function showKeys() {
+  const list = make("dl", { class: "keys" }, KEYS.map(([key, text]) => [make("dt", { text: key }), make("dd", { text })]));
+  const dialog = make("dialog", { class: "ask", "aria-labelledby": "asked" }, make("h2", { id: "asked", text: "Keys" }), list);
+  dialog.append(button("Close", () => dialog.close(), { "data-first": true }));
+  return showDialog(dialog);
+}
+
+window.explorer = new Explorer(); // for the console
+window.explorer.start();
+})();
