@@ -17,7 +17,7 @@ from twincluster.clustering import Scores, score
 from twincluster.config import Config, load_recipe, make_config, parse_overrides
 from twincluster.core import InputError
 from twincluster.data import Images, Listing, from_array, open_images, open_source
-from twincluster.methods import inference
+from twincluster.methods import base as inference
 from twincluster.nn import encode, load_encoder
 from twincluster.resolve import resolve
 from twincluster.training import Reporter, Trainer

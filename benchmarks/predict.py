@@ -25,7 +25,7 @@ from twincluster.data import Images, open_images, open_source
 from twincluster.export.onnx import write_onnx
 from twincluster.fit import describe
 from twincluster.methods import Network, find_method
-from twincluster.methods.inference import chunk_size, predict
+from twincluster.methods.base import chunk_size, predict
 from twincluster.model import load_network
 from twincluster.resolve import data_shape, store_side
 from twincluster.runs import Run

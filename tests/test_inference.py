@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from small_runs import KINDS, assert_equal_state, make, pictures
-from twincluster.methods import embed, inference
+from twincluster.methods import base as inference
+from twincluster.methods import embed
 from twincluster.methods.anchored import AnchoredNetwork
-from twincluster.methods.inference import predict
+from twincluster.methods.base import predict
 
 ROWS = np.array([20, 3, 3, 7, 0, 27, 11])
 

@@ -19,7 +19,7 @@ from command_line import TINY, colours, worked
 from twincluster import on_ray
 from twincluster.core import InputError
 from twincluster.data import decode, open_source
-from twincluster.methods import inference
+from twincluster.methods import base as inference
 from twincluster.model import load_network, predict
 from twincluster.nn import build_backbone
 from twincluster.run_images import RunImages

@@ -16,7 +16,7 @@ from twincluster.clustering import score
 from twincluster.config import Config, make_config, parse_overrides
 from twincluster.core import InputError
 from twincluster.data import Listing, decoding, listing, open_images, open_source
-from twincluster.methods import inference
+from twincluster.methods import base as inference
 from twincluster.runs import Assignments, Run, RunData
 from twincluster.training import Trainer
 

@@ -18,7 +18,8 @@ from small_encoders import own_weights
 from small_peers import small
 from small_runs import AtCall, assert_equal_state, images_of, pictures, rows, train
 from twincluster.clustering import kmeans as assign
-from twincluster.methods import METHODS, inference
+from twincluster.methods import METHODS
+from twincluster.methods import base as inference
 from twincluster.methods.peers.contrastive import Cc
 from twincluster.nn import encode, load_encoder
 from twincluster.training import cuda_graph as rehearsal

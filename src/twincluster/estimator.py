@@ -42,7 +42,7 @@ from twincluster.data import (
     outline,
 )
 from twincluster.fit import train, write_run
-from twincluster.methods import inference
+from twincluster.methods import spread
 from twincluster.model import Model, encoder_of, later_side, open_for, squares_for
 from twincluster.nn import wrap_module
 from twincluster.parallel import decided
@@ -182,12 +182,12 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probability of each cluster, (n, n_clusters); nan where a file could not be read."""
         images = self._images(X)
-        return inference.spread(self._predict(images), images)
+        return spread(self._predict(images), images)
 
     def transform(self, X: Any) -> np.ndarray:
         """The learned embedding, (n, n_features_out); nan where a file could not be read."""
         images = self._images(X)
-        return inference.spread(self._model.on(resolve_device(self.device)).embed(images), images)
+        return spread(self._model.on(resolve_device(self.device)).embed(images), images)
 
     def save(self, folder: str | Path) -> None:
         """Write a run folder, which `load` and the command line read (`twincluster predict FOLDER ...`)."""

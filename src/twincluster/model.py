@@ -32,7 +32,7 @@ from twincluster.data import (
     largest_side,
     open_images,
 )
-from twincluster.methods import Network, find_method, inference
+from twincluster.methods import Network, base, find_method
 from twincluster.nn import Encoder, encode, load_encoder, wrap_module
 from twincluster.resolve import full_side, resolve_device, store_side
 from twincluster.runs import Assignments, Edits, Run, RunData
@@ -151,11 +151,11 @@ class Model:
 
     def predict(self, images: Images) -> Tensor:
         """Return q(k|x) of the usable images, (m,K) float32 on the CPU."""
-        return inference.predict(self.network, images.pixels, images.usable)
+        return base.predict(self.network, images.pixels, images.usable)
 
     def embed(self, images: Images, rows: np.ndarray | None = None) -> Tensor:
         """Return the embedding of some rows of `images`, by default the usable ones, (m,D) on the CPU."""
-        return inference.embed(self.network, images.pixels, images.usable if rows is None else rows)
+        return base.embed(self.network, images.pixels, images.usable if rows is None else rows)
 
     def assign(self, images: Images) -> Assignments:
         """Return a row per input."""

@@ -11,7 +11,7 @@ from edited_runs import untrained_run
 
 from report_runs import made_run  # isort: skip
 from twincluster.data import open_source
-from twincluster.methods import inference
+from twincluster.methods import base as inference
 from twincluster.model import load_network
 from twincluster.pages import Library
 from twincluster.runs import Edits, Run, unit

@@ -15,7 +15,7 @@ import torch
 from explorer_server import Served, opened, serving
 
 from command_line import command
-from twincluster.methods import inference
+from twincluster.methods import base as inference
 from twincluster.model import load_network
 from twincluster.pages.explorer import library, server
 from twincluster.runs import Run

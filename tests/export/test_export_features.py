@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from twincluster.core import InputError
-from twincluster.methods import inference
+from twincluster.methods import base as inference
 from twincluster.model import load_network
 from twincluster.run_images import RunImages
 from twincluster.runs import Edits, Run

@@ -11,7 +11,7 @@ import yaml
 
 from command_line import TINY, colours, colours_file, command, worked
 from twincluster.estimator import TwinContrastClustering
-from twincluster.methods import inference
+from twincluster.methods import base as inference
 from twincluster.model import load_network
 from twincluster.run_images import RunImages
 from twincluster.runs import Edits, Run, provenance

@@ -12,7 +12,7 @@ from photo_runs import make_run, row_of
 from PIL import Image
 
 from command_line import command, worked
-from twincluster.methods import inference
+from twincluster.methods import base as inference
 from twincluster.model import load_network
 from twincluster.run_images import RunImages
 from twincluster.runs import Edits, Run, apply_edits

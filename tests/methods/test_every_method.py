@@ -29,7 +29,8 @@ from small_runs import (
 from twincluster.clustering import score
 from twincluster.config import load_recipe, make_config, parse_overrides
 from twincluster.fit import describe
-from twincluster.methods import METHODS, inference
+from twincluster.methods import METHODS
+from twincluster.methods import base as inference
 from twincluster.model import load_network
 from twincluster.resolve import data_shape, resolve
 from twincluster.runs import Run

@@ -12,7 +12,7 @@ from small_runs import Diary, assert_equal_state, images_of, make, pictures, row
 from twincluster.core import InputError
 from twincluster.methods import Network
 from twincluster.nn import BACKBONES, BatchNorm2d, build_backbone, in_parts
-from twincluster.nn.batch_norm import BatchNorm1d
+from twincluster.nn.backbones import BatchNorm1d
 from twincluster.training import Reporter, Trainer
 from twincluster.training.cuda_graph import rehearsed, within_memory
 

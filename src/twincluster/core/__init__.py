@@ -46,5 +46,14 @@ def attach_stub(package: str, file: str) -> tuple[Callable[[str], object], Calla
     return get, lambda: sorted(homes), sorted(homes)
 
 
+def duration(seconds: float) -> str:
+    """90 -> "1 min 30 s"."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
 __getattr__, __dir__, __all__ = attach_stub(__name__, __file__)
-__all__ += ["InputError", "ProcessEnded", "attach_stub", "closest"]
+__all__ += ["InputError", "ProcessEnded", "attach_stub", "closest", "duration"]

@@ -32,7 +32,6 @@ from twincluster.core.signals import noted as noted
 from twincluster.core.signals import run_child as run_child
 from twincluster.core.signals import takes_leave as takes_leave
 from twincluster.core.signals import terminable as terminable
-from twincluster.core.text import duration as duration
 from twincluster.core.tuning import FEW as FEW
 from twincluster.core.tuning import keep_freed as keep_freed
 from twincluster.core.tuning import one_thread as one_thread
@@ -45,3 +44,4 @@ class ProcessEnded(RuntimeError): ...  # noqa: N818
 
 def closest(name: str, known: Iterable[str], prefix: str = "") -> str: ...
 def attach_stub(package: str, file: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]: ...
+def duration(seconds: float) -> str: ...

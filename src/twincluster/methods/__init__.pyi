@@ -1,4 +1,4 @@
-from twincluster.methods import inference as inference
+from twincluster.methods import base as base
 from twincluster.methods.anchored import Anchored as Anchored
 from twincluster.methods.base import Batch as Batch
 from twincluster.methods.base import Method as Method
@@ -7,11 +7,12 @@ from twincluster.methods.base import NoSettings as NoSettings
 from twincluster.methods.base import Outcome as Outcome
 from twincluster.methods.base import checked as checked
 from twincluster.methods.base import checked_numbers as checked_numbers
+from twincluster.methods.base import embed as embed
+from twincluster.methods.base import spread as spread
 from twincluster.methods.heads import Centres as Centres
 from twincluster.methods.heads import CentresNetwork as CentresNetwork
 from twincluster.methods.heads import KmeansAtEnd as KmeansAtEnd
 from twincluster.methods.heads import mlp as mlp
-from twincluster.methods.inference import embed as embed
 from twincluster.methods.peers import peer_losses as peer_losses
 from twincluster.methods.registry import DEFAULT as DEFAULT
 from twincluster.methods.registry import METHODS as METHODS
