@@ -177,6 +177,17 @@ def run_startup(*, runs: Count = 9) -> None:
     print(measure(runs).to_text())
 
 
+@commands.command(name="walk")
+def run_walk() -> None:
+    """The source files that fit, a training step, a correction and predict run through, in order.
+
+    Example: python -m benchmarks walk
+    """
+    from benchmarks.walk import measure
+
+    print(measure().to_text())
+
+
 @commands.command(name="longtail", usage=f"{PROGRAM} longtail [OPTIONS] [SOURCE]")
 def run_longtail(
     source: str = "cifar10",

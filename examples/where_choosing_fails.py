@@ -1,4 +1,4 @@
-"""Made-up features on which the number of clusters is chosen wrongly, or at least in doubt: docs/choosing-k.md.
+"""Made-up features on which the number of clusters is chosen wrongly, or at least in doubt: docs/results.md.
 
 Run it by python examples/where_choosing_fails.py, which prints a line, and the reason for any doubt, for each of them.
 """

@@ -30,7 +30,7 @@ from twincluster.config import (
     network_settings,
     python_words,
 )
-from twincluster.core import InputError, is_taken
+from twincluster.core import InputError, hold, is_taken
 from twincluster.data import (
     Images,
     Listing,
@@ -197,14 +197,15 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
             raise InputError("a model of one cluster has no run folder: fit with n_clusters=2 or more, or pickle it")
         if is_taken(folder):
             raise InputError(f"{folder} exists and is not empty: choose another folder")
-        run = Run.create(folder)
-        for row in self._history:
-            run.append_metrics(row)
-        model = self._model.replace(network=copy.deepcopy(self._model.network).float())
-        write_run(
-            run, model, self._assignments, reference=self._reference, stamps=self._stamps, made=self._made,
-            choice=self.choice_,
-        )  # fmt: skip
+        with hold(folder, "training", "choose another folder"):
+            run = Run.create(folder)
+            for row in self._history:
+                run.append_metrics(row)
+            model = self._model.replace(network=copy.deepcopy(self._model.network).float())
+            write_run(
+                run, model, self._assignments, reference=self._reference, stamps=self._stamps, made=self._made,
+                choice=self.choice_,
+            )  # fmt: skip
 
     @classmethod
     def load(cls, folder: str | Path, *, backbone: nn.Module | None = None, device: str = "auto") -> Self:

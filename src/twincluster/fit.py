@@ -10,6 +10,7 @@ import dataclasses
 import math
 import shlex
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from twincluster.clustering import Choice, Health, Scores, health, score
 from twincluster.config import DERIVED, Config, DataShape, Split, differences, flatten
-from twincluster.core import InputError, keep_freed, refuse_taken
+from twincluster.core import InputError, hold, keep_freed, refuse_taken, settle
 from twincluster.data import Images, Listing
 from twincluster.methods import find_method
 from twincluster.model import Model, Told, open_for, refuse_other_weights
@@ -88,32 +89,33 @@ def fit(
 ) -> Fitted:
     """Train on a source and write the run folder `out`. `location` and `root` let later commands open it again."""
     processes = join(config.train.device)
-    if not resume and processes.first:
-        refuse_taken(out)  # before an hour of decoding
-    if resolve_device(config.train.device) == "cpu":
-        keep_freed()  # before an encoder's first image: that frees as much as a step does
-    scored, scored_on = rows_to_score(listing, split, len(listing.paths))
+    with hold(out, "training") if processes.first else nullcontext():
+        if not resume and processes.first:
+            refuse_taken(out)  # before an hour of decoding
+        if resolve_device(config.train.device) == "cpu":
+            keep_freed()  # before an encoder's first image: that frees as much as a step does
+        scored, scored_on = rows_to_score(listing, split, len(listing.paths))
 
-    def begin(config: Config, shape: DataShape, data: RunData, started: str) -> Run | None:
-        return _begin(out, config, shape, data, resume, reporter, started) if processes.first else None
+        def begin(config: Config, shape: DataShape, data: RunData, started: str) -> Run | None:
+            return _begin(out, config, shape, data, resume, reporter, started) if processes.first else None
 
-    trained = train(
-        listing, config, begin=begin, location=location, root=root, split=split, resume=resume, reporter=reporter,
-        decoding=decoding, encoding=encoding,
-    )  # fmt: skip
-    if trained.run is None:
-        raise SystemExit(0)  # the first process writes the result
-    result = trained.result()
-    write_run(
-        trained.run, trained.model, result.assignments, reference=result.reference, stamps=trained.stamps,
-        made=trained.made, choice=trained.choice,
-    )  # fmt: skip
-    if reporter and (warning := trained.unwell(result)):
-        reporter.warn(warning)
-    scores = _scores(listing.labels, result.assignments.clusters, scored)
-    return Fitted(
-        trained.run, trained.model.config, result.assignments, scores, scored_on, trained.choice, trained.handed
-    )
+        trained = train(
+            listing, config, begin=begin, location=location, root=root, split=split, resume=resume, reporter=reporter,
+            decoding=decoding, encoding=encoding,
+        )  # fmt: skip
+        if trained.run is None:
+            raise SystemExit(0)  # the first process writes the result
+        result = trained.result()
+        write_run(
+            trained.run, trained.model, result.assignments, reference=result.reference, stamps=trained.stamps,
+            made=trained.made, choice=trained.choice,
+        )  # fmt: skip
+        if reporter and (warning := trained.unwell(result)):
+            reporter.warn(warning)
+        scores = _scores(listing.labels, result.assignments.clusters, scored)
+        return Fitted(
+            trained.run, trained.model.config, result.assignments, scores, scored_on, trained.choice, trained.handed
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -341,7 +343,8 @@ def continue_run(out: Path, config: Config, data: RunData) -> Run:
             f"{out} has rows of later images (twincluster update), which more training would make wrong: fit into "
             "another --out, and update that"
         )
-    if (edits := run.folder / EDITS).is_file() and edits.stat().st_size:
+    settle(edits := run.folder / EDITS)  # an edit that began before this process held the run is finished first
+    if edits.is_file() and edits.stat().st_size:
         raise InputError(
             f"{out} has corrections by hand, which more training would make wrong: fit into another --out, or move "
             f"{edits} away"

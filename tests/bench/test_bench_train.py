@@ -145,7 +145,9 @@ def test_recipes_are_resolved_as_for_a_set_of_the_size_of_cifar10() -> None:
     assert (paper.method, paper.train.backbone, paper.train.batch_size) == ("tcc", "resnet34", 320)
     default = train.configure("default", None, "cpu", ["seed=3"])
     assert (default.n_clusters, default.train.image_size, default.seed) == (10, 32, 3)
-    assert default.anchored.instance_queue == 16_384  # as long as fits 60,000 images, whatever the rounds hold
+    assert (
+        default.groups["anchored"]["instance_queue"] == 16_384
+    )  # as long as fits 60,000 images, whatever the rounds hold
 
 
 def test_stopwatch_keeps_steps_and_pauses_apart_and_reads_the_device_rarely() -> None:

@@ -16,7 +16,8 @@ import pytest
 import twincluster
 from command_line import Done, benchmark, command
 from edited_runs import untrained_run
-from twincluster.cli.app import _free
+from twincluster.cli.app import _reserved
+from twincluster.config import make_config
 from twincluster.core import InputError
 
 # The first commands load all that the others, with fewer rights, need.
@@ -179,18 +180,24 @@ def test_of_several_processes_only_the_one_that_writes_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others may be on machines that do not have the folder."""
+
+    def reserved(out: Path, resume: bool = False) -> Path:
+        with _reserved(out, out, make_config({"train": {"device": "cpu"}}), resume) as folder:
+            return folder
+
     (tmp_path / "file").touch()
     for name, value in {"MASTER_ADDR": "localhost", "WORLD_SIZE": "2", "RANK": "1"}.items():
         monkeypatch.setenv(name, value)
-    assert _free(tmp_path / "file" / "run") == tmp_path / "file" / "run"
+    assert reserved(tmp_path / "file" / "run") == tmp_path / "file" / "run"
     monkeypatch.setenv("RANK", "0")
     with pytest.raises(InputError, match="is not a folder: choose another --out$"):
-        _free(tmp_path / "file" / "run")
+        reserved(tmp_path / "file" / "run")
     with pytest.raises(InputError, match="exists and is not empty: choose another --out$"):
-        _free(tmp_path)
-    assert _free(tmp_path, resume=True) == tmp_path
+        reserved(tmp_path)
+    (tmp_path / "config.json").touch()
+    assert reserved(tmp_path, resume=True) == tmp_path
     monkeypatch.setenv("RANK", "1")
-    assert _free(tmp_path) == tmp_path
+    assert reserved(tmp_path) == tmp_path
 
 
 def test_a_plot_that_cannot_be_drawn_is_told_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,7 +113,8 @@ def free_folder(here: Path) -> Path:
     before = Path.cwd()
     os.chdir(here)
     try:
-        return cli._next_free(Path("runs/photos"), make_config({"train": {"device": "cpu"}}))
+        with cli._reserved(None, Path("runs/photos"), make_config({"train": {"device": "cpu"}})) as folder:
+            return folder
     finally:
         os.chdir(before)
 

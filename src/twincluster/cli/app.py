@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -30,7 +31,15 @@ from twincluster.config import (
     other_settings,
     parse_overrides,
 )
-from twincluster.core import InputError, check_writable, refuse_taken, torch_for_good
+from twincluster.core import (
+    InputError,
+    check_writable,
+    hold,
+    hold_new,
+    refuse_held,
+    refuse_taken,
+    torch_for_good,
+)
 from twincluster.parallel import decided, first, in_turn, refuse_several
 from twincluster.runs import typed
 
@@ -62,11 +71,11 @@ app.command(methods, group=LOOK_UP, usage="twincluster methods [NAME]")
 app.command(reproduce, group=LOOK_UP, usage="twincluster reproduce [OPTIONS] [NAME]")
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run a command; the exit status is 0 done, 2 bad input, 1 a fault of ours, 130 interrupted, 143 SIGTERM."""
+def run(arguments: list[str] | None = None) -> int:
+    """Run a command and return its exit status; without `arguments`, the command of this process."""
     # before torch loads: threads that spin while they wait make a busy machine several times slower
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    return status_of(lambda: _run(arguments))
+    return status_of(lambda: _run(arguments), ends_process=arguments is None)
 
 
 def _run(arguments: list[str] | None) -> None:
@@ -166,7 +175,6 @@ def fit(
         from twincluster.methods import import_method
 
         import_method(named)  # who names code here wants it to run; a recipe or a run that does is not enough
-    out = _free(out or _next_free(Path("runs") / _run_name(source), config), resume)
 
     def suited(listing: Listing) -> Config:
         from twincluster.methods import DEFAULT
@@ -179,7 +187,8 @@ def fit(
             print(line, flush=True)
         return config
 
-    _cluster(source, config, suited, out, labels, split, data_root, resume, tensorboard)
+    with _reserved(out, Path("runs") / _run_name(source), config, resume) as folder:
+        _cluster(source, config, suited, folder, labels, split, data_root, resume, tensorboard)
 
 
 @app.command(show=False, help_flags=[], version_flags=[])
@@ -205,13 +214,12 @@ def demo(*, out: Out = None, seed: Seed = 0, epochs: Count | None = None) -> Non
         Passes over the data instead of the recipe's; 1 shows all there is to see in seconds, with poor clusters.
     """
     config = configure("digits", {}, {"seed": seed, "train": {"epochs": epochs}})
-    out = _free(out or _next_free(Path("runs") / "demo", config))
-
-    from twincluster.cli.demo import run_demo
-
     length = f" --epochs {epochs}" if epochs else ""
-    with resumable(out, f"twincluster fit digits --recipe digits --seed {seed}{length}"):
-        run_demo(out, config)
+    with _reserved(out, Path("runs") / "demo", config) as folder:
+        from twincluster.cli.demo import run_demo
+
+        with resumable(folder, f"twincluster fit digits --recipe digits --seed {seed}{length}"):
+            run_demo(folder, config)
 
 
 def _cluster(
@@ -253,23 +261,29 @@ def _run_name(source: str) -> str:
     return (path.stem if path.is_file() else path.name) or "run"
 
 
-def _next_free(folder: Path, config: Config) -> Path:
-    """`folder`, or `folder-2`, `folder-3`, ... when it is taken; the same for all of several processes."""
+@contextmanager
+def _reserved(out: Path | None, usual: Path, config: Config, resume: bool = False) -> Iterator[Path]:
+    """Hold the run folder from now on, before anything is listed, fetched or decoded.
 
-    def choose() -> str:
-        number, candidate = 1, folder
-        while candidate.exists():
-            number += 1
-            candidate = folder.with_name(f"{folder.name}-{number}")
-        return str(candidate)
+    Without `out` it is `usual`, or `usual-2`, `usual-3`, ... when that is taken; the same for all of several processes,
+    of which the first holds it.
+    """
+    instead = "choose another --out"
+    with ExitStack() as stack:
+        if out is None:
 
-    return Path(decided(config.train.device, choose))
+            def choose() -> str:
+                check_writable(usual, instead)
+                return str(stack.enter_context(hold_new(usual, "training", instead)))
 
-
-def _free(out: Path, resume: bool = False) -> Path:
-    """`out`, if the one process that writes may write there: known before anything is listed, fetched or decoded."""
-    if first():
-        if not resume:
-            refuse_taken(out)
-        check_writable(out, "choose another --out")
-    return out
+            out = Path(decided(config.train.device, choose))
+        elif first():
+            instead = "" if resume else instead
+            refuse_held(out, instead)
+            if not resume:
+                refuse_taken(out)
+            elif not (out / "config.json").is_file():
+                raise InputError(f"there is no run in {out} to resume: leave out --resume")
+            check_writable(out, "choose another --out")
+            stack.enter_context(hold(out, "training", instead))
+        yield out

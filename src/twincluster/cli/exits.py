@@ -17,20 +17,45 @@ from typing import TextIO
 
 from cyclopts import CycloptsError, MissingArgumentError, UnknownCommandError, UnusedCliTokensError
 
-from twincluster.core import InputError, ProcessEnded, Terminated, called, closest, explained, terminable, user_code
+from twincluster.core import (
+    InputError,
+    ProcessEnded,
+    Terminated,
+    called,
+    closest,
+    end_on_interrupt,
+    explained,
+    leave_quietly,
+    terminable,
+    user_code,
+)
 from twincluster.parallel import launch
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 IN_THE_WAY = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
+ENDED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 OURS = "this is a fault of twincluster, not of your data; please report the lines above"
 
 
-def status_of(command: Callable[[], object], program: str = "twincluster") -> int:
+def status_of(command: Callable[[], object], program: str = "twincluster", *, ends_process: bool = False) -> int:
     """Run a command: 0 done, 2 bad input (one line says what to do), 1 a fault in code, 130 interrupted, 143 ended
-    by SIGTERM. Messages about wrong words call it `program`."""
+    by SIGTERM. Messages about wrong words call it `program`. With `ends_process` an interrupt ends this process, at
+    the latest after some seconds."""
+    if ends_process and not launch.several():
+        end_on_interrupt(_say_farewell)
     status = _status_of(command, program)
     launch.leave(status)
+    if ends_process and status in ENDED:
+        leave_quietly(status)
     return status
+
+
+def _say_farewell(number: int) -> None:
+    """The last words of a process that is not unwound."""
+    if sys.stderr.isatty():
+        print("\x1b[?25h", end="", file=sys.stderr)  # a bar hides the cursor
+    end = KeyboardInterrupt() if number == signal.SIGINT else Terminated()
+    _say(f"{called(end)}; {_how_to_go_on()}" if _ways else called(end), 128 + number)
 
 
 def _status_of(command: Callable[[], object], program: str) -> int:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from twincluster.core import InputError
+from twincluster.core.locks import LOCK_FILE, lock
 
 LONGEST_SHOWN = 60  # letters of a wrong value in a message
 
@@ -155,8 +156,8 @@ def finite(value: Any) -> Any:
 
 
 def is_taken(folder: Path) -> bool:
-    """Whether a folder that is to be written is anything but new or empty."""
-    return folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+    """Whether a folder that is to be written is anything but new or empty. A lock is nothing."""
+    return folder.exists() and (not folder.is_dir() or any(path.name != LOCK_FILE for path in folder.iterdir()))
 
 
 def refuse_taken(out: Path) -> None:
@@ -176,22 +177,6 @@ def check_writable(folder: Path, instead: str = "choose another place") -> None:
         raise InputError(f"{told} is not a folder: {instead}")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise InputError(f"{told} cannot be written to: check its permissions, or {instead}")
-
-
-@contextmanager
-def only_one(path: Path) -> Iterator[None]:
-    """Processes that want the same file wait for each other."""
-    with open(path, "rb") as file:
-        lock(file.fileno())
-        yield
-
-
-def lock(descriptor: int) -> None:
-    """Wait until this process alone holds an open file; closing it, or dying, lets the next one have it."""
-    with suppress(ImportError, OSError):  # where there are no locks, do without
-        import fcntl
-
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
 Record = TypeVar("Record")

@@ -1,6 +1,7 @@
 """An interrupt (Ctrl-C), or the SIGTERM of a batch queue, that waits for a moment at which a run can be saved.
 
-A command in a process of its own, which neither an interrupt nor an end of ours leaves behind.
+A process that runs one command ends within seconds of an interrupt, whatever is under way (`end_on_interrupt`). A
+command in a process of its own, which neither an interrupt nor an end of ours leaves behind.
 """
 
 from __future__ import annotations
@@ -8,11 +9,18 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import IO
+from typing import IO, Any, NoReturn
+
+from twincluster.core.locks import release_all
+
+LIMIT = 7.0  # seconds after an interrupt in which a process ends by itself
+TOGETHER = 1.0  # seconds in which a second interrupt is the same one: `timeout` sends it to a process and to its group
 
 
 class Terminated(KeyboardInterrupt):
@@ -23,12 +31,54 @@ class Interrupt:
     """Whether one was asked for, and by which signal."""
 
     asked = 0
+    when = 0.0
 
     def unwind(self) -> None:
         raise Terminated if self.asked == signal.SIGTERM else KeyboardInterrupt
 
 
 _first = Interrupt()  # that a command was ended by
+_farewell: Callable[[int], None] | None = None  # set where this process runs one command, and ends with it
+_children: set[subprocess.Popen[str]] = set()
+
+
+def end_on_interrupt(farewell: Callable[[int], None]) -> None:
+    """End this process within seconds of an interrupt, with status 130, whatever is under way.
+
+    An interrupt raises KeyboardInterrupt where that is safe. Inside an import it is not (torch aborts), and now and
+    then a library swallows it: then the process ends at once, or after `LIMIT`. Before that `farewell` is called with
+    the number of the signal. Nothing is torn: files are written atomically, and what else is left is cleared here.
+    Process-wide; call only from the CLI.
+    """
+    global _farewell
+    if not _in_main_thread() or signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, None):
+        return
+    _farewell = farewell
+    heard, speaks = os.pipe()
+    os.set_blocking(speaks, False)
+    signal.set_wakeup_fd(speaks, warn_on_full_buffer=False)  # heard even while C code keeps Python from being so
+    threading.Thread(target=_watch, args=(heard,), daemon=True, name="interrupts").start()
+    sys.unraisablehook = _not_raised
+    signal.signal(signal.SIGINT, _interrupt)
+
+
+def leave(number: int) -> NoReturn:
+    """End this process at once by a signal: nothing is unwound, and libraries take nothing down."""
+    with suppress(BaseException):
+        for child in _children:
+            child.kill()
+        release_all()
+        if _farewell:
+            _farewell(number)
+    leave_quietly(128 + number)
+
+
+def leave_quietly(status: int) -> NoReturn:
+    """End this process at once with a status; torch may abort where an interrupted process is taken down in order."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(BaseException):
+            stream.flush()
+    os._exit(status)
 
 
 @contextmanager
@@ -37,7 +87,9 @@ def terminable() -> Iterator[None]:
     if not _in_main_thread() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
-    _first.asked, usual = 0, signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not _farewell:
+        _first.asked = 0
     signal.signal(signal.SIGTERM, _terminate)
     if usual:  # another one is left alone: what is not Python's could not be put back
         signal.signal(signal.SIGINT, _interrupt)
@@ -62,7 +114,8 @@ def noted(wanted: bool) -> Iterator[Interrupt]:
     def note(number: int, frame: FrameType | None) -> None:
         if interrupt.asked and number == signal.SIGINT and callable(usual):
             usual(number, frame)
-        interrupt.asked = _first.asked = interrupt.asked or number
+        interrupt.asked = interrupt.asked or number
+        _note_first(number)
 
     taken = {signal.SIGINT: usual} if callable(usual) else {}
     if signal.getsignal(signal.SIGTERM) is _terminate:
@@ -92,13 +145,48 @@ def called(end: KeyboardInterrupt) -> str:
 def _terminate(number: int, frame: FrameType | None) -> None:
     """Only the first counts: `timeout` sends it twice, and the child of an interrupted parent has both signals."""
     if not _first.asked:
-        _first.asked = number
+        _note_first(number)
+        _leave_import(number, frame)
         raise Terminated
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    _first.asked = number
+    before, since = _first.asked, time.monotonic() - _first.when
+    _note_first(number)
+    if _farewell and before:
+        if before == signal.SIGINT and since > TOGETHER:
+            leave(number)  # somebody is impatient, or a library has swallowed the first one
+        return
+    _leave_import(number, frame)
     raise KeyboardInterrupt
+
+
+def _note_first(number: int) -> None:
+    if not _first.asked:
+        _first.asked, _first.when = number, time.monotonic()
+
+
+def _leave_import(number: int, frame: FrameType | None) -> None:
+    """Leave from within an import: what is raised there ends in code of others that is half set up."""
+    while _farewell and frame:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            leave(number)
+        frame = frame.f_back
+
+
+def _watch(heard: int) -> None:
+    """Leave `LIMIT` after the first interrupt, if this process has not ended by itself."""
+    while os.read(heard, 1)[0] != signal.SIGINT:
+        pass
+    time.sleep(LIMIT)
+    leave(signal.SIGINT)
+
+
+def _not_raised(event: Any) -> None:
+    """An interrupt in a destructor or a callback is swallowed by Python, with a traceback: leave instead."""
+    if isinstance(event.exc_value, KeyboardInterrupt):
+        leave(_first.asked or signal.SIGINT)
+    sys.__unraisablehook__(event)
 
 
 def _in_main_thread() -> bool:
@@ -110,6 +198,7 @@ def run_child(command: Sequence[str], *, told: str | None = None, log: IO[str] |
     own words go."""
     stdin = None if told is None else subprocess.PIPE
     with terminable(), subprocess.Popen(command, stdin=stdin, stdout=log, stderr=log, text=True) as process:
+        _children.add(process)
         try:
             try:
                 process.communicate(told)
@@ -121,4 +210,6 @@ def run_child(command: Sequence[str], *, told: str | None = None, log: IO[str] |
         except BaseException:
             process.kill()
             raise
+        finally:
+            _children.discard(process)
     return process.returncode

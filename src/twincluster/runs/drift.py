@@ -24,7 +24,7 @@ REFERENCE_SAMPLE = 50_000  # training images that are enough for the reference
 TAIL = 0.05  # share of the training images beyond each bound
 FEWEST = 20  # images that a cluster needs for bounds of its own (else it takes those of all), and "alike" needs
 SLACK = 1e-3  # beyond a bound by less is rounding
-# Shares beyond a bound that were measured (docs/your-folder.md): 7 to 9 % of the other half of the same set, 13 % where
+# Shares beyond a bound that were measured (docs/results.md): 7 to 9 % of the other half of the same set, 13 % where
 # only 300 images were trained on; 16 % of darkened digits, 56 % of moved ones, 66 to 74 % of other things altogether.
 EXPECTED, CLEARLY = 0.10, 0.25
 CERTAINTY = 0.01  # chance of saying "different" where the share in truth is just EXPECTED

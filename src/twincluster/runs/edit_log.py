@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from twincluster.core import InputError, lock, strict_json
+from twincluster.core import HeldError, InputError, lock, refuse_held, strict_json
 
 Line = dict[str, Any]
 
@@ -113,16 +113,25 @@ def _parsed(row: bytes) -> Line | None:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[int]:
-    """The file, opened to be appended to, while everybody else who wants that waits."""
-    is_new = not path.exists()
-    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)  # network drives lock no file for readers
-    try:
-        lock(descriptor)
+    """The file, opened to be appended to, while everybody else who wants that waits.
+
+    Edits of a run that is trained further are refused: they are about a model that is replaced.
+    """
+    with ExitStack() as stack:
+        while True:
+            refuse_held(path.parent)
+            is_new = not path.exists()
+            # network drives lock no file for readers
+            descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+            stack.callback(os.close, descriptor)
+            lock(descriptor)
+            with suppress(HeldError):  # by a process that came in between: it waits for this file
+                refuse_held(path.parent, patience=0)
+                break
+            stack.close()
         if is_new:
             _sync_folder(path.parent)
         yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _write(descriptor: int, end: int, content: bytes) -> None:

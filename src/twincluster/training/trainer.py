@@ -93,6 +93,8 @@ class Trainer:
             with noted(self.run_folder is not None and self.processes.count == 1) as self.interrupt:
                 self._train(take_step, step_in_epoch)
             self._save(0)
+            if self.interrupt.asked:  # since the last step
+                self.interrupt.unwind()
             self.method.finish(lambda network: embed(network, self.images.pixels, self.images.usable).to(self.device))
         self.divide(ALONE, 1)  # from here on each process is by itself
         return self.method.eval()

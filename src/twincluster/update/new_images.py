@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import twincluster
-from twincluster.core import only_one, strict_json
+from twincluster.core import hold, strict_json
 from twincluster.data import Listing, may_pass
 from twincluster.model import Model
 from twincluster.runs import (
@@ -108,7 +108,7 @@ def update(
     """Assign the inputs of a source that a run does not know, or that changed since, and write their rows."""
     config, data = run.config, run.data
     reference = Reference.read(run.folder, config.n_clusters)
-    with only_one(run.folder / "config.json"):
+    with hold(run.folder, "rows"):
         recover(run)
         before, stamps = run.read_assignments(), read_stamps(run.folder)
         training = before.first(data.inputs).sizes(config.n_clusters)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from twincluster.core import InputError, only_one, strict_json, write_atomically
+from twincluster.core import InputError, hold, settle, strict_json, write_atomically
 from twincluster.runs import EDITS_FILE as EDITS
 from twincluster.runs import Assignments, EditLog, Line, Run, read_stamps, write_stamps
 
@@ -86,7 +86,8 @@ def recover(run: Run) -> None:
 
 def undo_update(run: Run) -> Undone:
     """Take the last update back."""
-    with only_one(run.folder / "config.json"):
+    with hold(run.folder, "undo"):
+        settle(run.folder / EDITS)  # an edit that began before may name rows of the update
         table, records = run.read_assignments(), run.read_updates()
         back = _check(run, table, records)
         recover(run)
