@@ -28,6 +28,7 @@ from twincluster.data import (
     open_source,
     place_of,
     read_journal,
+    recorded,
 )
 from twincluster.model import Model, Told, encoder_of, open_for
 from twincluster.nn import MODULE, Encoder, encode
@@ -247,12 +248,15 @@ class RunImages:
         return bool(fingerprint_of(store.side, store.frame, dict(enumerate(rows))) == self.data.fingerprint)
 
     def _stored(self, store: Store, rows: list[Row], encoder: Encoder | None) -> Part:
-        """Those rows of a store whose files `update` has not seen changed."""
+        """Those rows of a store whose files `update` has not seen changed, and whose pixels are not damaged."""
         listing = Listing(self.data.source, tuple(row.entry[0] for row in rows), files=())
-        pixels = np.load(store.pixels, mmap_mode="r", allow_pickle=False)
+        pixels, fingerprint = store.open_pixels(), self.data.fingerprint
+        sound = dict(enumerate(rows))
+        if recorded(store) is None and len(sound := store.sound(sound)) < len(rows):
+            fingerprint += f" without {len(rows) - len(sound)} rows"  # features of what is damaged are not theirs
         status = tuple(row.status for row in rows)
-        readable = np.flatnonzero([said == "ok" for said in status]).astype(np.int64)
-        images = Images(listing, pixels, status, readable, self.data.fingerprint)
+        readable = np.flatnonzero([row in sound and said == "ok" for row, said in enumerate(status)]).astype(np.int64)
+        images = Images(listing, pixels, status, readable, fingerprint)
         if encoder:
             images = encode(images, encoder, resolve_device(self.device))
         then, now = [f"{row.entry[1]}-{row.entry[2]}" for row in rows], read_stamps(self.run.folder)

@@ -99,7 +99,7 @@ def test_many_are_kept_on_disk_and_made_once(tmp_path: Path, own_cache: Path, mo
     (store,) = [file for file in own_cache.rglob("*.npy") if np.array_equal(np.load(file), kept)]
     store.write_bytes(store.read_bytes()[:-1])
     assert np.array_equal(opened(array), held.pixels)  # cut short since, it is made again
-    assert {file.suffix for file in own_cache.rglob("*.*")} == {".npy"}
+    assert {file.suffix for file in own_cache.rglob("*.*")} == {".npy", ".sums"}
 
 
 def test_a_copy_that_is_there_waits_for_no_other_build(monkeypatch: pytest.MonkeyPatch) -> None:

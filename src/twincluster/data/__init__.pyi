@@ -2,6 +2,11 @@ from twincluster.data.augment import N_DRAWS as N_DRAWS
 from twincluster.data.augment import augment_images as augment_images
 from twincluster.data.augment import augment_rows as augment_rows
 from twincluster.data.augment import plain_images as plain_images
+from twincluster.data.checksums import Sums as Sums
+from twincluster.data.checksums import digest_of as digest_of
+from twincluster.data.checksums import read_sums as read_sums
+from twincluster.data.checksums import state_of as state_of
+from twincluster.data.checksums import sums_of as sums_of
 from twincluster.data.decoding import DEFAULT_SIDE as DEFAULT_SIDE
 from twincluster.data.decoding import Decoded as Decoded
 from twincluster.data.decoding import Frame as Frame
@@ -43,3 +48,4 @@ from twincluster.data.sources import open_source as open_source
 from twincluster.data.store import Row as Row
 from twincluster.data.store import Store as Store
 from twincluster.data.store import read_journal as read_journal
+from twincluster.data.store import recorded as recorded

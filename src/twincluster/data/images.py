@@ -15,7 +15,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,10 +27,11 @@ import numpy as np
 from PIL import Image
 
 from twincluster.core import InputError, write_atomically
-from twincluster.data.decoding import DEFAULT_SIDE, Frame, filled_side, letterboxed, square
+from twincluster.data.checksums import Sums, digest_of, read_sums, state_of, sums_of
+from twincluster.data.decoding import DEFAULT_SIDE, Frame, filled_side, letterboxed, may_pass, square
 from twincluster.data.files import Input
 from twincluster.data.listing import Listing, cache_folder
-from twincluster.data.pool import decode_few, digest_of
+from twincluster.data.pool import decode_few
 from twincluster.data.store import (
     Outcome,
     Row,
@@ -39,8 +40,8 @@ from twincluster.data.store import (
     explained,
     npy_header,
     only_one,
-    remember,
-    remembered,
+    record,
+    recorded,
     short_hash,
 )
 
@@ -103,7 +104,9 @@ def open_images(
         return _images(listing, *_decoded(listing, side, frame, progress))
     store = Store(place_of(listing, side, frame, cache), listing.entries, side, frame)
     with explained(store.folder, store.nbytes):
-        outcome = remembered(store) or _read(store, files, workers, progress)
+        outcome = recorded(store)
+        if outcome is None or any(may_pass(status) for status in set(outcome.status)):
+            outcome = _read(store, files, workers, progress, checked=outcome is not None)
         pixels = np.load(store.pixels, mmap_mode="r", allow_pickle=False)
     return _images(listing, pixels, outcome)
 
@@ -122,14 +125,17 @@ def _decoded(
     return pixels, _outcome(side, frame, rows)
 
 
-def _read(store: Store, files: Sequence[Input], workers: int, progress: Callable[[int, int], None]) -> Outcome:
-    """By the journal, after a build where the store is not complete."""
+def _read(
+    store: Store, files: Sequence[Input], workers: int, progress: Callable[[int, int], None], checked: bool
+) -> Outcome:
+    """By the journal, after a build where the store is not complete or damaged."""
     rows = store.rows()
-    if not store.is_complete(rows):
-        rows = build(store, files, workers, progress)
+    if not checked and store.is_complete(rows):
+        rows = store.sound(rows)
+    if not store.is_complete(rows) or not store.has_header():
+        rows = build(store, files, workers, progress, checked)
     outcome = _outcome(store.side, store.frame, rows)
-    if store.is_complete(rows):
-        remember(store, outcome)
+    record(store, outcome)
     return outcome
 
 
@@ -241,21 +247,40 @@ def shrunk(
     header = npy_header(shape)
     path = cache_folder(cache) / "arrays" / f"{_digest(array, side, frame)}.npy"
     with explained(path.parent, nbytes):
-        if not _is_whole(path, len(header) + nbytes):  # else it is taken even where nothing can be written
+        sums = _sums_if_whole(path, header, shape)
+        if sums is None:  # else it is taken even where nothing can be written
             path.parent.mkdir(parents=True, exist_ok=True)
             with only_one(path.parent):
-                if not _is_whole(path, len(header) + nbytes):  # another process may have made it meanwhile
+                sums = _sums_if_whole(path, header, shape)  # another process may have made it meanwhile
+                if sums is None:
+                    sums = Sums(_together(side), [], [])
                     small_ones = _in_parts(array, side, frame, workers, progress)
-                    write_atomically(path, chain([header], (some.data.cast("B") for _, some in small_ones)))
+                    write_atomically(path, chain([header], _noted(sums, (some for _, some in small_ones))))
                     _prune(path)
         with suppress(OSError):  # where nothing can be written, nothing is pruned either
             os.utime(path)  # used now
+            sums._replace(state=state_of(path)).write(path)
         kept: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
     return kept
 
 
-def _is_whole(path: Path, nbytes: int) -> bool:
-    return path.exists() and path.stat().st_size == nbytes
+def _sums_if_whole(path: Path, header: bytes, shape: tuple[int, ...]) -> Sums | None:
+    """The checksums of a copy that is there and as it was written."""
+    if not path.exists() or path.stat().st_size != len(header) + math.prod(shape):
+        return None
+    with open(path, "rb") as file:
+        is_header = file.read(len(header)) == header
+    sums = read_sums(path, shape[0])
+    if not is_header or sums is None or sums.damaged(np.memmap(path, np.uint8, "r", len(header), shape), path):
+        return None
+    return sums
+
+
+def _noted(sums: Sums, parts: Iterable[np.ndarray]) -> Iterator[memoryview]:
+    """Parts of an array as bytes, whose checksums are added to `sums`."""
+    for part in parts:
+        sums.digests.append(digest_of(part))
+        yield part.data.cast("B")
 
 
 def _prune(new: Path) -> None:
@@ -266,6 +291,7 @@ def _prune(new: Path) -> None:
         with suppress(OSError):
             if time.time() - path.stat().st_mtime > A_DAY:
                 path.unlink()
+                sums_of(path).unlink(missing_ok=True)
 
 
 def _in_parts(
@@ -276,12 +302,17 @@ def _in_parts(
     def small(row: int) -> np.ndarray:
         return square(Image.fromarray(np.ascontiguousarray(array[row])), side, frame)
 
-    together = max(1, BYTES_AT_ONCE // (3 * side * side))
+    together = _together(side)
     with ThreadPoolExecutor(workers) as threads:  # Pillow lets others go on while it resizes
         for start in range(0, len(array), together):
             rows = range(start, min(start + together, len(array)))
             yield start, np.stack(list(threads.map(small, rows)))
             progress(rows.stop, len(array))
+
+
+def _together(side: int) -> int:
+    """Images in a part."""
+    return max(1, BYTES_AT_ONCE // (3 * side * side))
 
 
 def _digest(array: np.ndarray, side: int, frame: Frame) -> str:

@@ -6,7 +6,6 @@ A process takes at most 600 MB: headers.LARGEST for an image, which the system e
 at most 2 GB: who decodes a large image waits until there is room. This process leaves large images to one of its own.
 """
 
-import hashlib
 import math
 import multiprocessing
 import multiprocessing.synchronize
@@ -30,6 +29,7 @@ import numpy as np
 from PIL import Image
 
 from twincluster.core import return_freed
+from twincluster.data.checksums import digest_of
 from twincluster.data.decoding import NO_MEMORY, TOO_LARGE, Admit, Decoded, Frame, LargeError, admit_all, decode
 from twincluster.data.files import Input
 from twincluster.data.headers import LARGEST
@@ -76,10 +76,6 @@ class RowFile:
             while left:  # the system may write a part, and say only next time that the disk is full
                 left = left[file.write(left) :]
         return status, digest_of(pixels)
-
-
-def digest_of(pixels: np.ndarray) -> str:
-    return hashlib.blake2b(np.ascontiguousarray(pixels).data, digest_size=8).hexdigest()
 
 
 def decode_many(tasks: Sequence[Task], rows: RowFile, workers: int) -> Generator[Said, None, None]:

@@ -2,13 +2,15 @@
 
 They are <tag>.npy, the pixels, beside <tag>.jsonl, the journal: a line for each row that has been written (and, of a
 finished store, <tag>.json: outcome.py). A store is complete when no line is missing, so a killed build cannot claim to
-be; the next goes on where that one stopped. The tag stands for every name, size and time of change: after a change a
+be; the next goes on where that one stopped. The journal has a checksum of each row: rows whose pixels are not what was
+written are decoded again. The tag stands for every name, size and time of change: after a change a
 new store copies the rows that stayed as they were and decodes the others. The last few old ones stay: a run whose files
 have moved is shown from the one it used.
 
 What became of every file of a finished store, in one small file: <tag>.json, beside the pixels and the journal.
 
-A start that finds it need not read a journal of a line per image. It counts only while the journal is as it was then.
+A start that finds it need not read a journal of a line per image. It counts only while journal and pixels have the
+size and the time of change they had then, and a sample of rows agrees with the journal.
 """
 
 import errno
@@ -24,13 +26,15 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from twincluster.core import InputError, lock, uncollected, write_atomically
+from twincluster.data.checksums import digest_of, sample_of, state_of
 from twincluster.data.decoding import Frame, may_pass
 from twincluster.data.files import Input
 from twincluster.data.listing import Entry
-from twincluster.data.pool import RowFile, decode_many, digest_of
+from twincluster.data.pool import RowFile, decode_many
 
 _LINES_HELD = 64  # rows decoded again, at most, after a build was killed
 LOCK = "lock"  # who builds here
+_SHORT_JOURNAL = 1 << 20  # bytes, some thousand lines
 _KEPT = 2  # finished stores of earlier states of a source, beside the newest
 
 
@@ -47,7 +51,7 @@ class Store:
         self.folder, self.entries, self.side, self.frame = folder, entries, side, frame
         self.tag = short_hash(entries)
         self.pixels, self.journal = folder / f"{self.tag}.npy", folder / f"{self.tag}.jsonl"
-        self.outcome = folder / f"{self.tag}.json"  # outcome.py
+        self.outcome = folder / f"{self.tag}.json"
         self.header = npy_header((len(entries), side, side, 3))
         self.row_bytes = side * side * 3
         self.nbytes = len(self.header) + len(entries) * self.row_bytes
@@ -62,12 +66,29 @@ class Store:
     def has_pixels(self) -> bool:
         return self.pixels.exists() and self.pixels.stat().st_size == self.nbytes
 
+    def has_header(self) -> bool:
+        with open(self.pixels, "rb") as file:
+            return file.read(len(self.header)) == self.header
+
+    def open_pixels(self) -> np.ndarray:
+        """The rows as they are in the file, whatever its header says."""
+        shape = (len(self.entries), self.side, self.side, 3)
+        return np.memmap(self.pixels, np.uint8, "r", len(self.header), shape)
+
+    def sound(self, rows: dict[int, Row]) -> dict[int, Row]:
+        """Those of them whose pixels are as they were written."""
+        pixels = self.open_pixels() if rows else np.empty(0)
+        return {row: kept for row, kept in rows.items() if kept.digest == digest_of(pixels[row])}
+
     def is_complete(self, rows: dict[int, Row]) -> bool:
         return len(rows) == len(self.entries) and not any(may_pass(kept.status) for kept in rows.values())
 
     def allocate(self) -> None:
         """Take the whole room at once: a full disk is known before an hour of decoding, and never while reading."""
         self.journal.unlink(missing_ok=True)
+        if self.has_pixels():  # another process may be reading them: cutting the file short would end it
+            self.write_header()
+            return
         try:
             with open(self.pixels, "wb") as file:
                 file.write(self.header)
@@ -77,19 +98,26 @@ class Store:
             self.pixels.unlink(missing_ok=True)
             raise
 
+    def write_header(self) -> None:
+        with open(self.pixels, "r+b") as file:
+            file.write(self.header)
 
-def build(store: Store, files: Sequence[Input], workers: int, progress: Callable[[int, int], None]) -> dict[int, Row]:
-    """Decode what is missing from a store, and say what is in it then."""
+
+def build(
+    store: Store, files: Sequence[Input], workers: int, progress: Callable[[int, int], None], checked: bool = False
+) -> dict[int, Row]:
+    """Decode what is missing from a store or damaged, and say what is in it then. `checked`: nothing is damaged."""
     store.folder.mkdir(parents=True, exist_ok=True)
     with only_one(store.folder):
         rows = store.rows()  # once more: another process may have built it while this one waited
+        if not checked and recorded(store) is None:  # the machine may have stopped before the pixels were on its disk
+            rows = store.sound(rows)
+        if rows and not store.has_header():
+            store.write_header()
         if store.is_complete(rows):
             return rows
         if not rows:
             store.allocate()
-        elif len(rows) < len(files):  # the machine may have stopped before the pixels were on its disk
-            written = np.load(store.pixels, mmap_mode="r")
-            rows = {row: kept for row, kept in rows.items() if kept.digest == digest_of(written[row])}
         settled = {row for row, kept in rows.items() if not may_pass(kept.status)}
         earlier = _earlier(store)
         with _Writer(store, rows) as writer:
@@ -264,7 +292,7 @@ def short_hash(value: object) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:24]
 
 
-OUTCOME_VERSION = 1  # of these files and of how a fingerprint is made
+OUTCOME_VERSION = 2  # of these files and of how a fingerprint is made
 
 
 class Outcome(NamedTuple):
@@ -272,11 +300,13 @@ class Outcome(NamedTuple):
     fingerprint: str
 
 
-def remembered(store: Store) -> Outcome | None:
-    """None where nothing is, or where it is of another journal: then the journal has to be read."""
+def recorded(store: Store) -> Outcome | None:
+    """What is in a store whose rows have all been written; None where that cannot be known without comparing all."""
     with suppress(OSError, ValueError, TypeError, KeyError, IndexError):  # not there, or not as it was written
         written = json.loads(store.outcome.read_bytes())
-        if store.has_pixels() and written["state"] == _state(store):
+        if written.pop("check") != short_hash(written) or written["state"] != _state(store):
+            return None
+        if store.has_pixels() and store.has_header() and _is_sample_sound(store):
             status = ["ok"] * len(store.entries)
             for row, said in written["unreadable"]:
                 status[row] = str(said)
@@ -284,14 +314,35 @@ def remembered(store: Store) -> Outcome | None:
     return None
 
 
-def remember(store: Store, outcome: Outcome) -> None:
-    """For a store that is complete."""
+def record(store: Store, outcome: Outcome) -> None:
+    """For a store whose rows have all been written, and compared."""
     unreadable = [(row, said) for row, said in enumerate(outcome.status) if said != "ok"]
     with suppress(OSError):  # without it the next start is only slower
         written = {"state": _state(store), "fingerprint": outcome.fingerprint, "unreadable": unreadable}
-        write_atomically(store.outcome, json.dumps(written))
+        write_atomically(store.outcome, json.dumps(written | {"check": short_hash(written)}))
 
 
 def _state(store: Store) -> list[int]:
-    found = store.journal.stat()
-    return [OUTCOME_VERSION, found.st_size, found.st_mtime_ns]
+    return [OUTCOME_VERSION, *state_of(store.journal), *state_of(store.pixels)]
+
+
+def _is_sample_sound(store: Store) -> bool:
+    pixels = store.open_pixels()
+    return all(kept.digest == digest_of(pixels[row]) for row, kept in _some_lines(store))
+
+
+def _some_lines(store: Store) -> Iterator[tuple[int, Row]]:
+    """Rows of the journal, other ones each time: of a long one at random places, so that it need not be read."""
+    if store.journal.stat().st_size <= _SHORT_JOURNAL:
+        rows = read_journal(store.journal)
+        yield from ((row, rows[row]) for row in sample_of(len(store.entries), store.row_bytes))
+        return
+    with open(store.journal, "rb") as file:
+        for place in sample_of(store.journal.stat().st_size, store.row_bytes):
+            file.seek(place)
+            file.readline()  # the rest of a line
+            if not (line := file.readline()):
+                file.seek(0)
+                line = file.readline()
+            row, name, size, changed, status, digest = json.loads(line)
+            yield row, Row((name, size, changed), status, digest)

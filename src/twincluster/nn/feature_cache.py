@@ -1,7 +1,8 @@
 """Features of the images of a source, computed once by an encoder and kept on disk.
 
 Chunk after chunk is appended to a partial file, which gets its name when it is whole: a run that was stopped goes on
-where it was, and never reads half a file. Shapes: n images, N batch, D features.
+where it was, and never reads half a file. Each chunk has a checksum; those that are not as they were written are
+encoded again. Shapes: n images, N batch, D features.
 """
 
 from __future__ import annotations
@@ -9,18 +10,18 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from twincluster.core import InputError, lock
-from twincluster.data import Images, cache_folder, plain_images
+from twincluster.data import Images, Sums, cache_folder, digest_of, plain_images, read_sums, state_of
 from twincluster.nn.encoders import Encoder
 
 VERSION = 1  # of how an image becomes an encoder's input: another number, other features
@@ -34,19 +35,13 @@ def encode(
     """The same inputs as rows of features, (n,D) float32, from the cache where it has them."""
     progress = progress or (lambda done, total: None)
     if not encoder.version:
-        features = np.concatenate(list(_chunks(images.pixels, encoder, device, 0, progress)))
+        starts = range(0, len(images.pixels), CHUNK)
+        features = np.concatenate(list(_chunks(images.pixels, encoder, device, starts, progress)))
         return replace(images, pixels=features, pictures=images.pixels)
     path = _place(images, encoder)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            _fill(path, images.pixels, encoder, device, progress)
-        try:
-            features = np.load(path, mmap_mode="r", allow_pickle=False)
-        except ValueError:  # damaged since it was written
-            path.unlink()
-            _fill(path, images.pixels, encoder, device, progress)
-            features = np.load(path, mmap_mode="r", allow_pickle=False)
+        features = _sound(path, images.pixels, encoder, device, progress)
         return replace(images, pixels=features, pictures=images.pixels)
     except BrokenPipeError:  # whoever watched the progress left
         raise
@@ -57,55 +52,124 @@ def encode(
         ) from None
 
 
+def _sound(
+    path: Path, pixels: np.ndarray, encoder: Encoder, device: str, progress: Callable[[int, int], None]
+) -> np.ndarray:
+    """The features in a file, after those were encoded that are missing, or that are not as they were written."""
+    if not path.exists():
+        _fill(path, pixels, encoder, device, progress)
+    features, sums = _features_in(path, len(pixels)), read_sums(path, len(pixels))
+    if features is None or sums is None or sums.block != CHUNK:  # nobody knows what was in it
+        path.unlink()
+        _fill(path, pixels, encoder, device, progress)
+        features, sums = _features_in(path, len(pixels)), read_sums(path, len(pixels))
+        assert features is not None
+        assert sums is not None
+    damaged, header = sums.damaged(features, path), _header(*features.shape)
+    if damaged or not _begins_with(path, header):
+        with open(path, "r+b") as file:
+            lock(file.fileno())
+            file.write(header)
+            starts = [number * CHUNK for number in damaged]
+            for start, rows in zip(starts, _chunks(pixels, encoder, device, starts, progress), strict=True):
+                file.seek(len(header) + start * rows[0].nbytes)
+                file.write(rows.tobytes())
+                sums.digests[start // CHUNK] = digest_of(rows)
+    if sums.state != state_of(path):
+        with suppress(OSError):  # where nothing can be written, all of it is compared next time too
+            sums._replace(state=state_of(path)).write(path)
+    return features
+
+
+def _features_in(path: Path, count: int) -> np.ndarray | None:
+    """Rows (count,D) of a file, mapped into memory, whatever its header says; None where its size does not fit."""
+    size = path.stat().st_size
+    width = (size - len(_header(count, 1))) // (4 * count)
+    header = _header(count, max(width, 1))
+    if width < 1 or len(header) + 4 * count * width != size:
+        return None
+    return np.memmap(path, np.float32, "r", len(header), (count, width))
+
+
+def _begins_with(path: Path, header: bytes) -> bool:
+    with open(path, "rb") as file:
+        return file.read(len(header)) == header
+
+
 def _fill(path: Path, pixels: np.ndarray, encoder: Encoder, device: str, progress: Callable[[int, int], None]) -> None:
     """Append chunk after chunk to a partial file, which a later call continues, and name it when it is whole."""
-    partial = path.with_suffix(".partial")
+    partial, noted = path.with_suffix(".partial"), path.with_suffix(".digests")
     partial.touch()
-    with open(partial, "r+b") as file:
+    with open(partial, "r+b") as file, open(noted, "a+") as digests:
         lock(file.fileno())
         if not path.exists():  # else another process was quicker
-            _complete(file, pixels, encoder, device, progress)
+            sums = Sums(CHUNK, _complete(file, digests, pixels, encoder, device, progress), state_of(partial))
+            sums.write(path)
     # closed: Windows neither renames nor removes an open file
     if path.exists():
         partial.unlink(missing_ok=True)
     else:
         with suppress(FileNotFoundError):  # another process has found it whole, and named it
             os.replace(partial, path)
+    if path.exists():
+        noted.unlink(missing_ok=True)
 
 
 def _complete(
-    file: BinaryIO, pixels: np.ndarray, encoder: Encoder, device: str, progress: Callable[[int, int], None]
-) -> None:
+    file: BinaryIO,
+    digests: TextIO,
+    pixels: np.ndarray,
+    encoder: Encoder,
+    device: str,
+    progress: Callable[[int, int], None],
+) -> list[str]:
+    """The digests of all chunks, after those were encoded that are not in the file as they were noted."""
     width = _width(encoder, device)
-    header = _header(len(pixels), width)
-    done = (file.seek(0, os.SEEK_END) - len(header)) // (4 * width)
-    done = done if done == len(pixels) else done // CHUNK * CHUNK  # all of it, or whole chunks
+    header, count = _header(len(pixels), width), len(pixels)
     file.seek(0)
-    if done <= 0 or file.read(len(header)) != header:
-        done = 0
-        file.seek(0)
-        file.write(header)
-    done = min(done, len(pixels))
+    known = _sound_chunks(file, digests, count, width) if file.read(len(header)) == header else []
+    done = min(len(known) * CHUNK, count)
+    file.seek(0)
+    file.write(header)
     file.truncate(len(header) + 4 * width * done)
     file.seek(0, os.SEEK_END)
-    for features in _chunks(pixels, encoder, device, done, progress):
+    digests.truncate(0)
+    digests.writelines(digest + "\n" for digest in known)
+    for features in _chunks(pixels, encoder, device, range(done, count, CHUNK), progress):
         file.write(features.tobytes())
         file.flush()
         os.fsync(file.fileno())
+        known.append(digest_of(features))
+        digests.write(known[-1] + "\n")
+        digests.flush()
+    return known
+
+
+def _sound_chunks(file: BinaryIO, digests: TextIO, count: int, width: int) -> list[str]:
+    """The digests that were noted, up to the first chunk that is not there or not as it was written."""
+    digests.seek(0)
+    sound: list[str] = []
+    for start, line in zip(range(0, count, CHUNK), digests, strict=False):
+        rows = min(CHUNK, count - start)
+        content = file.read(4 * width * rows)
+        if len(content) < 4 * width * rows or digest_of(np.frombuffer(content, np.uint8)) != line.strip():
+            break
+        sound.append(line.strip())
+    return sound
 
 
 @torch.inference_mode()
 def _chunks(
-    pixels: np.ndarray, encoder: Encoder, device: str, start: int, progress: Callable[[int, int], None]
+    pixels: np.ndarray, encoder: Encoder, device: str, starts: Sequence[int], progress: Callable[[int, int], None]
 ) -> Iterator[np.ndarray]:
-    """Features (N,D) float32 of one chunk after another."""
+    """Features (N,D) float32 of the chunks that begin at these rows, one after another."""
     network = encoder.network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     was_training = network.training
     network.eval()
     mean, std = torch.tensor(encoder.mean, device=device), torch.tensor(encoder.std, device=device)
     together = CHUNK if device == "cuda" else max(1, CPU_PIXELS // encoder.side**2)
-    progress(start, len(pixels))
-    for first in range(start, len(pixels), CHUNK):
+    progress(starts[0] if starts else len(pixels), len(pixels))
+    for first in starts:
         rows = []
         for raw in torch.split(torch.from_numpy(np.array(pixels[first : first + CHUNK])), together):
             seen = plain_images(raw.to(device), encoder.side, mean, std)
@@ -127,7 +191,7 @@ def _checked(features: Any, count: int, encoder: Encoder) -> np.ndarray:
 def _width(encoder: Encoder, device: str) -> int:
     """D, by a black image."""
     black = np.zeros((1, encoder.side, encoder.side, 3), np.uint8)
-    return int(next(_chunks(black, encoder, device, 0, lambda done, total: None)).shape[1])
+    return int(next(_chunks(black, encoder, device, [0], lambda done, total: None)).shape[1])
 
 
 def _header(count: int, width: int) -> bytes:
