@@ -280,6 +280,13 @@ def test_print_leaves_out_what_paper_cannot_do(browser: Browser, report: Path, t
     page.close()
 
 
+def test_an_address_with_a_section_opens_at_that_section(browser: Browser, report: Path) -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(f"{report.as_uri()}#problems")
+    page.wait_for_function("Math.abs(document.getElementById('problems').getBoundingClientRect().top - 64) < 10")
+    page.close()
+
+
 def test_curves_are_broken_where_an_epoch_has_no_value(browser: Browser, tmp_path: Path) -> None:
     run = made_run(tmp_path / "run", hostile_folder(tmp_path / "images"), 3)
     losses = [None, 3, 2, None, 1]

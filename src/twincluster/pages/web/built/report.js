@@ -1195,7 +1195,14 @@ function start() {
   }
   fillFooter(page.data);
   openForPrint();
+  window.addEventListener("load", followAddress);
   return page;
+}
+
+function followAddress() {
+  const [visit] = /** @type {PerformanceNavigationTiming[]} */ (performance.getEntriesByType("navigation"));
+  const section = visit?.type === "navigate" ? document.getElementById(location.hash.slice(1)) : null; // else it is where it was
+  requestAnimationFrame(() => requestAnimationFrame(() => section?.scrollIntoView({ behavior: "instant" }))); // cards have their height
 }
 
 const read = (id) => JSON.parse(String(find(id).textContent));

@@ -21,7 +21,15 @@ function start() {
   }
   fillFooter(page.data);
   openForPrint();
+  window.addEventListener("load", followAddress);
   return page;
+}
+
+/** Goes to the section in the address: the browser looked for it before it was made. */
+function followAddress() {
+  const [visit] = /** @type {PerformanceNavigationTiming[]} */ (performance.getEntriesByType("navigation"));
+  const section = visit?.type === "navigate" ? document.getElementById(location.hash.slice(1)) : null; // else it is where it was
+  requestAnimationFrame(() => requestAnimationFrame(() => section?.scrollIntoView({ behavior: "instant" }))); // cards have their height
 }
 
 /**
