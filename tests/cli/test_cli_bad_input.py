@@ -265,9 +265,9 @@ def test_a_place_where_no_folder_can_be_made(out: str) -> None:
 
 
 def test_sizes_that_no_memory_holds() -> None:
-    for setting in ("anchored.instance_queue=100000000000000", "train.batch_size=100000000000000"):
-        done = command("fit", "images.npy", *FIT, "--set", setting, "--set", "anchored.instance=infonce")
-        print(done)
+    for number, size in enumerate((10**12, 10**14)):
+        done = command("fit", "images.npy", "-k", 3, "--out", number, *TINY, "--set", f"anchored.hidden={size}")
+        assert re.match(r"there is not enough memory.*: lower .* with --set", done.complaint)
 
 
 def test_a_run_folder_that_is_deleted_while_it_is_trained() -> None:

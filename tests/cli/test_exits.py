@@ -52,15 +52,15 @@ class OutOfMemoryError(RuntimeError):
 
 
 @pytest.mark.parametrize("error,complaint", [
-    (OSError(errno.ENOSPC, "No space left on device", "run/model"), " is full (run/model cannot be written): free some"),
+    (OSError(errno.ENOSPC, "No space left", "run/model"), " is full (run/model cannot be written): free some room"),
     (OSError(errno.ENOSPC, "No space left on device"), "a disk is full (while writing): free some room"),
-    (OSError(errno.ENOSPC, "No space left on device", "a", None, "run/b"), " is full (run/b cannot be written): free"),
+    (OSError(errno.ENOSPC, "No space left", "a", None, "run/b"), " is full (run/b cannot be written): free some room"),
     (OSError(errno.EACCES, "Permission denied", "run"), "run: permission denied; check the path and its permissions"),
     (OSError(errno.EACCES, "Failed to open 'Out/a.parquet'"), "Failed to open 'Out/a.parquet'; check the path and its"),
     (MemoryError(), "there is not enough memory: lower train.batch_size"),
     (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 512000000000 bytes."),
      "there is not enough memory (512.0 GB were asked for at once): lower train.batch_size"),
-    (FileNotFoundError(errno.ENOENT, "No such file", "gone/run/metrics.jsonl"), "the folder gone/run is gone, deleted"),
+    (FileNotFoundError(errno.ENOENT, "No such file", "gone/run/metrics.jsonl"), "the folder gone is gone, deleted"),
     (OutOfMemoryError("CUDA out of memory.\nTried ..."), "the memory of the GPU is full: lower train.batch_size"),
 ], ids=str)  # fmt: skip
 def test_what_a_user_can_mend_is_no_fault_of_ours(

@@ -176,9 +176,13 @@ def test_an_edit_on_a_full_disk_is_not_made(tmp_path: Path, small_disk: Path) ->
     edits = Edits(Run(small_disk / "run"))
     edits.rename(0, "first")
     fill(small_disk)
-    with pytest.raises(InputError) as refused:
+
+    def rename_often() -> None:
         for number in range(100):  # the last page of the file may have room for a few
             edits.rename(0, f"{number} {'long ' * 30}")
+
+    with pytest.raises(InputError) as refused:
+        rename_often()
     path = small_disk / "run" / "edits.jsonl"
     assert str(refused.value) == (
         f"the disk at {small_disk} is full ({path} cannot be written): free some room there; the edit was not made"

@@ -4,7 +4,7 @@ import os
 import signal
 from contextlib import suppress
 
-__all__ = ["main"]
+__all__ = ["Count", "CountOrNone", "PlainHelp", "Seed", "main", "status_of", "whole"]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -15,7 +15,7 @@ def main(arguments: list[str] | None = None) -> int:
     if arguments is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         with suppress(ValueError):  # in another thread than the first
             signal.signal(signal.SIGINT, _leave)
-    from twincluster.cli.app import run
+    from twincluster.cli.app import main as run
 
     return run(arguments)
 

@@ -72,7 +72,7 @@ app.command(methods, group=LOOK_UP, usage="twincluster methods [NAME]")
 app.command(reproduce, group=LOOK_UP, usage="twincluster reproduce [OPTIONS] [NAME]")
 
 
-def run(arguments: list[str] | None = None) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Run a command and return its exit status; without `arguments`, the command of this process."""
     # before torch loads: threads that spin while they wait make a busy machine several times slower
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

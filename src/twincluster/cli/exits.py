@@ -200,6 +200,6 @@ def _fixable(error: Exception) -> str | None:
 
 
 def _gone_folder(name: object) -> str | None:
-    """The folder of a file, if it is not there any more."""
-    folder = os.path.dirname(name) if isinstance(name, str) else ""
-    return folder if folder and not os.path.isdir(folder) else None
+    """The outermost folder on the way to a file that is not there any more."""
+    folders = Path(name).parents if isinstance(name, str) else ()
+    return str(next((folder for folder in reversed(folders) if not folder.is_dir()), "")) or None
