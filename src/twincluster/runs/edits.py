@@ -105,7 +105,7 @@ class Edits:
             parts = {"parts": [part | {"rows": []} for part in line["parts"]]} if line["kind"] == "split" else {}
             lines.append(line | parts | ({"rows": []} if "rows" in line else {}))
         return [
-            {"edit": number, "time": kept[0]["time"] if kept else ""} | line | {"edit": number}
+            {"edit": number, "time": kept[0].get("time", "") if kept else ""} | line | {"edit": number}
             for number, line in enumerate(lines)
         ]
 

@@ -77,11 +77,12 @@ def refuse_divergence(row: dict[str, Any], config: Config) -> None:
 
 
 def health_of(row: dict[str, Any]) -> Health:
-    """The label-free health that an epoch's row describes; read from a file, it has None where there was no number."""
+    """Return the label-free health in an epoch's row, which a file may have with None, or without, for some numbers."""
     mean, confidence = np.array(row["mean_assignment"], float), float(np.array(row["confidence"], float))
     entropy = -float((mean * np.log(np.clip(mean, 1e-12, None))).sum()) / float(np.log(len(mean)))
+    strain, ended = row.get("strain") or 0.0, (row.get("progress") or 1.0) >= 1
     return Health(
-        sizes=row["histogram"], confidence=confidence, marginal_entropy=entropy, agreement=row["agreement"],
-        strain=row.get("strain", 0.0) if row.get("progress", 1.0) >= 1 else 0.0,  # it wavers: one look, at the end
-        empty=int(row["empty"]) if "empty" in row else None,  # views of a cluster's few images may all lie elsewhere
+        sizes=row["histogram"], confidence=confidence, marginal_entropy=entropy, agreement=row.get("agreement"),
+        strain=strain if ended else 0.0,  # it wavers: one look, at the end
+        empty=None if row.get("empty") is None else int(row["empty"]),  # views of a cluster's few images may all lie elsewhere
     )  # fmt: skip

@@ -30,6 +30,7 @@ from twincluster.training.schedule import Clock, learning_rate, make_optimiser
 
 FIRST_MEETINGS = (10, 100)  # steps at which even a GPU is waited for, to tell how long the run will take
 SETTLED = 0.2  # share of the run before which unhealthy clusters are no cause for a warning
+PROGRESS = ("epoch", "step_in_epoch", "step", "seconds")  # of a checkpoint
 NOISE = 20  # stream of the normal draws of rows, beside the uniform ones of each view
 
 
@@ -216,8 +217,8 @@ class Trainer:
         self._meet()
         self.processes.check([weight for weight in self.method.parameters() if weight.requires_grad])
         if self.run_folder:
-            progress = {"epoch": self.epoch, "step_in_epoch": step_in_epoch, "step": self.clock.step}
-            checkpoint.save(self.run_folder.checkpoint, self.state(), progress | {"seconds": self.clock.seconds})
+            progress = (self.epoch, step_in_epoch, self.clock.step, self.clock.seconds)
+            checkpoint.save(self.run_folder.checkpoint, self.state(), dict(zip(PROGRESS, progress, strict=True)))
         self.last_saved = self.clock.elapsed
 
     def _restore(self) -> int:
@@ -227,7 +228,7 @@ class Trainer:
         """
         assert self.run_folder is not None or not self.processes.first, "a run without a folder has no checkpoint"
         folder = self.run_folder.checkpoint if self.run_folder else None
-        saved, progress = checkpoint.load(folder) if folder and checkpoint.exists(folder) else ({}, None)
+        saved, progress = checkpoint.load(folder, PROGRESS) if folder and checkpoint.exists(folder) else ({}, None)
         sums = {name: list(tensor.shape) for name, tensor in saved.items() if name.startswith("record.")}
         progress, sums = self.processes.tell([progress, sums])
         totals = {name.removeprefix("record."): torch.zeros(shape, device=self.device) for name, shape in sums.items()}
