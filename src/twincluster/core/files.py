@@ -77,7 +77,7 @@ def _sweep(path: Path) -> None:
 CHECKSUM = "checksum"  # entry of a JSON object: half of the SHA-256 of the others
 MANIFEST = "checksums.json"  # SHA-256 of the tables beside it, which cannot hold their own
 SEAL = {"sha256": "0" * 64}  # metadata of a safetensors file, in which `seal` replaces the zeros
-MISMATCH = "its checksum does not match: it was damaged or changed after it was written"
+MISMATCH = "its checksum does not match: it is damaged"
 _SEALED = re.compile(rb'"sha256":"([0-9a-f]{64})"')
 _BLOCK = 1 << 20
 _BEGUN = re.compile(rb"\{[ -~]*")  # the start of a JSON line: ours are ASCII
@@ -198,7 +198,7 @@ def without_checksum(content: Any) -> Any:
 def check_content(content: Any) -> None:
     """Raise ValueError when a parsed JSON object does not match its checksum. Objects without one pass."""
     if isinstance(content, dict) and CHECKSUM in content and content[CHECKSUM] != _checksum_of(content):
-        raise ValueError(f'{MISMATCH}; if you changed it yourself, delete its entry "{CHECKSUM}"')
+        raise ValueError(f'{MISMATCH}, or was edited without deleting its entry "{CHECKSUM}"')
 
 
 def _checksum_of(content: Mapping[str, Any]) -> str:
@@ -223,6 +223,9 @@ class JsonLines(Generic[Row]):
         self._rows: list[Row] = []
         self._end = 0  # bytes of the file that the rows take
         self._last = b""  # their last line, to notice another file in the place of this one
+
+    def __reduce__(self) -> Any:  # locks are neither copied nor pickled
+        return JsonLines, (self.path, self._parse, self._remedy)
 
     def read(self) -> list[Row]:
         """Return all rows. Does not block on concurrent writers."""

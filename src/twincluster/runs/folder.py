@@ -153,7 +153,7 @@ class Assignments:
                 _, cluster, confidence, _ = rows[odd[0]]
                 raise ValueError(f"row {odd[0] + 1} has the cluster {cluster!r} and the confidence {confidence!r}")
             if not matches:
-                raise ValueError(f"{MISMATCH}; if you changed it yourself, delete {MANIFEST}")
+                raise ValueError(f"{MISMATCH}, or was edited without deleting {MANIFEST}")
         except (ValueError, OverflowError) as error:
             raise InputError(
                 f"{path} cannot be read as a table of {', '.join(COLUMNS)} ({error}): put back a copy, or fit again"

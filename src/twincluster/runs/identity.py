@@ -45,14 +45,13 @@ def read_stamps(folder: Path) -> dict[str, str]:
         text, matches = read_table(path)
         stamps = dict(rows_of_table(text, ("path", "stamp")))
         if not matches:
-            raise ValueError(f"{MISMATCH}; if you changed it yourself, delete {MANIFEST}")
+            raise ValueError(f"{MISMATCH}, or was edited without deleting {MANIFEST}")
         return stamps
     except InputError:
         raise
     except ValueError as error:
-        raise InputError(
-            f"{path} cannot be read as a table of path, stamp ({error}): delete it to do without"
-        ) from None
+        problem = f"{path} cannot be read as a table of path, stamp ({error})"
+        raise InputError(f"{problem}: put back a copy, or delete {STAMPS_FILE} to do without") from None
 
 
 def row_names(listing: Listing, location: str | None, data: RunData, known: Iterable[str]) -> list[str]:

@@ -84,5 +84,5 @@ def health_of(row: dict[str, Any]) -> Health:
     return Health(
         sizes=row["histogram"], confidence=confidence, marginal_entropy=entropy, agreement=row.get("agreement"),
         strain=strain if ended else 0.0,  # it wavers: one look, at the end
-        empty=None if row.get("empty") is None else int(row["empty"]),  # views of a cluster's few images may all lie elsewhere
+        empty=None if row.get("empty") is None else int(row["empty"]),  # a cluster's few images may all lie elsewhere
     )  # fmt: skip
