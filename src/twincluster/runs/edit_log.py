@@ -203,7 +203,9 @@ def in_force(lines: Sequence[Line]) -> tuple[list[Line], list[Line]]:
 def applied(state: State, line: Line, features: Later | None = None) -> State:
     """A state after one more edit."""
     if line["kind"] not in KINDS:
-        raise InputError(f"edit {line['edit']} is of a kind that this version does not know: {line['kind'][:40]!r}")
+        raise InputError(
+            f"edit {line['edit']} in edits.jsonl is of a kind that this version does not know: {line['kind'][:40]!r}"
+        )
     try:
         return KINDS[line["kind"]][1](state, line, features)
     except InputError:

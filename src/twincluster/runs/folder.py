@@ -381,15 +381,26 @@ class Run:
             raise InputError(f"{self.folder} has no model yet: continue the run with `twincluster fit ... --resume`")
         try:
             tensors = load_file(self.model)
-            if odd := [name for name, tensor in tensors.items() if not tensor.isfinite().all()]:
-                raise ValueError(f"{odd[0]} holds NaN or infinity")
-            check_seal(self.model)
-        except (SafetensorError, ValueError) as error:
-            raise InputError(
-                f"{self.model} and its config.json are damaged or from different runs ({_reason(error)}): "
-                "put back copies that belong together, or fit again"
-            ) from error
+        except SafetensorError as error:
+            raise self._damaged_model(first_line(error)) from error
+        if odd := [name for name, tensor in tensors.items() if not tensor.isfinite().all()]:
+            raise self._damaged_model(f"{odd[0]} holds NaN or infinity")
+        self.check_model()
         return tensors
+
+    def check_model(self) -> None:
+        """Refuse a model.safetensors that has changed since it was written."""
+        if self.model.is_file():
+            try:
+                check_seal(self.model)
+            except ValueError as error:
+                raise self._damaged_model(str(error)) from error
+
+    def _damaged_model(self, problem: str) -> InputError:
+        return InputError(
+            f"{self.model} and its config.json are damaged or from different runs ({problem}): put back copies that "
+            "belong together, or fit again"
+        )
 
     def write_assignments(self, assignments: Assignments) -> None:
         write_table(self._assignments, assignments.to_csv())
@@ -450,10 +461,6 @@ class Run:
             marked = _NOTICE.sub(lambda _: notice, page, count=1)
             if marked != page:
                 write_atomically(path, marked)
-
-
-def _reason(error: Exception) -> str:
-    return str(error) if isinstance(error, ValueError) else first_line(error)
 
 
 def _versions() -> dict[str, str]:
