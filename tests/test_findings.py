@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from by_hand import change_json
 from command_line import COLOURS, TINY, colours, colours_file, command, worked
 from twincluster.clustering import knn_accuracy, score, silhouette
 from twincluster.data import open_images, open_source
@@ -37,9 +38,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def workplace(finished: Path, tmp_path: Path) -> Path:
     """A copy to move and damage; the runs remember where the source was, so it is a copy in the run's sense too."""
     shutil.copytree(finished, tmp_path / "copy")
+    moved = str(tmp_path / "copy" / "colours.npz")
     for name in ("all", "train"):
-        settings = tmp_path / "copy" / name / "config.json"
-        settings.write_text(settings.read_text().replace(str(finished), str(tmp_path / "copy")))
+        change_json(tmp_path / "copy" / name / "config.json", lambda content: content["data"].update(location=moved))
     return tmp_path / "copy"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from twincluster.core import InputError
 from twincluster.data import location_of, open_source
-from twincluster.runs import RunData, read_stamps, row_names, stamps_of, within_source, write_stamps
+from twincluster.runs import RunData, UpdateRecord, read_stamps, row_names, stamps_of, within_source, write_stamps
 from twincluster.runs.identity import STAMPS_FILE as FILE
 
 
@@ -99,11 +99,11 @@ def test_names_that_cannot_be_written_are_escaped_as_everywhere(tmp_path: Path) 
 
 def test_names_inside_their_own_source(tmp_path: Path) -> None:
     records = [
-        {"location": "/data/more", "files": True},
-        {"location": "/data/lists/new.txt", "files": True},
-        {"location": "/data/new.npy", "files": False},
-        {"location": "digits", "files": False},
-        {"location": None, "files": True},
+        UpdateRecord("/data/more", files=True, source="more"),
+        UpdateRecord("/data/lists/new.txt", files=True, source="new"),
+        UpdateRecord("/data/new.npy", files=False, source="new"),
+        UpdateRecord("digits", files=False, source="digits"),
+        UpdateRecord(None, files=True, source="paths"),
     ]
     wanted = {"cat/1.png": "cat/1.png", "/data/more/cat/2.png": "cat/2.png", "/data/lists/cat/3.png": "cat/3.png",
               "/data/new.npy:17": "17", "digits:3": "3", "/elsewhere/cat/4.png": "/elsewhere/cat/4.png"}  # fmt: skip
@@ -130,5 +130,5 @@ def test_stamps_survive_the_disk(tmp_path: Path) -> None:
     write_stamps(tmp_path, stamps)
     assert read_stamps(tmp_path) == stamps
     (tmp_path / FILE).write_text("name\n1\n")
-    with pytest.raises(InputError, match="delete it to do without"):
+    with pytest.raises(InputError, match="delete stamps.csv to do without"):
         read_stamps(tmp_path)

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from command_line import TINY, colours, colours_file, worked
+from command_line import TINY, colours, colours_file, command, worked
 from small_runs import AtCall, rows
 from twincluster import fit as pipeline
 from twincluster.config import make_config
+from twincluster.core import InputError
 from twincluster.data import open_source
 from twincluster.estimator import TwinContrastClustering
 from twincluster.runs import Run, provenance
@@ -157,17 +158,22 @@ def damaged() -> list[Any]:
     odd = asdict(NEW.sittings[0]) | {"started": 5, "hardware": [], "count": "x", "command": "'unclosed"}
     odder = odd | {"device": "cuda", "count": 1, "command": 5}
     ends = [{"sittings": [odd], "seconds": "long"}, {"sittings": [odder], "seconds": float("nan")}]
-    return [None, [], "text", {}, {"sittings": 3}, {"sittings": ["x"]}, *ends]
+    return [None, [], "text", {"sittings": 3}, {"sittings": ["x"]}, *ends]
 
 
-def test_a_damaged_file_keeps_nobody_from_using_the_run(tmp_path: Path) -> None:
+def test_a_damaged_file_is_an_error_until_it_is_deleted(tmp_path: Path) -> None:
     run = tmp_path / "run"
     pipeline.fit(open_source(colours()[0]), make_config({"train": {"backbone": "small"}}, QUICK), run)
-    for number, content in enumerate(damaged()):
+    for content in damaged():
         (run / "provenance.json").write_text(json.dumps(content))
-        worked("report", run)
-        shared, saved = tmp_path / f"shared {number}", tmp_path / f"saved {number}"
-        worked("export", run, shared, "--to", "huggingface")
-        TwinContrastClustering.load(run).save(saved)
-        for folder in (shared, saved):
-            assert Run.open(folder).read_assignments().clusters.shape == (48,)
+        complaint = command("report", run).complaint
+        assert "provenance.json is damaged (provenance.json" in complaint
+        assert complaint.endswith("delete it to do without")
+        with pytest.raises(InputError, match="provenance.json is damaged"):
+            TwinContrastClustering.load(run)
+    (run / "provenance.json").unlink()
+    worked("report", run)
+    worked("export", run, tmp_path / "shared", "--to", "huggingface")
+    TwinContrastClustering.load(run).save(tmp_path / "saved")
+    for folder in (tmp_path / "shared", tmp_path / "saved"):
+        assert Run.open(folder).read_assignments().clusters.shape == (48,)

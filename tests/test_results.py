@@ -4,6 +4,8 @@ import csv
 import json
 import math
 import pickle
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import twincluster
+from by_hand import change_json, json_rows
 from command_line import colours, command
 from twincluster.config import Config, DataShape, make_config
 from twincluster.core import InputError, strict_json
@@ -192,12 +195,9 @@ def test_damaged_settings_are_told_in_one_line(tmp_path: Path, content: bytes) -
 ], ids=str)  # fmt: skip
 def test_settings_that_do_not_fit_the_model(tmp_path: Path, place: tuple[str, ...], value: object) -> None:
     run, *_ = small_run(tmp_path / "run")
-    content = json.loads((run.folder / "config.json").read_text())
-    section = content
-    for name in place[:-1]:
-        section = section[name]
-    section[place[-1]] = value
-    (run.folder / "config.json").write_text(json.dumps(content))
+    change_json(
+        run.folder / "config.json", lambda content: reduce(getitem, place[:-1], content).update({place[-1]: value})
+    )
     with pytest.raises(InputError) as refusal:
         load_network(Run.open(run.folder))
     assert "damaged or from different runs" in str(refusal.value)
@@ -231,6 +231,7 @@ def test_damaged_assignments_are_told(tmp_path: Path, assignments: Assignments) 
     run, *_ = small_run(tmp_path / "run")
     run.write_assignments(assignments)
     assert run.read_assignments().paths == NAMES
+    (run.folder / "checksums.json").unlink()
     table = run.folder / "assignments.csv"
     whole = table.read_text()
     for damaged in (whole.replace("a.png,0", "a.png,zero"), whole.replace("path,", "name,"), "\0", whole + "\xff"):
@@ -256,8 +257,7 @@ def test_metrics_are_strict_json_and_survive_a_torn_line(tmp_path: Path) -> None
     run.truncate_metrics(3)
     for epoch in range(4):
         run.append_metrics({"epoch": epoch, "loss": math.nan if epoch == 1 else 0.1 * epoch, "histogram": [1, 2]})
-    lines = (run.folder / "metrics.jsonl").read_text().splitlines()
-    rows = [json.loads(line, parse_constant=pytest.fail) for line in lines]
+    rows = json_rows(run.folder / "metrics.jsonl")
     assert [row["loss"] for row in rows] == [0.0, None, 0.2, 0.1 * 3]
     with (run.folder / "metrics.jsonl").open("a") as file:
         file.write('{"epoch": 4, "lo')

@@ -5,9 +5,11 @@ import pickle
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import twincluster
 from command_line import TINY, colours, command, worked
+from twincluster.core import InputError
 from twincluster.runs import Run
 
 
@@ -39,7 +41,8 @@ def test_a_strangers_run_runs_no_code(tmp_path: Path) -> None:
     assert command("predict", run.folder, tmp_path / "trap.npy", "--out", tmp_path / "new.csv").status == 2
     assert command("evaluate", run.folder, "--labels", tmp_path / "trap.npy").status == 2
     assert command(*fit, "--resume").status == 2
-    assert run.read_metrics() == []
+    with pytest.raises(InputError, match="metrics.jsonl is damaged in line 1"):
+        run.read_metrics()
     for name in ("model.safetensors", "config.json", "assignments.csv"):
         (run.folder / name).write_bytes(trap)
         assert command(*predict).status == 2

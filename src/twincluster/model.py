@@ -151,11 +151,13 @@ class Model:
 
     def predict(self, images: Images) -> Tensor:
         """Return q(k|x) of the usable images, (m,K) float32 on the CPU."""
-        return base.predict(self.network, images.pixels, images.usable)
+        found = base.predict(self.network, images.pixels, images.usable)
+        return self._finite(found, images, images.usable)
 
     def embed(self, images: Images, rows: np.ndarray | None = None) -> Tensor:
         """Return the embedding of some rows of `images`, by default the usable ones, (m,D) on the CPU."""
-        return base.embed(self.network, images.pixels, images.usable if rows is None else rows)
+        rows = images.usable if rows is None else rows
+        return self._finite(base.embed(self.network, images.pixels, rows), images, rows)
 
     def assign(self, images: Images) -> Assignments:
         """Return a row per input."""
@@ -164,6 +166,17 @@ class Model:
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the encoder, which `config` names and which may be large."""
         return {name: value for name, value in vars(self).items() if name != "encoder"}
+
+    def _finite(self, found: Tensor, images: Images, rows: np.ndarray) -> Tensor:
+        """Return what the network gave for some rows; refuse NaN and infinity."""
+        odd = np.flatnonzero(~found.isfinite().all(1).numpy())
+        if len(odd):
+            some = f"{len(odd):,} of {len(rows):,} inputs, such as {images.listing.paths[rows[odd[0]]][:200]}"
+            raise InputError(
+                f"{self.name} gives NaN or infinity for {some}: its model.safetensors is damaged, or these inputs are "
+                "unlike those of its training"
+            )
+        return found
 
     def _refuse_other_kind(self, listing: Listing) -> None:
         width = listing.array.shape[1] if listing.array is not None and listing.array.ndim == 2 else 0
@@ -206,7 +219,7 @@ def load_network(run: Run, device: str = "cpu") -> Network:
     try:
         network = find_method(config.method).network_type(config, run.shape)
         network.load_state_dict(tensors)
-    except (RuntimeError, ValueError, TypeError, KeyError) as error:
+    except (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, MemoryError) as error:
         raise InputError(
             f"{run.model} and its config.json are damaged or from different runs ({first_line(error)}): "
             "put back copies that belong together, or fit again"

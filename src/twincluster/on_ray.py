@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from twincluster.core import InputError, strict_json
+from twincluster.core import InputError, json_line
 from twincluster.data import Content, Decoded, Images
 from twincluster.model import Model
 from twincluster.runs import EDITS_FILE as EDITS
@@ -72,7 +72,7 @@ def files_of(run: Run) -> dict[str, bytes]:
     files = {name: (run.folder / name).read_bytes() for name in FILES}
     if (edits := Edits(run)).any:
         _ = edits.state  # damage is told here, not by a worker
-        files[EDITS] = "".join(strict_json(line) + "\n" for line in edits.without_rows()).encode()
+        files[EDITS] = "".join(map(json_line, edits.without_rows())).encode()
     return files
 
 

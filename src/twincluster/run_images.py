@@ -287,8 +287,8 @@ class RunImages:
     def _from_arrays(self, rows: np.ndarray) -> Iterator[Part]:
         """Rows that `update` took from arrays."""
         known, stamps = {self.assignments.paths[row]: row for row in rows.tolist()}, read_stamps(self.run.folder)
-        places = {record["location"]: None for record in self.run.read_updates() if not record["files"]}
-        for location in places if known else ():
+        records = self.run.read_updates() if known else []
+        for location in dict.fromkeys(record.location for record in records if not record.files and record.location):
             try:
                 listing = open_source(location, root=self.root, labels="none", at_least=1)
             except InputError:

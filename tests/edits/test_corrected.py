@@ -7,6 +7,7 @@ import numpy as np
 import pandas
 import pytest
 
+from by_hand import change_json
 from command_line import TINY, colours, command, worked
 from twincluster.data import open_source
 from twincluster.model import Model
@@ -99,8 +100,7 @@ def test_a_changed_image_is_a_new_one(run: Run, original: Path, tmp_path: Path) 
     pixels = np.load(original / "images.npy")
     pixels[1] = pixels[5]
     np.save(own, pixels)
-    config = run.folder / "config.json"
-    config.write_text(config.read_text().replace(str(original / "images.npy"), str(own)))
+    change_json(run.folder / "config.json", lambda content: content["data"].update(location=str(own)))
     found, model = predicted(run, own), run.read_assignments().clusters
     assert found.cluster[0] == 3
     assert found.cluster[1] == model[5]

@@ -1,6 +1,5 @@
 """edits.jsonl as a file: many writers at once, kills in the midst of writing, half lines and damage."""
 
-import json
 import os
 import signal
 import subprocess
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import twincluster
+from by_hand import json_rows
 from edited_runs import untrained_run
 from twincluster.core import InputError
 from twincluster.runs import EditLog, Edits, Line, Run
@@ -49,7 +49,7 @@ def log_with(path: Path, count: int) -> EditLog:
 
 def test_lines_are_numbered_and_have_a_time(tmp_path: Path) -> None:
     log = log_with(tmp_path / "edits.jsonl", 2)
-    rows = [json.loads(row) for row in log.path.read_text().splitlines()]
+    rows = json_rows(log.path)
     assert rows == log.read()
     assert [row["edit"] for row in rows] == [0, 1, 2]
     assert all(row["time"].endswith("+00:00") for row in rows)
@@ -60,7 +60,7 @@ def test_two_processes_lose_no_line_and_tear_none(tmp_path: Path) -> None:
     writers = [start_writer(path, name, count) for name in ("one", "two")]
     outputs = [writer.communicate(timeout=240)[0] for writer in writers]
     assert [writer.returncode for writer in writers] == [0, 0], outputs
-    rows = [json.loads(row) for row in path.read_bytes().split(b"\n")[:-1]]
+    rows = json_rows(path)
     assert [row["edit"] for row in rows] == list(range(2 * count + 1))
     for name in ("one", "two"):
         assert [row["count"] for row in rows if row.get("by") == name] == list(range(count))
@@ -85,10 +85,10 @@ def test_a_kill_loses_at_most_the_line_being_written(tmp_path: Path) -> None:
     log = EditLog(path)
     lines = log.append(lambda lines: [note("after")])
     assert [line["edit"] for line in lines] == list(range(len(lines)))
-    assert [json.loads(row) for row in path.read_bytes().split(b"\n")[:-1]] == lines
+    assert json_rows(path) == lines
 
 
-@pytest.mark.parametrize("torn", [b"{", b'{"edit": 3, "kind": "no', b"\x00\x00\x00\x00\n", b'{"edit": 3}\n', b"\xff"])
+@pytest.mark.parametrize("torn", [b"{", b'{"edit": 3, "kind": "no', b'{"edit": 3, "parts": [{"id": 0}'])
 def test_a_half_line_is_ignored_and_then_removed(tmp_path: Path, torn: bytes) -> None:
     log = log_with(tmp_path / "edits.jsonl", 2)
     whole = log.path.read_bytes()
@@ -102,13 +102,29 @@ def test_a_half_line_is_ignored_and_then_removed(tmp_path: Path, torn: bytes) ->
     assert log.read() == lines
 
 
+@pytest.mark.parametrize(
+    "end", [b"\0" * 40, b"\xff", b'{"edit": 3, \0\0', b'{"edit": 3}\n', b'{"edit": 3, "kind": "n"}*']
+)
+def test_an_end_that_no_kill_leaves_is_damage(tmp_path: Path, end: bytes) -> None:
+    """A zeroed page, or a changed byte, may stand where whole lines were."""
+    path = log_with(tmp_path / "edits.jsonl", 2).path
+    path.write_bytes(damaged := path.read_bytes() + end)
+    for act in (EditLog(path).read, lambda: EditLog(path).append(lambda lines: [note()])):
+        with pytest.raises(InputError, match=r"edits.jsonl is damaged in line 4 \("):
+            act()
+    assert path.read_bytes() == damaged
+
+
 def test_every_place_at_which_a_write_can_break_off(tmp_path: Path) -> None:
     whole = log_with(tmp_path / "edits.jsonl", 2).path.read_bytes()
-    ends = [place + 1 for place, byte in enumerate(whole) if byte == ord("\n")]
+    ends = [place for place, byte in enumerate(whole) if byte == ord("\n")]  # a line may lack the break alone
     for cut in range(len(whole) + 1):
         path = tmp_path / "cut.jsonl"
         path.write_bytes(whole[:cut])
-        assert len(EditLog(path).read()) == sum(end <= cut for end in ends)
+        count = sum(end <= cut for end in ends)
+        assert len(EditLog(path).read()) == count
+        lines = EditLog(path).append(lambda lines: [note("next")])
+        assert [row["edit"] for row in json_rows(path)] == [row["edit"] for row in lines] == list(range(count + 1))
 
 
 @pytest.mark.parametrize("damage", [b"nonsense\n", b'{"edit": 7, "kind": "note"}\n', b"[1]\n", b"\n"])

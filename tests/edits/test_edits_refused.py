@@ -89,6 +89,7 @@ def test_edits_of_another_model_or_of_other_rows_are_not_applied(run: Run, tmp_p
     content = (run.folder / "assignments.csv").read_text()
     run.write_assignments(table(CLUSTERS[::-1]))  # other clusters, as after a replaced file: the rows are the same
     assert Edits(run).state.names[0] == "x"
+    (run.folder / "checksums.json").unlink()
     (run.folder / "assignments.csv").write_text(content.replace("0.png", "zero.png"))
     with pytest.raises(InputError, match="on another model or on other rows"):
         _ = Edits(run).state

@@ -40,8 +40,8 @@ def test_the_card_has_scores_names_and_the_fingerprint(colourful: Run, tmp_path:
     done = worked("export", colourful.folder, tmp_path / "out", "--to", "huggingface")
     assert "with scores" in done.out
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "README.md", "assignments.csv", "config.json", "edits.jsonl", "labels.json", "model.safetensors",
-        "provenance.json",
+        "README.md", "assignments.csv", "checksums.json", "config.json", "edits.jsonl", "labels.json",
+        "model.safetensors", "provenance.json",
     ]  # fmt: skip
     card = (tmp_path / "out" / "README.md").read_text()
     evaluated = json.loads(worked("evaluate", colourful.folder, "--json").out)

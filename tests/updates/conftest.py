@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from update_runs import pictures
 
+from by_hand import change_json
 from command_line import TINY, worked
 
 
@@ -23,6 +24,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def place(finished: Path, tmp_path: Path) -> Path:
     """A copy to change; the run in it was trained on the photos in it."""
     shutil.copytree(finished, tmp_path, dirs_exist_ok=True, copy_function=shutil.copy2)
-    settings = tmp_path / "run" / "config.json"
-    settings.write_text(settings.read_text().replace(str(finished), str(tmp_path)))
+    moved = str(tmp_path / "photos")
+    change_json(tmp_path / "run" / "config.json", lambda content: content["data"].update(location=moved))
     return tmp_path

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from update_runs import counts, pictures, rows_of, updated
 
+from by_hand import json_rows
 from command_line import TINY, colours, command, worked
 from twincluster.data import open_source
 from twincluster.estimator import TwinContrastClustering
@@ -33,7 +34,7 @@ def test_other_images_are_told_to_be_different(place: Path) -> None:
     done = worked("update", place / "run", other)
     assert "do not look like those the run was trained on" in done.out.splitlines()[-1]
     assert done.out.splitlines()[-1].endswith("fit again with all images")
-    assert Run.open(place / "run").read_updates()[0]["drift"]["verdict"] == "different"
+    assert json_rows(place / "run" / "updates.jsonl")[0]["drift"]["verdict"] == "different"
 
 
 def test_another_mix_is_told_and_is_no_drift(place: Path) -> None:
@@ -153,6 +154,8 @@ def test_more_training_would_make_the_new_rows_wrong(place: Path) -> None:
 def test_rows_beyond_those_of_the_training_are_damage_without_an_update(place: Path) -> None:
     with (place / "run" / "assignments.csv").open("a") as file:
         file.write("x.png,1,0.5000,ok\n")
+    assert "its checksum does not match" in command("update", place / "run", place / "photos").complaint
+    (place / "run" / "checksums.json").unlink()
     assert "does not fit its config.json" in command("update", place / "run", place / "photos").complaint
 
 

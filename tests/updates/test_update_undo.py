@@ -9,8 +9,9 @@ import pytest
 from PIL import Image
 from update_runs import counts, pictures, rows_of, updated
 
+from by_hand import json_rows
 from command_line import TINY, command, worked
-from twincluster.runs import Edits, Run
+from twincluster.runs import Edits, Run, read_stamps, write_stamps
 
 FILES = ("assignments.csv", "stamps.csv", "updates.jsonl")
 
@@ -27,8 +28,7 @@ def change(file: Path) -> None:
 def broken_off(run: Path) -> None:
     """As a kill right after the new table leaves a run."""
     (run / "updates.jsonl").write_text("")
-    stamps = (run / "stamps.csv").read_text().splitlines(keepends=True)
-    (run / "stamps.csv").write_text("".join(line for line in stamps if "/more/" not in line))
+    write_stamps(run, {path: stamp for path, stamp in read_stamps(run).items() if "/more/" not in path})
 
 
 def killed(patch: pytest.MonkeyPatch, run: Path, source: Path, step: str, nth: int = 1) -> None:
@@ -176,8 +176,9 @@ def test_what_has_no_way_back_is_refused(place: Path) -> None:
     assert command("update", run, place / "photos", "--undo").complaint.endswith("leave SOURCE out")
     assert command("update", run).complaint == "twincluster update needs SOURCE; see twincluster update --help"
     updated(run, pictures(place / "more", n=6, seed=1))
-    records = (run / "updates.jsonl").read_text()
-    (run / "updates.jsonl").write_text(records.replace('"undo": {', '"then": {'))  # as earlier versions wrote it
+    (record,) = json_rows(run / "updates.jsonl")
+    del record["undo"]
+    (run / "updates.jsonl").write_text(json.dumps(record) + "\n")  # as earlier versions wrote it
     assert "cannot be undone" in command("update", run, "--undo").complaint
     broken_off(run)
     assert "one was broken off; start it again, then undo it" in command("update", run, "--undo").complaint

@@ -236,8 +236,9 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
         return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"recipe {path} is not valid TOML: {error}{_without_quotes(text, str(error))}") from error
+    except (ValueError, RecursionError) as error:
+        problem = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise InputError(f"recipe {path} is not valid TOML: {problem}{_without_quotes(text, str(error))}") from error
 
 
 def _without_quotes(text: str, error: str) -> str:

@@ -1,19 +1,33 @@
 from collections.abc import Callable, Iterable
 
 from twincluster.core import user_code as user_code
+from twincluster.core.files import CHECKSUM as CHECKSUM
+from twincluster.core.files import MANIFEST as MANIFEST
+from twincluster.core.files import MISMATCH as MISMATCH
+from twincluster.core.files import SEAL as SEAL
+from twincluster.core.files import JsonLines as JsonLines
+from twincluster.core.files import check_content as check_content
+from twincluster.core.files import check_seal as check_seal
 from twincluster.core.files import check_writable as check_writable
 from twincluster.core.files import disk_is_full as disk_is_full
 from twincluster.core.files import finite as finite
 from twincluster.core.files import first_line as first_line
 from twincluster.core.files import is_taken as is_taken
-from twincluster.core.files import json_lines as json_lines
+from twincluster.core.files import json_line as json_line
 from twincluster.core.files import naming as naming
 from twincluster.core.files import read_json as read_json
+from twincluster.core.files import read_record as read_record
+from twincluster.core.files import read_table as read_table
 from twincluster.core.files import record_of as record_of
 from twincluster.core.files import refuse_taken as refuse_taken
+from twincluster.core.files import seal as seal
 from twincluster.core.files import strict_json as strict_json
 from twincluster.core.files import unfinished as unfinished
+from twincluster.core.files import with_checksum as with_checksum
+from twincluster.core.files import without_checksum as without_checksum
 from twincluster.core.files import write_atomically as write_atomically
+from twincluster.core.files import write_json as write_json
+from twincluster.core.files import write_table as write_table
 from twincluster.core.locks import LOCK_FILE as LOCK_FILE
 from twincluster.core.locks import HeldError as HeldError
 from twincluster.core.locks import Hold as Hold

@@ -1,25 +1,30 @@
-"""Files that a kill cannot tear, and JSON that every reader takes."""
+"""Files that survive a kill, and that show damage: atomic writes, checksums, typed JSON, append-only JSON lines."""
 
 from __future__ import annotations
 
 import dataclasses
 import errno
 import glob
+import hashlib
 import json
 import math
 import os
+import re
 import secrets
 import types
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from threading import RLock
+from typing import Any, BinaryIO, Generic, TypeVar
 
 from twincluster.core import InputError
 from twincluster.core.locks import LOCK_FILE, lock, refuse_zero
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
+Record = TypeVar("Record")
+Row = TypeVar("Row")
 LONGEST_SHOWN = 60  # letters of a wrong value in a message
 
 
@@ -95,28 +100,288 @@ def _sweep(path: Path) -> None:
                 left.unlink()
 
 
-def json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """All rows up to a half-written last line: the process died while writing it."""
-    for line in path.read_bytes().splitlines() if path.is_file() else []:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            return
-        yield row
+CHECKSUM = "checksum"  # entry of a JSON object: half of the SHA-256 of the others
+MANIFEST = "checksums.json"  # SHA-256 of the tables beside it, which cannot hold their own
+SEAL = {"sha256": "0" * 64}  # metadata of a safetensors file, in which `seal` replaces the zeros
+MISMATCH = "its checksum does not match: it is damaged"
+_SEALED = re.compile(rb'"sha256":"([0-9a-f]{64})"')
+_BLOCK = 1 << 20
+_BEGUN = re.compile(rb"\{[ -~]*")  # the start of a JSON line: ours are ASCII
+
+
+def seal(path: Path) -> None:
+    """Write the SHA-256 of a safetensors file, saved with the metadata `SEAL`, into its header."""
+    with path.open("r+b") as file:
+        start, _ = _find_seal(file)
+        digest = _digest_without_seal(file, start)
+        file.seek(start)
+        file.write(digest)
+
+
+def check_seal(path: Path) -> None:
+    """Raise ValueError when a safetensors file has changed since `seal`. Files without a checksum pass."""
+    with path.open("rb") as file:
+        start, digest = _find_seal(file)
+        if digest and digest != _digest_without_seal(file, start):
+            raise ValueError(MISMATCH)
+
+
+def _find_seal(file: BinaryIO) -> tuple[int, bytes]:
+    """Return where the digits of the checksum start, and these digits; none without a checksum."""
+    length = int.from_bytes(file.read(8), "little")
+    found = _SEALED.search(file.read(min(length, os.fstat(file.fileno()).st_size)))
+    return (8 + found.start(1), found[1]) if found else (0, b"")
+
+
+def _digest_without_seal(file: BinaryIO, start: int) -> bytes:
+    blank = SEAL["sha256"].encode()
+    file.seek(0)
+    digest = hashlib.sha256(file.read(start) + blank)
+    file.seek(start + len(blank))
+    while block := file.read(_BLOCK):
+        digest.update(block)
+    return digest.hexdigest().encode()
+
+
+def write_table(path: Path, content: str) -> None:
+    """Replace a table, and its checksum in checksums.json.
+
+    The manifest lists the old and the new checksum while the table is replaced: after a kill between any two writes,
+    the table matches one of them.
+    """
+    listed, digest = _read_manifest(path.parent), hashlib.sha256(content.encode()).hexdigest()
+    before = listed.get(path.name, ())
+    if not before and path.is_file():
+        before = (hashlib.sha256(path.read_bytes()).hexdigest(),)
+    write_json(path.parent / MANIFEST, listed | {path.name: (*before, digest)})
+    write_atomically(path, content)
+    if before:
+        write_json(path.parent / MANIFEST, listed | {path.name: (digest,)})
+
+
+def read_table(path: Path) -> tuple[str, bool]:
+    """Return the text of a table, and whether it matches its checksum. A table without a checksum does.
+
+    Reads again when a concurrent writer has replaced the manifest meanwhile.
+    """
+    while True:
+        listed = _read_manifest(path.parent).get(path.name)
+        content = path.read_bytes()
+        if listed is None or hashlib.sha256(content).hexdigest() in listed:
+            return content.decode(), True
+        if _read_manifest(path.parent).get(path.name) == listed:
+            return content.decode(), False
+
+
+def _read_manifest(folder: Path) -> dict[str, tuple[str, ...]]:
+    path = folder / MANIFEST
+    try:
+        content = read_json(path)
+        listed: dict[str, tuple[str, ...]] = _typed(dict[str, tuple[str, ...]], without_checksum(content), "it")
+        check_content(content)
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise InputError(f"{path} is damaged ({error}): delete it to read the tables without checksums") from None
+    return listed
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Replace a JSON file. Its content gets a checksum."""
+    write_atomically(path, json.dumps(with_checksum(content), indent=2) + "\n")
 
 
 def read_json(path: Path) -> Any:
     """Parse a JSON file; raise ValueError for text that is no JSON or is nested too deeply."""
+    return _parse_json(path.read_bytes())
+
+
+def _parse_json(text: bytes) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def read_record(path: Path, kind: type[Record]) -> Record:
+    """Make a dataclass of a JSON file; raise ValueError for a wrong type or checksum."""
+    content = read_json(path)
+    record = record_of(kind, content, path.name)
+    check_content(content)
+    return record
+
+
+def with_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a JSON object with its checksum."""
+    return {**without_checksum(content), CHECKSUM: _checksum_of(content)}
+
+
+def without_checksum(content: Any) -> Any:
+    """Return a JSON object without its checksum, and anything else as it is."""
+    return {k: v for k, v in content.items() if k != CHECKSUM} if isinstance(content, Mapping) else content
+
+
+def check_content(content: Any) -> None:
+    """Raise ValueError when a parsed JSON object does not match its checksum. Objects without one pass."""
+    if isinstance(content, dict) and CHECKSUM in content and content[CHECKSUM] != _checksum_of(content):
+        raise ValueError(f'{MISMATCH}, or was edited without deleting its entry "{CHECKSUM}"')
+
+
+def _checksum_of(content: Mapping[str, Any]) -> str:
+    try:
+        return hashlib.sha256(json.dumps(without_checksum(content)).encode()).hexdigest()[:32]
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+class JsonLines(Generic[Row]):
+    """A file of JSON objects, one a line, to which any number of processes append.
+
+    Each line has a checksum; lines of older versions have none. A line counts once it is whole: a kill while writing
+    loses that line alone, and the next writer removes the rest of it. Any other damage is an InputError that names the
+    file and the line, for readers and for writers. `parse` makes a row of an object and of the number of rows before
+    it, and raises ValueError for a wrong type; `remedy` ends the message.
+    """
+
+    def __init__(self, path: Path, parse: Callable[[dict[str, Any], int], Row], remedy: str) -> None:
+        self.path, self._parse, self._remedy = path, parse, remedy
+        self._guard = RLock()  # threads of one process share this object
+        self._rows: list[Row] = []
+        self._end = 0  # bytes of the file that the rows take
+        self._last = b""  # their last line, to notice another file in the place of this one
+
+    def __reduce__(self) -> Any:  # locks are neither copied nor pickled
+        return JsonLines, (self.path, self._parse, self._remedy)
+
+    def read(self) -> list[Row]:
+        """Return all rows. Does not block on concurrent writers."""
+        with self._guard:
+            self._catch_up()
+            return list(self._rows)
+
+    def append(self, build: Callable[[list[Row]], Sequence[Mapping[str, Any]]]) -> list[Row]:
+        """Append what `build` makes of the rows, while no other process can, and return all rows."""
+        with self._guard, _alone(self.path) as descriptor:
+            self._catch_up()
+            added = "".join(json_line(row) for row in build(list(self._rows)))
+            unended = bool(added and self._last and not self._last.endswith(b"\n"))
+            _append(descriptor, self._end, ("\n" * unended + added).encode())
+            self._catch_up()
+            return list(self._rows)
+
+    def rewrite(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Replace the file by other rows."""
+        with self._guard:
+            write_atomically(self.path, "".join(map(json_line, rows)))
+            self._forget()
+
+    def drop_last(self) -> None:
+        """Remove the last row, and the file with its only one."""
+        with self._guard:
+            self._catch_up()
+            if rest := self.path.read_bytes()[: self._end - len(self._last)] if self._rows else b"":
+                write_atomically(self.path, rest)
+            else:
+                self.path.unlink(missing_ok=True)
+            self._forget()
+
+    def _catch_up(self) -> None:
+        """Read what was appended since the last time."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._end - len(self._last))
+                if file.read(len(self._last)) != self._last:
+                    self._forget()
+                    file.seek(0)
+                new = file.read()
+        except FileNotFoundError:
+            self._forget()
+            return
+        if self._last and not self._last.endswith(b"\n") and new.startswith(b"\n"):
+            new, self._last, self._end = new[1:], self._last + b"\n", self._end + 1
+        *lines, rest = new.split(b"\n")
+        for line in [*(line + b"\n" for line in lines), *([rest] if rest else [])]:
+            if _is_half_written(line):
+                return
+            self._rows.append(self._row_of(line))
+            self._last = line
+            self._end += len(line)
+
+    def _row_of(self, line: bytes) -> Row:
+        try:
+            content = _parse_json(line)
+            if not isinstance(content, dict):
+                raise ValueError(f"it is {_shown(content)}, expected an object")
+            row = self._parse(without_checksum(content), len(self._rows))
+            check_content(content)
+        except (ValueError, OverflowError) as error:
+            problem = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
+            where = f"{self.path} is damaged in line {len(self._rows) + 1}"
+            raise InputError(f"{where} ({problem}): put back a copy, or {self._remedy}") from None
+        return row
+
+    def _forget(self) -> None:
+        self._rows, self._end, self._last = [], 0, b""
+
+
+def json_line(content: Mapping[str, Any]) -> str:
+    """Return a line of a JSON lines file, with its checksum."""
+    return json.dumps(with_checksum(finite(content)), allow_nan=False) + "\n"
+
+
+def _is_half_written(line: bytes) -> bool:
+    """Whether a line has no end and no whole object, as a killed writer leaves it."""
+    if line.endswith(b"\n") or not _BEGUN.fullmatch(line):
+        return False
+    try:
+        json.JSONDecoder().raw_decode(line.decode())
+    except RecursionError:
+        return False
+    except ValueError:
+        return True
+    return False
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[int]:
+    """Open a file to append to it; other writers wait."""
+    is_new = not path.exists()
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)  # network drives lock no file for readers
+    try:
+        lock(descriptor)
+        if is_new:
+            _sync_folder(path.parent)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _append(descriptor: int, end: int, content: bytes) -> None:
+    """Write after byte `end`, over what a killed writer left there: all of the content or nothing."""
+    try:
+        os.ftruncate(descriptor, end)
+        while content:
+            content = content[os.write(descriptor, content) :]
+        os.fsync(descriptor)
+    except BaseException:
+        os.ftruncate(descriptor, end)  # a full disk must not leave half a line
+        raise
+
+
+def _sync_folder(folder: Path) -> None:
+    """Have the name of a new file survive a power cut."""
+    with suppress(OSError):  # folders cannot be opened everywhere
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def record_of(kind: type[Record], value: Any, where: str) -> Record:
     """Make a dataclass of parsed JSON; raise ValueError that names the field whose value is of another type.
 
-    Fields with a default may be missing, and what the dataclass does not know is left out.
+    Fields with a default may be missing, and entries that the dataclass does not have are left out.
     """
     if not isinstance(value, dict):
         raise ValueError(f"{where} is {_shown(value)}, expected an object")
@@ -143,15 +408,25 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
     if origin is typing.Literal and value in inside:
         return value
     if origin in (tuple, list) and isinstance(value, list):
-        items = [_typed(inside[0], item, f"{where}[{place}]") for place, item in enumerate(value)]
-        return tuple(items) if origin is tuple else items
+        return _typed_items(origin, inside, value, where)
     if origin is dict and isinstance(value, dict):
-        return {name: _typed(inside[1], item, f"{where}.{name}") for name, item in value.items()}
+        return {name: _typed(inside[1], item, f"{where}.{_shown(name)[1:-1]}") for name, item in value.items()}
     if hint is float and type(value) in (int, float):
-        return float(value)
+        with suppress(OverflowError):
+            return float(value)
     if isinstance(hint, type) and type(value) is hint:
         return value
     raise ValueError(f"{where} is {_shown(value)}, expected {getattr(hint, '__name__', hint)}")
+
+
+def _typed_items(kind: Any, inside: tuple[Any, ...], value: list[Any], where: str) -> Any:
+    if kind is tuple and inside[-1] is not Ellipsis:
+        if len(value) != len(inside):
+            raise ValueError(f"{where} has {len(value)} items, expected {len(inside)}")
+        return tuple(_typed(inside[i], item, f"{where}[{i}]") for i, item in enumerate(value))
+    if inside[0] in (int, float, str) and all(type(item) is inside[0] for item in value):
+        return kind(value)  # an edit may name thousands of rows
+    return kind(_typed(inside[0], item, f"{where}[{i}]") for i, item in enumerate(value))
 
 
 def _shown(value: Any) -> str:
@@ -203,6 +478,3 @@ def check_writable(folder: Path, instead: str = "choose another place") -> None:
         raise InputError(f"{told} is not a folder: {instead}")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise InputError(f"{told} cannot be written to: check its permissions, or {instead}")
-
-
-Record = TypeVar("Record")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from twincluster.clustering import Scores, score
 from twincluster.config import Train
-from twincluster.core import InputError, check_writable, is_taken, strict_json, write_atomically
+from twincluster.core import InputError, check_writable, is_taken, json_line, write_atomically
 from twincluster.data import printable
 from twincluster.findings import truth_of
 from twincluster.fit import rows_to_score
@@ -47,20 +47,19 @@ def write_model(inputs: RunImages, out: Path, labels: str | None = None) -> str:
     if is_taken(out):
         raise InputError(f"{out} exists and is not empty: choose another folder")
     check_writable(out)
-    if not (run.folder / "model.safetensors").is_file():
-        raise InputError(f"{run.folder} has no model yet: continue the run with `twincluster fit ... --resume`")
+    run.read_model()  # a damaged one is not shared
     assignments, state, edits = inputs.edited()
     scores = _scores(inputs, labels)
-    settings = json.loads((run.folder / "config.json").read_text(encoding="utf-8"))
-    settings["data"] |= {"location": None, "root": None}
     made = provenance.read(run.folder).without_commands()  # which name paths
     out.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(run.folder / "model.safetensors", out / "model.safetensors")
-    write_atomically(out / "config.json", json.dumps(settings, indent=2) + "\n")
+    shared = Run(out)
+    shutil.copyfile(run.model, shared.model)
+    nowhere = dataclasses.replace(run.data, location=None, root=None)
+    shared.write_config(run.config, run.shape, nowhere, run.versions)
     provenance.write(out, made)
-    Run(out).write_assignments(_nameless(inputs.assignments.first(inputs.data.inputs)))
+    shared.write_assignments(_nameless(inputs.assignments.first(inputs.data.inputs)))
     if edits:
-        write_atomically(out / EDITS, "".join(strict_json(line) + "\n" for line in Edits(run).without_rows()))
+        write_atomically(out / EDITS, "".join(map(json_line, Edits(run).without_rows())))
     names = {str(cluster): name for cluster, name in state.names.items()}
     write_atomically(out / "labels.json", json.dumps(names, indent=2) + "\n")
     write_atomically(out / "README.md", model_card(run, made, assignments, state, scores))

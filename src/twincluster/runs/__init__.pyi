@@ -16,8 +16,11 @@ from twincluster.runs.edits import apply_edits as apply_edits
 from twincluster.runs.edits import unit as unit
 from twincluster.runs.folder import REPORT_FILE as REPORT_FILE
 from twincluster.runs.folder import Assignments as Assignments
+from twincluster.runs.folder import Replaced as Replaced
 from twincluster.runs.folder import Run as Run
 from twincluster.runs.folder import RunData as RunData
+from twincluster.runs.folder import UpdateRecord as UpdateRecord
+from twincluster.runs.folder import WayBack as WayBack
 from twincluster.runs.folder import check_table as check_table
 from twincluster.runs.folder import count_problems as count_problems
 from twincluster.runs.folder import kinds_of as kinds_of

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 from torch import Tensor
 
-from twincluster.core import InputError, write_atomically
+from twincluster.core import SEAL, InputError, check_seal, seal, unfinished
 
 REFERENCE_FILE = "reference.safetensors"
 REFERENCE_SAMPLE = 50_000  # training images that are enough for the reference
@@ -59,7 +59,9 @@ class Reference:
         )
 
     def write(self, folder: Path) -> None:
-        write_atomically(folder / REFERENCE_FILE, save(vars(self)))
+        with unfinished(folder / REFERENCE_FILE) as partial:
+            partial.write_bytes(save(vars(self), SEAL))
+            seal(partial)
 
     @classmethod
     def read(cls, folder: Path, n_clusters: int) -> Reference | None:
@@ -71,6 +73,9 @@ class Reference:
             found = cls(**load(path.read_bytes()))
             if {len(part) for part in vars(found).values()} != {n_clusters} or found.centres.ndim != 2:
                 raise ValueError(f"it is not about {n_clusters} clusters")
+            if odd := [name for name, part in vars(found).items() if not np.isfinite(part).all()]:
+                raise ValueError(f"{odd[0]} holds NaN or infinity")
+            check_seal(path)
         except (SafetensorError, TypeError, ValueError) as error:
             raise InputError(f"{path} is damaged or from another run ({error}): delete it to do without") from None
         return found
@@ -94,8 +99,8 @@ class Drift:
         rows = F.normalize(features.float(), dim=1).numpy()
         confidence, clusters = (part.numpy() for part in probabilities.float().max(dim=1))
         distance = np.linalg.norm(rows - reference.centres[clusters], axis=1)
-        low = confidence < reference.confidence[clusters] - SLACK
-        far = distance > reference.distance[clusters] + SLACK
+        low = ~(confidence >= reference.confidence[clusters] - SLACK)  # so that NaN is never usual
+        far = ~(distance <= reference.distance[clusters] + SLACK)
         relative = distance / np.maximum(reference.typical[clusters], SLACK)
         verdict = _verdict(max(int(low.sum()), int(far.sum())), len(rows))
         return cls(len(rows), float(low.mean()), float(far.mean()), float(np.median(relative)), verdict)

@@ -1,7 +1,6 @@
 """edits.jsonl: numbered lines that are only ever appended, by any number of processes at once.
 
-Each line is one JSON object. Writers take turns under a file lock, and a line counts once it is whole and on the disk:
-a kill in the midst of writing loses that line alone, and the next writer removes what is left of it.
+`JsonLines` keeps the file: writers take turns under a file lock, and a kill loses the line being written at most.
 
 What a run looks like after its edits: a function of the model's assignments and of the lines of edits.jsonl alone.
 
@@ -11,19 +10,16 @@ the centres that decide about images which come later. Shapes: n rows of the run
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from threading import RLock
 from typing import Any
 
 import numpy as np
 
-from twincluster.core import HeldError, InputError, disk_is_full, lock, naming, refuse_held, strict_json
+from twincluster.core import HeldError, InputError, JsonLines, disk_is_full, naming, record_of, refuse_held
 
 Line = dict[str, Any]
 
@@ -37,78 +33,47 @@ class ConflictError(InputError):
 
 
 class EditLog:
-    """The lines of one file; what is known of it is kept, and only new lines are read again."""
+    """The lines of one file. Only new lines are read again."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._guard = RLock()  # threads of one process share this object
-        self._lines: list[Line] = []
-        self._end = 0  # bytes of the file that the known lines take
-        self._last = b""  # the newest of them, to notice a file that was put in the place of this one
+        self._lines = JsonLines(path, _line_of, "delete it from there on")
 
     def read(self) -> list[Line]:
-        """All whole lines. Whoever is writing one at this moment is not waited for."""
-        with self._guard:
-            self._catch_up()
-            return list(self._lines)
+        """Return all whole lines. Does not block on concurrent writers."""
+        return self._lines.read()
 
     def append(self, build: Callable[[list[Line]], list[Line]], expected: int | None = None) -> list[Line]:
-        """Add what `build` makes of the lines there are, while nobody else can write, and return all lines.
+        """Add what `build` makes of the lines, while no other process can write, and return all lines.
 
         Lines get a number and a time. `expected` is the number of the newest line the caller knows: if there is a newer
-        one, nothing is written.
+        one, nothing is written. Edits of a run that another process writes are refused: its model is being replaced.
         """
-        with self._guard, _room(self.path), _alone(self.path) as descriptor:
-            self._catch_up()
-            last = self._number()
+
+        def numbered(lines: list[Line]) -> list[Line]:
+            refuse_held(self.path.parent, patience=0)
+            last = int(lines[-1]["edit"]) if lines else 0
             if expected is not None and expected != last:
                 raise ConflictError(last)
             now = datetime.now(UTC).isoformat(timespec="milliseconds")
-            added = [
-                {"edit": number, "time": now} | line
-                for number, line in enumerate(build(list(self._lines)), last + 1 if self._lines else 0)
-            ]
-            _write(descriptor, self._end, "".join(strict_json(line) + "\n" for line in added).encode())
-            self._catch_up()
-            return list(self._lines)
+            return [{"edit": number, "time": now} | line for number, line in enumerate(build(lines), len(lines))]
 
-    def _number(self) -> int:
-        return int(self._lines[-1]["edit"]) if self._lines else 0
-
-    def _catch_up(self) -> None:
-        """Read what was appended since the last time; a half-written end stays unread."""
-        if not self.path.is_file():
-            self._forget()
-            return
-        with self.path.open("rb") as file:
-            file.seek(max(0, self._end - len(self._last)))
-            if file.read(len(self._last)) != self._last:  # another file in its place
-                self._forget()
-                file.seek(0)
-            new = file.read()
-        rows = new.split(b"\n")[:-1]  # what follows the last line break is not whole
-        for position, row in enumerate(rows):
-            line = _parsed(row)
-            if line is None and position == len(rows) - 1:
-                return  # an end that never reached the disk as it was written
-            if line is None or line["edit"] != (self._number() + 1 if self._lines else 0):
-                where = f"{self.path} is damaged in line {len(self._lines) + 1}"
-                raise InputError(f"{where}: put back a copy, or delete it from there on")
-            self._lines.append(line)
-            self._last = row + b"\n"
-            self._end += len(self._last)
-
-    def _forget(self) -> None:
-        self._lines, self._end, self._last = [], 0, b""
+        with _room(self.path):
+            while True:
+                refuse_held(self.path.parent)
+                with suppress(HeldError):  # by a process that came in between and waits for this file
+                    return self._lines.append(numbered)
 
 
-def _parsed(row: bytes) -> Line | None:
-    try:
-        line = json.loads(row)
-    except (ValueError, RecursionError):
-        return None
-    sound = isinstance(line, dict) and type(line.get("edit")) is int and isinstance(line.get("kind"), str)
-    return line if sound else None
+def _line_of(line: Line, place: int) -> Line:
+    """Check the number, the kind and the types of a line; a kind of a later version passes."""
+    if type(line.get("edit")) is not int or line["edit"] != place:
+        raise ValueError(f"its number is {str(line.get('edit'))[:20]}, expected {place}")
+    if not isinstance(line.get("kind"), str):
+        raise ValueError("it has no kind")
+    if line["kind"] in KINDS:
+        record_of(KINDS[line["kind"]][0], line, f"edit {place}")
+    return line
 
 
 @contextmanager
@@ -123,49 +88,44 @@ def _room(path: Path) -> Iterator[None]:
         raise
 
 
-@contextmanager
-def _alone(path: Path) -> Iterator[int]:
-    """The file, opened to be appended to, while everybody else who wants that waits.
-
-    Edits of a run that is trained further are refused: they are about a model that is replaced.
-    """
-    with ExitStack() as stack:
-        while True:
-            refuse_held(path.parent)
-            is_new = not path.exists()
-            # network drives lock no file for readers
-            descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
-            stack.callback(os.close, descriptor)
-            lock(descriptor)
-            with suppress(HeldError):  # by a process that came in between: it waits for this file
-                refuse_held(path.parent, patience=0)
-                break
-            stack.close()
-        if is_new:
-            _sync_folder(path.parent)
-        yield descriptor
+@dataclass(frozen=True)
+class _RenameLine:
+    cluster: int
+    name: str
 
 
-def _write(descriptor: int, end: int, content: bytes) -> None:
-    """Append after byte `end`, all that is whole; what a killed writer left behind it goes."""
-    try:
-        os.ftruncate(descriptor, end)
-        while content:
-            content = content[os.write(descriptor, content) :]
-        os.fsync(descriptor)
-    except BaseException:
-        os.ftruncate(descriptor, end)  # a full disk must not leave half a line
-        raise
+@dataclass(frozen=True)
+class _MergeLine:
+    into: int
+    clusters: list[int]
+    name: str | None = None
 
 
-def _sync_folder(folder: Path) -> None:
-    """So that the name of a new file survives a power cut as well."""
-    with suppress(OSError):  # folders cannot be opened everywhere
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+@dataclass(frozen=True)
+class _Part:
+    id: int
+    name: str
+    rows: list[int]
+    centre: list[float] | None
+
+
+@dataclass(frozen=True)
+class _SplitLine:
+    cluster: int
+    rest: int
+    parts: list[_Part]
+
+
+@dataclass(frozen=True)
+class _MoveLine:
+    rows: list[int]
+    to: int
+    name: str | None = None
+
+
+@dataclass(frozen=True)
+class _RowsLine:
+    rows: list[int]
 
 
 UNREADABLE, JUNK = -1, -2  # in the place of a cluster
@@ -261,9 +221,11 @@ def in_force(lines: Sequence[Line]) -> tuple[list[Line], list[Line]]:
 def applied(state: State, line: Line, features: Later | None = None) -> State:
     """A state after one more edit."""
     if line["kind"] not in KINDS:
-        raise InputError(f"edit {line['edit']} is of a kind that this version does not know: {line['kind'][:40]!r}")
+        raise InputError(
+            f"edit {line['edit']} in edits.jsonl is of a kind that this version does not know: {line['kind'][:40]!r}"
+        )
     try:
-        return KINDS[line["kind"]](state, line, features)
+        return KINDS[line["kind"]][1](state, line, features)
     except InputError:
         raise
     except DAMAGE as error:
@@ -387,11 +349,12 @@ def _text(name: Any) -> str:
     return str(name)
 
 
-KINDS: dict[str, Callable[[State, Line, Later | None], State]] = {
-    "rename": _rename,
-    "merge": _merge,
-    "split": _split,
-    "move": _move,
-    "junk": _junk,
-    "unjunk": _unjunk,
+# what each kind of line holds, and what it does
+KINDS: dict[str, tuple[type, Callable[[State, Line, Later | None], State]]] = {
+    "rename": (_RenameLine, _rename),
+    "merge": (_MergeLine, _merge),
+    "split": (_SplitLine, _split),
+    "move": (_MoveLine, _move),
+    "junk": (_RowsLine, _junk),
+    "unjunk": (_RowsLine, _unjunk),
 }

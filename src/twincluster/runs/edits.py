@@ -105,7 +105,7 @@ class Edits:
             parts = {"parts": [part | {"rows": []} for part in line["parts"]]} if line["kind"] == "split" else {}
             lines.append(line | parts | ({"rows": []} if "rows" in line else {}))
         return [
-            {"edit": number, "time": kept[0]["time"] if kept else ""} | line | {"edit": number}
+            {"edit": number, "time": kept[0].get("time", "") if kept else ""} | line | {"edit": number}
             for number, line in enumerate(lines)
         ]
 
@@ -300,6 +300,7 @@ class Edits:
             or start.get("model") != _digest_of_model(self._run)
             or not same_rows
         ):
+            self._run.check_model()
             raise InputError(
                 f"the edits in {self._log.path} were made on another model or on other rows than this run has now: "
                 "move that file away to start anew, or put the run back as it was"

@@ -10,12 +10,14 @@ import csv
 import dataclasses
 import html
 import importlib.util
+import io
 import json
+import math
 import platform
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,16 +29,25 @@ import numpy as np
 
 import twincluster
 from twincluster.core import (
+    MANIFEST,
+    MISMATCH,
+    SEAL,
     InputError,
+    JsonLines,
+    check_content,
+    check_seal,
     check_writable,
     first_line,
-    json_lines,
     read_json,
+    read_record,
+    read_table,
     record_of,
     refuse_taken,
-    strict_json,
+    seal,
     unfinished,
     write_atomically,
+    write_json,
+    write_table,
 )
 
 if TYPE_CHECKING:
@@ -90,9 +101,13 @@ class Assignments:
     def write(self, path: Path) -> None:
         """A .csv or .parquet table, after the name; cluster and confidence of an unreadable input stay empty."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        (self._write_parquet if path.suffix.lower() == ".parquet" else self._write_csv)(path)
+        if path.suffix.lower() == ".parquet":
+            self._write_parquet(path)
+        else:
+            write_atomically(path, self.to_csv())
 
-    def _write_csv(self, path: Path) -> None:
+    def to_csv(self) -> str:
+        """The text of a .csv file."""
         lines: list[str] = []
         # a row at a time, since a name with a carriage return is quoted only where rows end in one
         writer = csv.writer(SimpleNamespace(write=lambda row: lines.append(row.removesuffix("\r\n") + "\n")))
@@ -103,7 +118,7 @@ class Assignments:
         ):
             known = cluster >= 0
             writer.writerow([name, int(cluster) if known else "", f"{confidence:.4f}" if known else "", status, *more])
-        write_atomically(path, "".join(lines))
+        return "".join(lines)
 
     def _write_parquet(self, path: Path) -> None:
         from pyarrow import parquet
@@ -127,20 +142,48 @@ class Assignments:
         return pa.table(columns, metadata={"pandas": json.dumps(FOR_PANDAS)})
 
     @classmethod
-    def read(cls, path: Path) -> Assignments:
+    def read(cls, path: Path, is_own: bool = False) -> Assignments:
+        """Read a .csv table. That of a run folder, which `is_own`, must match its checksum."""
         try:
-            with path.open(newline="", encoding="utf-8") as file:
-                rows = list(csv.DictReader(file))
-            return cls(
-                paths=tuple(row["path"] for row in rows),
-                clusters=np.array([int(row["cluster"] or -1) for row in rows], dtype=np.int64),
-                confidence=np.array([float(row["confidence"] or "nan") for row in rows]),
-                status=tuple(row["status"] for row in rows),
+            text, matches = read_table(path) if is_own else (path.read_bytes().decode(), True)
+            rows = rows_of_table(text, COLUMNS)
+            found = cls(
+                paths=tuple(row[0] for row in rows),
+                clusters=np.array([int(row[1] or -1) for row in rows], dtype=np.int64),
+                confidence=np.array([float(row[2] or "nan") for row in rows]),
+                status=tuple(row[3] for row in rows),
             )
-        except (ValueError, KeyError, OverflowError, csv.Error) as error:
+            odd = np.flatnonzero((found.clusters != -1) != ((found.confidence >= 0) & (found.confidence <= 1)))
+            if len(odd):
+                _, cluster, confidence, _ = rows[odd[0]]
+                raise ValueError(f"row {odd[0] + 1} has the cluster {cluster!r} and the confidence {confidence!r}")
+            if not matches:
+                raise ValueError(f"{MISMATCH}, or was edited without deleting {MANIFEST}")
+        except (ValueError, OverflowError) as error:
             raise InputError(
                 f"{path} cannot be read as a table of {', '.join(COLUMNS)} ({error}): put back a copy, or fit again"
             ) from error
+        return found
+
+
+def rows_of_table(text: str, columns: Sequence[str]) -> list[list[str]]:
+    """Return these columns of each row of CSV text; raise ValueError for a row of another shape or a cut end."""
+    if not text.endswith("\n"):
+        raise ValueError("it ends in the middle of a line")
+    lines = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        header = next(lines)
+        if missing := [name for name in columns if header.count(name) != 1]:
+            raise ValueError(f"it needs one column {missing[0]}")
+        rows = []
+        for row in lines:
+            if len(row) != len(header):
+                raise ValueError(f"line {lines.line_num} has {len(row)} fields, expected {len(header)}")
+            rows.append(row)
+    except csv.Error as error:
+        raise ValueError(f"line {lines.line_num}: {error}") from error
+    places = [header.index(name) for name in columns]
+    return rows if places == list(range(len(header))) else [[row[place] for place in places] for row in rows]
 
 
 def count_problems(statuses: Iterable[str]) -> Counter[str]:
@@ -187,6 +230,28 @@ class RunData:
         return {name: value for name, value in vars(self).items() if value is not None or name in ("location", "root")}
 
 
+Replaced = tuple[int, int, float | None, str, str | None]  # row, cluster, confidence, status and stamp, as they were
+
+
+@dataclass(frozen=True)
+class WayBack:
+    """What it takes to undo an update."""
+
+    rows: int  # of the table before
+    replaced: tuple[Replaced, ...]
+
+
+@dataclass(frozen=True)
+class UpdateRecord:
+    """A line of updates.jsonl, without its figures."""
+
+    location: str | None  # of the images that were added
+    files: bool  # whether they were files; else rows of an array
+    source: str  # their name, for messages
+    rows: int | None = None  # of the table after the update
+    undo: WayBack | None = None
+
+
 class Run:
     """A run folder: config.json, model.safetensors, assignments.csv, metrics.jsonl, checkpoint/ and what came later.
 
@@ -199,8 +264,9 @@ class Run:
         self.checkpoint = self.folder / "checkpoint"
         self.model = self.folder / "model.safetensors"
         self._config, self._choice = self.folder / "config.json", self.folder / "clusters.json"
-        self._assignments, self._metrics = self.folder / "assignments.csv", self.folder / "metrics.jsonl"
-        self._updates = self.folder / "updates.jsonl"
+        self._assignments = self.folder / "assignments.csv"
+        self._metrics = JsonLines(self.folder / "metrics.jsonl", _epoch_of, "delete that line")
+        self._updates = JsonLines(self.folder / "updates.jsonl", _update_of, "delete that line")
 
     @classmethod
     def create(cls, folder: Path | str) -> Self:
@@ -260,33 +326,30 @@ class Run:
 
     def _parsed(self, parse: Callable[[dict[str, Any]], Parsed]) -> Parsed:
         """Parse a part of config.json; InputError names the file and the field where it cannot be parsed."""
+        content = self._content
         try:
-            return parse(self._content)
-        except (ValueError, TypeError, AttributeError) as error:
-            if isinstance(error, InputError) and str(self._config) in str(error):
-                raise
+            found = parse(content)
+            check_content(content)
+        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise self._damaged(str(error)) from error
+        return found
 
     def _damaged(self, problem: str) -> InputError:
         return InputError(
             f"{self._config} cannot be read as a run's settings ({problem}): put back a copy, or fit again"
         )
 
-    def write_config(self, config: Config, shape: DataShape, data: RunData) -> None:
-        import torch
-
+    def write_config(
+        self, config: Config, shape: DataShape, data: RunData, versions: dict[str, Any] | None = None
+    ) -> None:
+        """Write config.json; `versions` are those of the packages here unless another run has trained the model."""
         content = {
             "config": config.to_dict(),
             "shape": dataclasses.asdict(shape),
             "data": data.to_dict(),
-            "versions": {
-                "twincluster": twincluster.__version__,
-                "torch": torch.__version__,
-                "numpy": np.__version__,
-                "python": platform.python_version(),
-            },
+            "versions": versions or _versions(),
         }
-        write_atomically(self._config, json.dumps(content, indent=2) + "\n")
+        write_json(self._config, content)
         for name in ("config", "shape", "data", "n_clusters", "_content"):
             self.__dict__.pop(name, None)
         self.__dict__ |= {"config": config, "shape": shape, "data": data, "_content": content}
@@ -300,7 +363,7 @@ class Run:
         """Write clusters.json with every number that was tried and, where matplotlib is installed, clusters.png."""
         from twincluster.clustering import plot
 
-        write_atomically(self._choice, json.dumps(dataclasses.asdict(choice), indent=2) + "\n")
+        write_json(self._choice, dataclasses.asdict(choice))
         if importlib.util.find_spec("matplotlib"):
             plot(choice, self._choice.with_suffix(".png"))
 
@@ -311,7 +374,7 @@ class Run:
         if not self.has_choice:
             return None
         try:
-            return record_of(Choice, read_json(self._choice), "clusters.json")
+            return read_record(self._choice, Choice)
         except ValueError as error:
             raise InputError(f"{self._choice} is damaged ({error}): delete it to do without") from error
 
@@ -320,34 +383,55 @@ class Run:
         from safetensors.torch import save
 
         tensors = {name: tensor.cpu().contiguous() for name, tensor in network.state_dict().items()}
-        write_atomically(self.model, save(tensors))  # not save_file, whose files only their owner can read
+        with unfinished(self.model) as partial:
+            partial.write_bytes(save(tensors, SEAL))  # not save_file, whose files only their owner can read
+            seal(partial)
 
     def read_model(self) -> dict[str, torch.Tensor]:
-        """Read the tensors of model.safetensors."""
+        """Read the tensors of model.safetensors; refuse damaged ones and numbers that are not finite."""
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 
         if not self.model.is_file():
             raise InputError(f"{self.folder} has no model yet: continue the run with `twincluster fit ... --resume`")
         try:
-            return load_file(self.model)
+            tensors = load_file(self.model)
         except SafetensorError as error:
-            raise InputError(
-                f"{self.model} and its config.json are damaged or from different runs ({first_line(error)}): "
-                "put back copies that belong together, or fit again"
-            ) from error
+            raise self._damaged_model(first_line(error)) from error
+        if odd := [name for name, tensor in tensors.items() if not tensor.isfinite().all()]:
+            raise self._damaged_model(f"{odd[0]} holds NaN or infinity")
+        self.check_model()
+        return tensors
+
+    def check_model(self) -> None:
+        """Refuse a model.safetensors that has changed since it was written."""
+        if self.model.is_file():
+            try:
+                check_seal(self.model)
+            except ValueError as error:
+                raise self._damaged_model(str(error)) from error
+
+    def _damaged_model(self, problem: str) -> InputError:
+        return InputError(
+            f"{self.model} and its config.json are damaged or from different runs ({problem}): put back copies that "
+            "belong together, or fit again"
+        )
 
     def write_assignments(self, assignments: Assignments) -> None:
-        assignments.write(self._assignments)
+        write_table(self._assignments, assignments.to_csv())
 
     def read_assignments(self) -> Assignments:
         """Read the rows; refuse a table that does not fit config.json."""
         if not self._assignments.is_file():
             raise InputError(f"{self.folder} has no assignments yet: continue the run with --resume")
-        assignments, inputs = Assignments.read(self._assignments), self.data.inputs
+        # before the table, to which an update under way may just be adding rows
+        updates, inputs = self.read_updates(), self.data.inputs
+        assignments = Assignments.read(self._assignments, is_own=True)
         lowest, highest = assignments.clusters.min(initial=0), assignments.clusters.max(initial=-1)
-        more = len(assignments.paths) - inputs
-        if more < 0 or (more and not self.is_updated) or lowest < -1 or highest >= self.n_clusters:
+        count, fewest = len(assignments.paths), inputs
+        if updates and (last := updates[-1]).rows is not None and not (last.undo and last.undo.rows == count):
+            fewest = last.rows  # unless an undo is half done
+        if count < fewest or (count > inputs and not self.is_updated) or lowest < -1 or highest >= self.n_clusters:
             raise InputError(
                 f"{self._assignments} does not fit its config.json ({inputs} inputs, {self.n_clusters} clusters): one "
                 "is damaged or from another run; put back copies that belong together, or fit again"
@@ -356,34 +440,30 @@ class Run:
 
     @property
     def is_updated(self) -> bool:
-        return self._updates.is_file()
+        return self._updates.path.is_file()
 
     def append_update(self, *records: dict[str, Any]) -> None:
         """Called without a record before assignments.csv grows: a kill in between must not look like damage."""
-        rows = [*self.read_updates(), *records]
-        write_atomically(self._updates, "".join(strict_json(row) + "\n" for row in rows))
+        self._updates.append(lambda _: records)
 
     def drop_update(self) -> None:
-        """Forget the last one; without any the run is as after its training."""
-        if rows := self.read_updates()[:-1]:
-            write_atomically(self._updates, "".join(strict_json(row) + "\n" for row in rows))
-        else:
-            self._updates.unlink(missing_ok=True)
+        """Forget the last update; without any the run is as after its training."""
+        self._updates.drop_last()
 
-    def read_updates(self) -> list[dict[str, Any]]:
-        return list(json_lines(self._updates))
+    def read_updates(self) -> list[UpdateRecord]:
+        """Return what each `twincluster update` did."""
+        return self._updates.read()
 
     def append_metrics(self, row: dict[str, Any]) -> None:
-        with self._metrics.open("a", encoding="utf-8") as file:
-            file.write(strict_json(row) + "\n")
+        self._metrics.append(lambda _: [row])
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        return list(json_lines(self._metrics))
+        """Return a row for each epoch."""
+        return self._metrics.read()
 
     def truncate_metrics(self, epoch: int) -> None:
         """Forget the rows of `epoch` and later ones, which a resumed run writes again."""
-        kept = [row for row in json_lines(self._metrics) if row["epoch"] < epoch]
-        write_atomically(self._metrics, "".join(strict_json(row) + "\n" for row in kept))
+        self._metrics.rewrite([row for row in self.read_metrics() if row["epoch"] < epoch])
 
     def mark_outdated(self, what: str) -> None:
         """Have the report, if there is one, say at its top what has happened since it was written."""
@@ -398,6 +478,33 @@ class Run:
                 write_atomically(path, marked)
 
 
+def _versions() -> dict[str, str]:
+    import torch
+
+    ours = {"twincluster": twincluster.__version__, "torch": torch.__version__, "numpy": np.__version__}
+    return ours | {"python": platform.python_version()}
+
+
+def _epoch_of(row: dict[str, Any], place: int) -> dict[str, Any]:
+    """Check a line of metrics.jsonl: the number of the epoch, two lists, and numbers of any name."""
+    record_of(_Epoch, row, "it")
+    for name, value in row.items():
+        if name not in ("histogram", "mean_assignment") and not isinstance(value, int | float | None):
+            raise ValueError(f"{name[:20]} is no number")
+    return row
+
+
+def _update_of(record: dict[str, Any], place: int) -> UpdateRecord:
+    return record_of(UpdateRecord, record, "it")
+
+
+@dataclass(frozen=True)
+class _Epoch:
+    epoch: int
+    histogram: list[int] | None = None
+    mean_assignment: list[float | None] | None = None
+
+
 def _shape(content: dict[str, Any]) -> DataShape:
     from twincluster.config import DataShape
 
@@ -406,6 +513,8 @@ def _shape(content: dict[str, Any]) -> DataShape:
         raise ValueError("the sizes in shape are not whole numbers of 0 or more")
     if not len(shape.mean) == len(shape.std) == shape.n_inputs:
         raise ValueError(f"shape needs {shape.n_inputs} means and standard deviations")
+    if not all(map(math.isfinite, (*shape.mean, *shape.std))) or min(shape.std, default=1) <= 0:
+        raise ValueError("shape.mean and shape.std are not finite, or a standard deviation is not above 0")
     return shape
 
 

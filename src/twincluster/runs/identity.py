@@ -12,13 +12,12 @@ import io
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from twincluster.core import InputError, write_atomically
+from twincluster.core import MANIFEST, MISMATCH, InputError, read_table, write_table
 from twincluster.data import File, Listing, Member, printable
-from twincluster.runs.folder import RunData
+from twincluster.runs.folder import RunData, UpdateRecord, rows_of_table
 
 STAMPS_FILE = "stamps.csv"
 
@@ -34,7 +33,7 @@ def stamps_of(listing: Listing) -> list[str]:
 def write_stamps(folder: Path, stamps: Mapping[str, str]) -> None:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([("path", "stamp"), *stamps.items()])
-    write_atomically(folder / STAMPS_FILE, text.getvalue())
+    write_table(folder / STAMPS_FILE, text.getvalue())
 
 
 def read_stamps(folder: Path) -> dict[str, str]:
@@ -43,12 +42,16 @@ def read_stamps(folder: Path) -> dict[str, str]:
     if not path.is_file():
         return {}
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            return {row["path"]: row["stamp"] for row in csv.DictReader(file)}
-    except (ValueError, KeyError, csv.Error) as error:
-        raise InputError(
-            f"{path} cannot be read as a table of path, stamp ({error}): delete it to do without"
-        ) from None
+        text, matches = read_table(path)
+        stamps = dict(rows_of_table(text, ("path", "stamp")))
+        if not matches:
+            raise ValueError(f"{MISMATCH}, or was edited without deleting {MANIFEST}")
+        return stamps
+    except InputError:
+        raise
+    except ValueError as error:
+        problem = f"{path} cannot be read as a table of path, stamp ({error})"
+        raise InputError(f"{problem}: put back a copy, or delete {STAMPS_FILE} to do without") from None
 
 
 def row_names(listing: Listing, location: str | None, data: RunData, known: Iterable[str]) -> list[str]:
@@ -77,12 +80,12 @@ def base_of(data: RunData) -> str:
     return location if os.path.isdir(location) else os.path.dirname(location)
 
 
-def within_source(name: str, records: Iterable[Mapping[str, Any]]) -> str:
+def within_source(name: str, records: Iterable[UpdateRecord]) -> str:
     """The name of a row inside the source that brought it; `records` are the run's updates."""
     inside = name
     for record in records:
-        location = printable(record["location"] or "")
-        starts = (f"{location}:",) if not record["files"] else (f"{location}/", f"{os.path.dirname(location)}/")
+        location = printable(record.location or "")
+        starts = (f"{location}:",) if not record.files else (f"{location}/", f"{os.path.dirname(location)}/")
         shorter = next(
             (name.removeprefix(start) for start in starts if len(start) > 1 and name.startswith(start)), name
         )

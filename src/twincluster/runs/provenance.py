@@ -7,7 +7,6 @@ line is known long before.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import platform
@@ -16,11 +15,11 @@ import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
-from twincluster.core import duration, write_atomically
+from twincluster.core import InputError, duration, read_record, write_json
 from twincluster.parallel import several
 
 PROVENANCE_FILE = "provenance.json"
@@ -113,18 +112,18 @@ def typed(words: Sequence[str]) -> Iterator[None]:
 
 
 def read(run: Path) -> Provenance:
-    """That of a run folder; nothing where there is nothing that can be understood."""
-    names = [field.name for field in fields(Sitting)]
+    """Read that of a run folder; an empty one without a file."""
+    path = run / PROVENANCE_FILE
     try:
-        content = json.loads((run / PROVENANCE_FILE).read_text(encoding="utf-8"))
-        sittings = tuple(Sitting(**{name: row.get(name) for name in names}) for row in content["sittings"])
-        return Provenance(sittings, content.get("seconds"))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return read_record(path, Provenance)
+    except FileNotFoundError:
         return Provenance()
+    except ValueError as error:
+        raise InputError(f"{path} is damaged ({error}): delete it to do without") from None
 
 
 def write(run: Path, provenance: Provenance) -> None:
-    write_atomically(run / PROVENANCE_FILE, json.dumps(asdict(provenance), indent=2) + "\n")
+    write_json(run / PROVENANCE_FILE, asdict(provenance))
 
 
 def _here(started: str, device: str) -> Sitting:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,19 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from twincluster.core import InputError, unfinished
+from twincluster.core import SEAL, InputError, check_seal, record_of, seal, unfinished
 
 FILE = "state.safetensors"
+
+
+@dataclass(frozen=True)
+class _Progress:
+    """Types of what a trainer saves."""
+
+    epoch: int = 0
+    step_in_epoch: int = 0
+    step: int = 0
+    seconds: float = 0.0
 
 
 def save(folder: Path, tensors: dict[str, Tensor], progress: dict[str, Any]) -> None:
@@ -27,18 +39,20 @@ def save(folder: Path, tensors: dict[str, Tensor], progress: dict[str, Any]) -> 
     body = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
     with unfinished(folder / FILE) as partial:
         try:
-            save_file(body, partial, metadata={"progress": json.dumps(progress)})
+            save_file(body, partial, metadata={"progress": json.dumps(progress), **SEAL})
         except SafetensorError as error:  # in which safetensors hides what the system said
             if number := re.search(r"os error (\d+)", str(error)):
                 raise OSError(int(number[1]), os.strerror(int(number[1])), str(partial)) from error
             raise
+        seal(partial)
 
 
 def exists(folder: Path) -> bool:
     return (folder / FILE).is_file()
 
 
-def load(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def load(folder: Path, needed: Iterable[str] = ()) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors and the progress; refuse a damaged file, and a progress without the `needed` entries."""
     target = folder / FILE
     if not exists(folder):
         raise InputError(f"nothing to resume: {target} does not exist; leave out --resume to start anew")
@@ -46,9 +60,14 @@ def load(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         with safe_open(target, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
             progress: dict[str, Any] = json.loads(file.metadata()["progress"])
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        record_of(_Progress, progress, "progress")
+        if missing := [name for name in needed if name not in progress]:
+            raise ValueError(f"progress has no {missing[0]}")
+        check_seal(target)
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
+        problem = "nested too deeply" if isinstance(error, RecursionError) else error
         raise InputError(
-            f"{target} is not a checkpoint of twincluster ({error}); start anew without --resume"
+            f"{target} is not a checkpoint of twincluster ({problem}); start anew without --resume"
         ) from error
     return tensors, progress
 

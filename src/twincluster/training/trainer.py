@@ -34,6 +34,7 @@ from twincluster.training.row_views import feed_and_shown, rotate
 
 FIRST_MEETINGS = (10, 100)  # steps at which even a GPU is waited for, to tell how long the run will take
 SETTLED = 0.2  # share of the run before which unhealthy clusters are no cause for a warning
+PROGRESS = ("epoch", "step_in_epoch", "step", "seconds")  # of a checkpoint
 NOISE = 20  # stream of the normal draws of rows, beside the uniform ones of each view
 
 
@@ -224,8 +225,8 @@ class Trainer:
         self._meet()
         self.processes.check([weight for weight in self.method.parameters() if weight.requires_grad])
         if self.run_folder:
-            progress = {"epoch": self.epoch, "step_in_epoch": step_in_epoch, "step": self.clock.step}
-            checkpoint.save(self.run_folder.checkpoint, self.state(), progress | {"seconds": self.clock.seconds})
+            progress = (self.epoch, step_in_epoch, self.clock.step, self.clock.seconds)
+            checkpoint.save(self.run_folder.checkpoint, self.state(), dict(zip(PROGRESS, progress, strict=True)))
         self.last_saved = self.clock.elapsed
 
     def _restore(self) -> int:
@@ -235,7 +236,7 @@ class Trainer:
         """
         assert self.run_folder is not None or not self.processes.first, "a run without a folder has no checkpoint"
         folder = self.run_folder.checkpoint if self.run_folder else None
-        saved, progress = checkpoint.load(folder) if folder and checkpoint.exists(folder) else ({}, None)
+        saved, progress = checkpoint.load(folder, PROGRESS) if folder and checkpoint.exists(folder) else ({}, None)
         sums = {name: list(tensor.shape) for name, tensor in saved.items() if name.startswith("record.")}
         progress, sums = self.processes.tell([progress, sums])
         totals = {name.removeprefix("record."): torch.zeros(shape, device=self.device) for name, shape in sums.items()}
@@ -430,11 +431,12 @@ def refuse_divergence(row: dict[str, Any], config: Config) -> None:
 
 
 def health_of(row: dict[str, Any]) -> Health:
-    """The label-free health that an epoch's row describes; read from a file, it has None where there was no number."""
+    """Return the label-free health in an epoch's row, which a file may have with None, or without, for some numbers."""
     mean, confidence = np.array(row["mean_assignment"], float), float(np.array(row["confidence"], float))
     entropy = -float((mean * np.log(np.clip(mean, 1e-12, None))).sum()) / float(np.log(len(mean)))
+    strain, ended = row.get("strain") or 0.0, (row.get("progress") or 1.0) >= 1
     return Health(
-        sizes=row["histogram"], confidence=confidence, marginal_entropy=entropy, agreement=row["agreement"],
-        strain=row.get("strain", 0.0) if row.get("progress", 1.0) >= 1 else 0.0,  # it wavers: one look, at the end
-        empty=int(row["empty"]) if "empty" in row else None,  # views of a cluster's few images may all lie elsewhere
+        sizes=row["histogram"], confidence=confidence, marginal_entropy=entropy, agreement=row.get("agreement"),
+        strain=strain if ended else 0.0,  # it wavers: one look, at the end
+        empty=None if row.get("empty") is None else int(row["empty"]),  # a cluster's few images may all lie elsewhere
     )  # fmt: skip

@@ -6,7 +6,6 @@ same command finishes what it began. While an update is under way, the same lies
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -15,12 +14,31 @@ from typing import Any
 
 import numpy as np
 
-from twincluster.core import InputError, hold, settle, strict_json, write_atomically
+from twincluster.core import InputError, finite, hold, read_record, settle, strict_json, write_json
 from twincluster.runs import EDITS_FILE as EDITS
-from twincluster.runs import Assignments, EditLog, Line, Run, read_stamps, write_stamps
+from twincluster.runs import (
+    Assignments,
+    EditLog,
+    Line,
+    Replaced,
+    Run,
+    UpdateRecord,
+    WayBack,
+    read_stamps,
+    write_stamps,
+)
 
 UNDER_WAY = "updating.json"  # there only while an update writes, or after one was broken off
 BROKEN_OFF = "one was broken off; start it again, then undo it"
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """updating.json."""
+
+    updates: int  # before its own
+    replaced: tuple[Replaced, ...]  # as they were
+    stamps: dict[str, str]  # that it will write
 
 
 @dataclass(frozen=True)
@@ -64,7 +82,7 @@ def begin(
         "replaced": _as_they_are(before, stamps, replaced),
         "stamps": dict(found),
     }
-    write_atomically(run.folder / UNDER_WAY, strict_json(content))
+    write_json(run.folder / UNDER_WAY, finite(content))
 
 
 def end(run: Run) -> None:
@@ -76,11 +94,11 @@ def recover(run: Run) -> None:
     were. Rows it added stay, since corrections may name them by now; the next attempt finds them without a stamp."""
     if (begun := _under_way(run)) is None:
         return
-    if len(run.read_updates()) > begun["updates"]:
-        write_stamps(run.folder, read_stamps(run.folder) | begun["stamps"])
-    elif begun["replaced"]:
+    if len(run.read_updates()) > begun.updates:
+        write_stamps(run.folder, read_stamps(run.folder) | begun.stamps)
+    elif begun.replaced:
         table = run.read_assignments()
-        run.write_assignments(_as_it_was(table, len(table.paths), begun["replaced"]))
+        run.write_assignments(_as_it_was(run, table, len(table.paths), begun.replaced))
     end(run)
 
 
@@ -91,7 +109,7 @@ def undo_update(run: Run) -> Undone:
         table, records = run.read_assignments(), run.read_updates()
         back = _check(run, table, records)
         recover(run)
-        count, replaced = int(back["rows"]), back["replaced"]
+        count, replaced = back.rows, back.replaced
         stamps = read_stamps(run.folder)
         for path in table.paths[count:]:
             stamps.pop(path, None)
@@ -102,10 +120,10 @@ def undo_update(run: Run) -> Undone:
                 stamps[table.paths[row]] = stamp
         write_stamps(run.folder, stamps)
         run.mark_outdated(f"an update undone, {len(table.paths) - count:,} images fewer")
-        run.write_assignments(_as_it_was(table, count, replaced))
+        run.write_assignments(_as_it_was(run, table, count, replaced))
         run.drop_update()
     removed = len(table.paths) - count
-    return Undone(run.folder / "assignments.csv", records[-1]["source"], removed, len(replaced), count)
+    return Undone(run.folder / "assignments.csv", records[-1].source, removed, len(replaced), count)
 
 
 def _as_they_are(table: Assignments, stamps: Mapping[str, str], rows: Iterable[int]) -> list[list[Any]]:
@@ -115,24 +133,23 @@ def _as_they_are(table: Assignments, stamps: Mapping[str, str], rows: Iterable[i
     ]
 
 
-def _under_way(run: Run) -> dict[str, Any] | None:
+def _under_way(run: Run) -> _Begun | None:
     path = run.folder / UNDER_WAY
-    if not path.is_file():
-        return None
     try:
-        begun: dict[str, Any] = json.loads(path.read_bytes())
-        return {name: begun[name] for name in ("updates", "replaced", "stamps")}
-    except (ValueError, KeyError, TypeError) as error:
+        return read_record(path, _Begun)
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
         raise InputError(f"{path} is damaged ({error}): delete it to do without") from None
 
 
-def _check(run: Run, table: Assignments, records: list[dict[str, Any]]) -> dict[str, Any]:
+def _check(run: Run, table: Assignments, records: list[UpdateRecord]) -> WayBack:
     if not records:
         more = f": {BROKEN_OFF}" if run.is_updated else ""
         raise InputError(f"{run.folder} has no update to undo{more}")
-    if len(table.paths) > records[-1].get("rows", len(table.paths)) or _is_half_way(run, table, len(records)):
+    if len(table.paths) > (records[-1].rows or len(table.paths)) or _is_half_way(run, table, len(records)):
         raise InputError(f"the updates of {run.folder} cannot be undone now: {BROKEN_OFF}")
-    back: dict[str, Any] | None = records[-1].get("undo")
+    back = records[-1].undo
     if back is None:
         raise InputError(
             f"the last update of {run.folder} cannot be undone: an earlier version made it, or it finished one that "
@@ -140,10 +157,10 @@ def _check(run: Run, table: Assignments, records: list[dict[str, Any]]) -> dict[
         )
     lines = EditLog(run.folder / EDITS).read()
     without = f"move {run.folder / EDITS} away to undo it without them"
-    if _last_row(lines) >= back["rows"]:
+    if _last_row(lines) >= back.rows:
         raise InputError(f"{run.folder} has corrections by hand that name images of that update: {without}")
     # their first line says which rows there were: with fewer, none of them could be read
-    if any(line["kind"] == "start" and line["inputs"] > back["rows"] for line in lines):
+    if any(line["kind"] == "start" and line["inputs"] > back.rows for line in lines):
         raise InputError(f"the corrections by hand of {run.folder} were begun after that update: {without}")
     return back
 
@@ -151,9 +168,9 @@ def _check(run: Run, table: Assignments, records: list[dict[str, Any]]) -> dict[
 def _is_half_way(run: Run, table: Assignments, n_records: int) -> bool:
     """Whether an update that was broken off before it had its line has replaced rows of the table."""
     begun = _under_way(run)
-    if begun is None or n_records > begun["updates"]:
+    if begun is None or n_records > begun.updates:
         return False
-    then = _as_it_was(table, len(table.paths), begun["replaced"])
+    then = _as_it_was(run, table, len(table.paths), begun.replaced)
     same_confidence = np.array_equal(then.confidence, table.confidence, equal_nan=True)
     return not (np.array_equal(then.clusters, table.clusters) and then.status == table.status and same_confidence)
 
@@ -164,11 +181,11 @@ def _last_row(lines: list[Line]) -> int:
     return max([-1, *(int(row) for part in parts for row in part.get("rows", ()))])
 
 
-def _as_it_was(
-    table: Assignments, count: int, replaced: Iterable[tuple[int, int, float | None, str, str]]
-) -> Assignments:
+def _as_it_was(run: Run, table: Assignments, count: int, replaced: Iterable[Replaced]) -> Assignments:
     clusters, confidence, status = table.clusters[:count].copy(), table.confidence[:count].copy(), [*table.status]
     for row, cluster, sure, said, _ in replaced:
+        if not 0 <= row < len(clusters):
+            raise InputError(f"{run.folder}: its updates name row {row}, of {len(clusters):,}: put back a copy")
         clusters[row], confidence[row] = cluster, math.nan if sure is None else sure
         status[row] = said
     return Assignments(table.paths[:count], clusters, np.asarray(confidence), tuple(status[:count]))

@@ -86,7 +86,8 @@ def _facts(data: dict[str, Any], what: str) -> list[dict[str, str]]:
 
 def _warning(material: Material) -> str | None:
     """What is wrong with the clusters as a whole, if anything is."""
-    rows = [row for row in material.metrics if row.get("histogram") and row.get("mean_assignment")]
+    needed = ("histogram", "mean_assignment", "confidence")
+    rows = [row for row in material.metrics if all(row.get(name) for name in needed)]
     if not rows or len(rows[-1]["histogram"]) != material.config.n_clusters or material.config.n_clusters < 2:
         return None
     method = material.config.method
