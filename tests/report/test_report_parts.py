@@ -19,7 +19,7 @@ from small_runs import pictures
 from twincluster.clustering import layout
 from twincluster.data import open_source
 from twincluster.pages import write_report
-from twincluster.pages.report.page import SHEET, make_sheets, tile
+from twincluster.pages.report.thumbnails import SHEET, make_sheets, tile
 
 
 def test_pca_is_that_of_scikit_learn_up_to_sign() -> None:

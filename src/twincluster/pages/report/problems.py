@@ -14,7 +14,7 @@ from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
 from twincluster.pages.report.material import Material, spread_evenly
-from twincluster.pages.report.page import tile
+from twincluster.pages.report.thumbnails import tile
 from twincluster.runs import JUNK_STATUS
 
 COSINE = 0.99  # of the features of near-duplicates, whose pictures ...
