@@ -13,13 +13,12 @@ from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 from PIL import Image
 
 sys.path.append(str(Path(__file__).parents[1] / "report"))
 
 from twincluster.pages import Library, listen
-from twincluster.pages.explorer.guard import Access
+from twincluster.pages.explorer.guard import Access, Server
 from twincluster.pages.explorer.server import make_app
 from twincluster.runs import Run
 
@@ -58,8 +57,7 @@ def serving(run: Run, token: str = "") -> Iterator[Served]:
     library.start()
     with listen("127.0.0.1", 0) as listening:
         port = listening.getsockname()[1]
-        settings = uvicorn.Config(make_app(library, Access(port, token)), log_level="error", access_log=False)
-        server = uvicorn.Server(settings)
+        server = Server(make_app(library, Access(port, token)))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
         assert library.ready.wait(60)

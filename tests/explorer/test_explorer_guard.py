@@ -1,13 +1,24 @@
 """Whom the server answers, and what it refuses: other sites, nonsense, odd addresses, files that are not the run's."""
 
+import asyncio
+import errno
+import resource
+import select
 import socket
-from contextlib import suppress
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import httpx
 import pytest
 from explorer_server import Served, copied, opened, serving
 from PIL import Image
 
+from twincluster.pages.explorer import guard, pictures
 from twincluster.runs import Run
 
 
@@ -137,3 +148,98 @@ def test_a_file_that_became_a_link_to_something_else_shows_nothing_of_it(
     finally:
         file.unlink()
         kept.rename(file)
+
+
+# -- floods of connections ---------------------------------------------------------------------------------------------
+
+DESCRIPTORS = 200
+HALF = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: "
+
+
+@contextmanager
+def serving_process(run: Path, host: str, log: Path) -> Iterator[str]:
+    """`twincluster serve` with few file descriptors; its address."""
+    words = [sys.executable, "-m", "twincluster", "serve", str(run), "--port", "0", "--host", host]
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
+
+    with log.open("w") as said, subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=said, text=True, preexec_fn=limit
+    ) as process:  # fmt: skip
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().split()[1]
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_flood_of_half_open_connections_costs_a_line(original: Run, tmp_path: Path, host: str) -> None:
+    log = tmp_path / "log"
+    with serving_process(original.folder, host, log) as address, ExitStack() as connections:
+        parts = urlsplit(address)
+        assert parts.port is not None
+        for number in range(2 * DESCRIPTORS):
+            one = connections.enter_context(socket.create_connection(("127.0.0.1", parts.port)))
+            if number % 2:
+                one.send(HALF)
+        with httpx.Client(base_url=f"http://127.0.0.1:{parts.port}", timeout=20) as client:
+            assert client.get(f"/?{parts.query}", follow_redirects=True).status_code == 200
+            assert client.get("/api/thumbnail/0").status_code == 200
+    assert "connections at once: the oldest that send nothing are closed" in log.read_text()
+    assert len(log.read_text().splitlines()) == 1
+
+
+def is_closed(connection: socket.socket) -> bool:
+    return bool(select.select([connection], [], [], 0)[0]) and not connection.recv(1000)
+
+
+def test_a_client_that_keeps_the_server_waiting_is_dropped(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Amid the head, amid the body, and after a refusal; one that asks again and again stays."""
+    monkeypatch.setattr(guard, "HEAD_SECONDS", 1.0)
+    monkeypatch.setattr(guard, "BODY_SECONDS", 2.0)
+    host = served.url.removeprefix("http://")
+    post = "POST /api/edit HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{{"
+    slow = [HALF, post.format(host).encode(), post.format("evil.example").encode()]
+    with ExitStack() as connections:
+        opened_ones = [connections.enter_context(socket.create_connection(host.split(":"), timeout=20)) for _ in slow]
+        for connection, start in zip(opened_ones, slow, strict=True):
+            connection.send(start)
+        assert b"421" in opened_ones[2].recv(10_000)
+        end = time.monotonic() + 20
+        while not all(map(is_closed, opened_ones)) and time.monotonic() < end:
+            for connection in opened_ones:
+                with suppress(OSError):
+                    connection.send(b"x")
+            assert served.get("/api/number").status_code == 200
+            time.sleep(0.2)
+    assert time.monotonic() < end
+
+
+def test_the_address_with_the_most_connections_makes_room(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "most_connections", lambda: 10)
+    host, port = served.url.removeprefix("http://").split(":")
+    with ExitStack() as connections:
+        mine = connections.enter_context(socket.create_connection((host, port), source_address=("127.0.0.2", 0)))
+        flood = [connections.enter_context(socket.create_connection((host, port))) for _ in range(30)]
+        time.sleep(0.5)
+        assert not is_closed(mine)
+        assert [is_closed(one) for one in flood] == [True] * 21 + [False] * 9
+
+
+def test_without_a_descriptor_requests_and_connections_wait(
+    served: Served, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(pictures, "thumbnail", full)
+    answer = served.get("/api/thumbnail/0")
+    assert answer.status_code == 503
+    assert answer.json() == {"error": "this machine has too many files open: try again"}
+    loop = asyncio.new_event_loop()
+    for _ in range(100):
+        guard._report(loop, {"message": "accept", "exception": OSError(errno.EMFILE, "Too many open files")})
+    loop.close()
+    assert len(capfd.readouterr().err.splitlines()) == 1

@@ -1,23 +1,32 @@
 """Who may ask: requests of other web sites, of other names for this machine and without the token are turned away.
 
 A page on the web can make a browser send requests to 127.0.0.1, and can have its own name point there (DNS rebinding):
-the headers Host, Origin and Sec-Fetch-Site tell such requests from those of our own page.
+the headers Host, Origin and Sec-Fetch-Site tell such requests from those of our own page. Before any header is read,
+connections are limited in number, and in the time that they may wait for their client.
 """
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import hmac
 import ipaddress
+import sys
+import time
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
+from socket import socket
 from typing import Any
 from urllib.parse import parse_qs
 
-from h11 import LocalProtocolError
+import h11
+import uvicorn
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, RedirectResponse
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
@@ -30,6 +39,14 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
 }
+MOST_CONNECTIONS = 128
+SHARE = 8  # of all file descriptors, one in eight may be a connection
+HEAD_SECONDS = 10.0  # that a client may take to send the head of a request
+BODY_SECONDS = 120.0  # that it may take to send a body, or to read an answer
+AT_ONCE = 16  # connections accepted in one go; those to be closed keep their descriptors until the next
+QUEUE = 128  # connections that the system holds for us meanwhile
+NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
+SAY_AGAIN = 60.0  # seconds between two lines about the same attack
 
 
 @dataclass(frozen=True)
@@ -81,7 +98,7 @@ class Guard:
             await send(message)
 
         answer = self._entrance(scope) or self._refusal(scope)
-        with suppress(ClientDisconnect, LocalProtocolError):  # who breaks off amid a request is not to be answered
+        with suppress(ClientDisconnect, h11.LocalProtocolError):  # who breaks off amid a request is not to be answered
             await (answer or self.app)(scope, receive, send_with_headers)
 
     def _entrance(self, scope: Any) -> Any:
@@ -121,3 +138,109 @@ def _cookie(headers: Headers, name: str) -> str:
 
 def _same(given: str, token: str) -> bool:
     return hmac.compare_digest(given.encode(errors="replace"), token.encode())
+
+
+class Server(uvicorn.Server):
+    """Answers through `app`. A flood of connections costs one line and closes those of the flood."""
+
+    def __init__(self, app: Any) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app, http=Connection, ws="none", backlog=AT_ONCE, log_level="error", access_log=False,
+                server_header=False, proxy_headers=False, timeout_graceful_shutdown=2,
+            )
+        )  # fmt: skip
+
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        asyncio.get_running_loop().set_exception_handler(_report)
+        await super().startup(sockets)
+        for listening in sockets or ():
+            listening.listen(QUEUE)
+
+
+class Connection(H11Protocol):
+    """A connection that is closed when its client keeps it waiting, or when others need its place."""
+
+    _since = 0.0  # when the client began to keep it waiting
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._since = time.monotonic()
+        if len(self.connections) > most_connections():
+            self._make_room()
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        before = self.conn.their_state
+        super().data_received(data)
+        if self.conn.their_state is not before:
+            self._since = time.monotonic()
+
+    def on_response_complete(self) -> None:
+        self._since = time.monotonic()
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        self._since = time.monotonic()
+        super().pause_writing()
+
+    @property
+    def _patience(self) -> float:
+        """Seconds that the client may take for what it is doing; infinite while we work for it."""
+        if self.flow.write_paused:
+            return BODY_SECONDS
+        if self.conn.their_state is h11.SEND_BODY and self.conn.our_state is not h11.DONE:
+            return BODY_SECONDS
+        return HEAD_SECONDS if self.conn.their_state in (h11.IDLE, h11.SEND_BODY) else float("inf")
+
+    def _watch(self) -> None:
+        if self.transport.is_closing():
+            return
+        if time.monotonic() - self._since > self._patience:
+            self._drop()
+        else:
+            self.loop.call_later(1.0, self._watch)
+
+    def _make_room(self) -> None:
+        """Close the oldest connection that keeps us waiting, of the address that has the most."""
+        _say(f"more than {most_connections()} connections at once: the oldest that send nothing are closed")
+        per_address = Counter(each.client and each.client[0] for each in self.connections)  # type: ignore[union-attr]
+        waiting = [each for each in self.connections if isinstance(each, Connection) and each._patience < float("inf")]
+        max(waiting, key=lambda each: (per_address[each.client and each.client[0]], -each._since))._drop()
+
+    def _drop(self) -> None:
+        self.connections.discard(self)  # aborting removes it later, when more have come
+        self.transport.abort()
+
+
+def most_connections() -> int:
+    """Return how many connections leave enough file descriptors for the files of a run."""
+    try:
+        import resource
+    except ImportError:
+        return MOST_CONNECTIONS
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_CONNECTIONS if soft < 0 else max(8, min(MOST_CONNECTIONS, soft // SHARE))
+
+
+def has_no_descriptor(error: object) -> bool:
+    """Whether an error says that this process or machine has too many files open."""
+    return isinstance(error, OSError) and error.errno in NO_DESCRIPTOR
+
+
+def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Say in a line that no connection can be accepted; asyncio tries again each second."""
+    if has_no_descriptor(context.get("exception")):
+        _say("no file descriptor is left for another connection: raise the limit (ulimit -n) or close other programs")
+    else:
+        loop.default_exception_handler(context)
+
+
+_said: dict[str, float] = {}  # when each line was printed
+
+
+def _say(line: str) -> None:
+    now = time.monotonic()
+    if now - _said.get(line, -SAY_AGAIN) >= SAY_AGAIN:
+        _said[line] = now
+        print(f"warning: {line}", file=sys.stderr, flush=True)

@@ -18,7 +18,6 @@ from threading import Thread
 from typing import Annotated, Any, Literal
 
 import torch
-import uvicorn
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.concurrency import run_in_threadpool
@@ -26,7 +25,7 @@ from starlette.concurrency import run_in_threadpool
 from twincluster.core import InputError
 from twincluster.pages.explorer import pictures
 from twincluster.pages.explorer.corrections import correct
-from twincluster.pages.explorer.guard import Access, Guard, is_local
+from twincluster.pages.explorer.guard import Access, Guard, Server, has_no_descriptor, is_local
 from twincluster.pages.explorer.library import Library, Newest
 from twincluster.pages.explorer.pictures import MOST_BYTES, Visitors
 from twincluster.pages.explorer.view import Order, View
@@ -59,12 +58,8 @@ def serve_library(library: Library, listening: socket.socket, host: str, in_brow
         # beside the server: a browser in the terminal comes back only when it is left, and has to be answered till then
         Thread(target=webbrowser.open, args=(address,), daemon=True, name="browser").start()
     newest = Newest(library, _app_of)
-    settings = uvicorn.Config(
-        Guard(newest, access), log_level="warning", access_log=False, server_header=False, proxy_headers=False,
-        timeout_graceful_shutdown=2,
-    )  # fmt: skip
     with suppress(KeyboardInterrupt):
-        uvicorn.Server(settings).run(sockets=[listening])
+        Server(Guard(newest, access)).run(sockets=[listening])
     if newest.busy:
         sys.stdout.flush()
         os._exit(0)  # a thread that computes cannot be ended in another way; every edit is on the disk already
@@ -227,6 +222,12 @@ def _add_faults(app: FastAPI, view: View) -> None:
     @app.exception_handler(InputError)
     def refused(request: Request, error: InputError) -> Response:
         return _said(400, str(error))
+
+    @app.exception_handler(OSError)
+    def crowded(request: Request, error: OSError) -> Response:
+        if has_no_descriptor(error):
+            return _said(503, "this machine has too many files open: try again")
+        raise error
 
     @app.exception_handler(RequestValidationError)
     def malformed(request: Request, error: RequestValidationError) -> Response:
