@@ -97,6 +97,18 @@ def test_an_epoch_can_be_taken_up_anywhere(resident: bool) -> None:
     assert take(feed, 2, 12) == []
 
 
+@pytest.mark.parametrize("resident", [False, True])
+@pytest.mark.parametrize(("n", "sizes"), [(28, [8, 8, 6, 6]), (25, [8, 8, 5, 4]), (24, [8, 8, 8]), (9, [5, 4])])
+def test_the_whole_set_leaves_out_nothing(n: int, sizes: list[int], resident: bool) -> None:
+    images = images_of(pictures(n)[0])
+    feed = make(images, resident=resident)
+    batches = list(feed.whole(3))
+    assert [len(samples) for samples, _ in batches] == sizes
+    assert torch.cat([samples for samples, _ in batches]).tolist() == feed.order(3).tolist()
+    for samples, pixels in batches:
+        assert torch.equal(pixels, torch.as_tensor(images.pixels)[samples])
+
+
 # -- the two paths ---------------------------------------------------------------------------------------------------
 
 

@@ -73,8 +73,3 @@ def test_images_are_reconstructed_pixel_by_pixel() -> None:
 def test_a_rate_that_is_too_high_is_told() -> None:
     with pytest.raises(InputError, match="has diverged: lower the rate"):
         train(images_of(rows()), "method=dec", "train.epochs=2", "optimiser.learning_rate=100.0")
-
-
-def test_too_few_samples_in_whole_batches_are_told() -> None:
-    with pytest.raises(InputError, match="10 samples, all .* cannot form 12 clusters: lower train.batch_size"):
-        train(images_of(rows(15)), "method=dec", "n_clusters=12", "train.batch_size=10", "train.epochs=1")

@@ -82,7 +82,7 @@ def test_refinement_begins_with_its_share_of_the_run() -> None:
     for progress in (0.5, 0.7):
         method.schedule(0, progress)
         method.after_epoch(0, trainer._all_batches, trainer.optimiser)
-    assert called == [24]  # of 28 rows, in whole batches of 8
+    assert called == [28]  # all rows, in batches of 8, 8, 6 and 6
 
 
 def test_weights_that_are_lost_are_refused_in_words() -> None:

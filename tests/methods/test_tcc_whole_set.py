@@ -17,7 +17,9 @@ from reference_tcc import (
     slow_l2,
     step,
 )
+from small_runs import make
 from twincluster.methods import Batch, Tcc, losses
+from twincluster.methods.tcc_variants import WithoutSubsetting
 
 
 def optimiser_of(method: Tcc) -> torch.optim.Optimizer:
@@ -59,6 +61,17 @@ def test_whole_set_step_equals_one_big_backward() -> None:
         torch.testing.assert_close(tensor, other, atol=1e-6, rtol=1e-4, msg=name)
     torch.testing.assert_close(method.cluster_queue.state_dict(), twin.cluster_queue.state_dict())
     torch.testing.assert_close(method.instance_queue.state_dict(), twin.instance_queue.state_dict(), atol=0, rtol=0)
+
+
+def test_whole_set_step_sees_the_samples_that_fill_no_batch() -> None:
+    """Of 28 images in batches of 8, the step of L1 between epochs aggregates all 28."""
+    trainer = make("images", "method=tcc-without-subsetting", "n_clusters=3")
+    method, sums = trainer.method, []
+    assert isinstance(method, WithoutSubsetting)
+    cluster_sums = method.cluster_sums
+    method.cluster_sums = lambda network, images: sums.append(len(images)) or cluster_sums(network, images)
+    method.after_epoch(0, trainer._all_batches, trainer.optimiser)
+    assert sum(sums) == 3 * 28  # online and momentum without gradient, then online with gradient
 
 
 def test_whole_set_step_does_not_depend_on_the_cut_when_batch_norm_does_not() -> None:

@@ -1,5 +1,7 @@
 """The numbers of the paper's tables, and what follows from them without training."""
 
+import csv
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +12,8 @@ from twincluster.cli.reproduce import CONTENTS, SETS
 from twincluster.clustering import CLASSICS
 from twincluster.config import load_recipe, recipe_names
 from twincluster.methods import METHODS
-from twincluster.paper import ITEMS, Asked
-from twincluster.paper.tables import P_VALUES, p_value, published, short
+from twincluster.paper import ITEMS, Asked, tables
+from twincluster.paper.tables import published, short
 from twincluster.resolve import check_method
 
 UNKNOWN = {"ddc", "dhog"}  # docs/peers.md says why
@@ -57,17 +59,44 @@ def test_everything_listed_can_be_made() -> None:
     assert all(name in listed for name in ITEMS)
 
 
-def test_p_values_agree_where_all_accuracies_are_given() -> None:
-    rows = {row.name: row for row in published(2)}
-    names = list(P_VALUES)
-    complete = ["MMDC", "GATCluster", "CC", "IDFD"]
-    for first in complete:
-        for second in complete[complete.index(first) + 1 :]:
-            column = names.index(second) - names.index(first) - 1
-            assert round(p_value(rows[first], rows[second]), 4) == P_VALUES[first][column]
+def p_values(folder: Path) -> dict[tuple[str, str], dict[str, float]]:
+    """Run `reproduce table6` and read its CSV."""
+    worked("reproduce", "table6", "--out", folder)
+    with (folder / "table6.csv").open(encoding="utf-8", newline="") as file:
+        return {
+            (row.pop("first"), row.pop("second")): {name: float(p) for name, p in row.items()}
+            for row in csv.DictReader(file)
+        }
 
 
-def test_p_value_is_one_sided_and_of_pairs() -> None:
+def test_all_printed_p_values_follow_from_the_filled_tables(tmp_path: Path) -> None:
+    pairs = p_values(tmp_path)
+    assert len(pairs) == 36
+    assert list(next(iter(pairs.values()))) == ["printed", "tables_alone", "filled_in"]
+    assert all(round(row["filled_in"], 4) == row["printed"] for row in pairs.values())
+    complete = {"MMDC", "GATCluster", "CC", "IDFD"}  # whose cells are all printed
+    alone = {names for names, row in pairs.items() if round(row["tables_alone"], 4) == row["printed"]}
+    assert alone == {names for names in pairs if complete.issuperset(names)}
+
+
+def test_p_values_are_computed_from_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = p_values(tmp_path)
+    rows = published(2)
+    cc = next(place for place, row in enumerate(rows) if row.name == "CC")
+    rows[cc] = replace(rows[cc], scores={**rows[cc].scores, "cifar10": (0.8, None, None)})  # instead of .79
+    monkeypatch.setattr(tables, "published", lambda table: rows)
+    after = p_values(tmp_path)
+    for names in before:
+        for column in ("tables_alone", "filled_in"):
+            assert (after[names][column] != before[names][column]) == ("CC" in names), names
+    monkeypatch.setitem(tables.FILLED_IN, "PICA", {"stl10": 66.0})
+    refilled = p_values(tmp_path)
+    for names in after:
+        assert (refilled[names]["filled_in"] != after[names]["filled_in"]) == ("PICA" in names), names
+        assert refilled[names]["tables_alone"] == after[names]["tables_alone"]
+
+
+def test_p_value_is_one_sided_and_of_pairs(tmp_path: Path) -> None:
     """By hand: mean of the differences over its standard error, against Student's t."""
     from scipy.stats import t
 
@@ -76,7 +105,7 @@ def test_p_value_is_one_sided_and_of_pairs() -> None:
     differences = np.array([cc[name][0] - moco[name][0] for name in moco])  # type: ignore[operator]
     ratio = differences.mean() / (differences.std(ddof=1) / len(differences) ** 0.5)
     assert len(differences) == 4
-    assert p_value(rows["CC"], rows["MoCo baseline"]) == pytest.approx(t.sf(ratio, 3))
+    assert p_values(tmp_path)["CC", "MoCo baseline"]["tables_alone"] == pytest.approx(t.sf(ratio, 3))
 
 
 def test_the_network_of_the_paper() -> None:

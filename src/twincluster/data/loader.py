@@ -55,6 +55,22 @@ class Feed:
                 self.images.copy_(images)
                 yield
 
+    def whole(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield samples and images of all of the data once, in the order of an epoch.
+
+        Samples that fill no batch share two batches of equal size with those of the last full one.
+        """
+        batches = list(torch.split(self.order(epoch), self.batch_size))
+        if len(batches) > self.steps_per_epoch:
+            batches[-2:] = torch.cat(batches[-2:]).chunk(2)
+        if self._resident is not None:
+            resident = self._resident
+            yield from ((batch, resident[batch]) for batch in (batch.to(self.device) for batch in batches))
+            return
+        with closing(read_ahead(self._pixels, [self._rows[batch.numpy()] for batch in batches], self.device)) as stream:
+            for batch, images in zip(batches, stream, strict=True):
+                yield batch.to(self.device), images.clone()
+
     def order(self, epoch: int) -> Tensor:
         """The permutation of an epoch: a function of seed and epoch alone, on every device."""
         generator = torch.Generator().manual_seed((self.seed * 1_000_003 + epoch) % 2**63)

@@ -171,8 +171,8 @@ class Method(nn.Module):
     def after_epoch(
         self, epoch: int, batches: Callable[[], Iterator[Batch]], optimiser: torch.optim.Optimizer
     ) -> dict[str, float]:
-        """Between epochs; returns metrics, finite and under names that the engine does not use (checked.py). Each call
-        of `batches` walks the data once, for methods that want it."""
+        """Between epochs; returns metrics, finite and under names that the engine does not use. Each call of
+        `batches` walks all of the data once; its last two batches may be smaller."""
         return {}
 
     def finish(self, embed: Callable[[Network], Tensor]) -> None:

@@ -128,7 +128,7 @@ class WithoutSubsetting(Tcc):
     def after_epoch(
         self, epoch: int, batches: Callable[[], Iterator[Batch]], optimiser: torch.optim.Optimizer
     ) -> dict[str, float]:
-        """One step of L1, at the rate and with the moments that the optimiser has.
+        """One step of L1 on every sample, at the rate and with the moments that the optimiser has.
 
         L1 depends on the encoder only through K sums, so two passes give the gradient of one pass over the whole set
         while no more than one batch is ever held for a backward pass: the first computes the sums, the second descends

@@ -135,7 +135,8 @@ class Trainer:
     def _batch(self, samples: Tensor, images: Tensor, keys: Tensor) -> Batch:
         start = partial(self.shown.view, images, samples, keys)
         stream = partial(torch.full_like, self.epoch_on_device)  # for a number the compiler would begin again
-        return Batch(samples, keys, lambda i: self.view(start(i), keys, stream(i)), partial(self.shown.plain, images))
+        view = self.view if len(samples) == self.feed.batch_size else self._view  # the compiled one knows one size
+        return Batch(samples, keys, lambda i: view(start(i), keys, stream(i)), partial(self.shown.plain, images))
 
     def _view(self, images: Tensor, keys: Tensor, stream: Tensor) -> Tensor:
         """The augmentation of a batch, drawn from one stream of random numbers."""
@@ -180,9 +181,8 @@ class Trainer:
         self.epoch += 1
 
     def _all_batches(self) -> Iterator[Batch]:
-        """The data once more in this epoch's order, for methods that look at all of it between epochs."""
-        for _ in self.feed.epoch(self.epoch):
-            samples, images = self.feed.samples.clone(), self.feed.images.clone()
+        """All of the data once more in this epoch's order, for methods that look at it between epochs."""
+        for samples, images in self.feed.whole(self.epoch):
             yield self._batch(samples, images, draws.sample_keys(self.config.seed, self.epoch_on_device, samples))
 
     def divide(self, processes: Processes, parts: int) -> None:

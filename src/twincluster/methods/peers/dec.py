@@ -105,11 +105,6 @@ class Dec(Method):
             raise InputError(
                 "the reconstruction of dec has diverged: lower the rate, --set optimiser.learning_rate=..."
             )
-        if len(samples) < self.n_clusters:
-            raise InputError(
-                f"{len(samples)} samples, all that an epoch has in whole batches, cannot form {self.n_clusters} "
-                "clusters: lower train.batch_size, or ask for fewer clusters"
-            )
         if not self.clustering:
             begins = bool(self.progress >= self.settings.cluster_start)
             n_init = STARTS if begins else 1
