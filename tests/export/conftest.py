@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from photo_runs import edit, make_photos, make_run
 
+from by_hand import change_json
 from twincluster.runs import Run
 
 
@@ -38,6 +39,5 @@ def own_photos(original: Run, run: Run, tmp_path: Path) -> Path:
     """Pictures of its own too, which `run` is about; none of them is decoded again unless a test asks for it."""
     photos = tmp_path / "photos"
     shutil.copytree(original.folder.parent / "photos", photos)
-    config = run.folder / "config.json"
-    config.write_text(config.read_text().replace(str(original.folder.parent / "photos"), str(photos)))
+    change_json(run.folder / "config.json", lambda content: content["data"].update(location=str(photos)))
     return photos

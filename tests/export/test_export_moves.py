@@ -56,6 +56,77 @@ def test_a_killed_move_can_be_finished_or_undone(tmp_path: Path, then: str) -> N
         assert files_in(photos) == before
 
 
+ACROSS_DISKS = """if True:
+    import os, shutil, sys, time
+    from pathlib import Path
+    from twincluster.export import moves
+    real = moves.rename_new
+    def elsewhere(source, target):
+        if source.parent != target.parent:
+            raise OSError(18, "Invalid cross-device link")
+        real(source, target)
+    def stop(file, to):
+        to.write(file.read(4))
+        to.flush()
+        print("copying", flush=True)
+        time.sleep(60)
+    act, photos, out = sys.argv[1], *map(Path, sys.argv[2:])
+    pairs = [(photos / "a.png", out / "x" / "a.png")]
+    if act == "undo":
+        moves.move_all(pairs, out)
+    moves.rename_new, shutil.copyfileobj = elsewhere, stop
+    moves.undo(out) if act == "undo" else moves.move_all(pairs, out)
+"""
+
+
+def partials(place: Path) -> list[Path]:
+    return list(place.rglob("*.partial"))
+
+
+@pytest.mark.parametrize("killed", ["move", "undo"])
+@pytest.mark.parametrize("then", ["finish", "undo", "move", "export"])
+def test_a_killed_move_across_disks_leaves_no_partial_file_for_good(tmp_path: Path, killed: str, then: str) -> None:
+    photos, out = tmp_path / "photos", tmp_path / "out"
+    photos.mkdir()
+    (photos / "a.png").write_text("a picture")
+    (photos / "b.png").write_text("another")
+    mover = subprocess.Popen(
+        [sys.executable, "-c", ACROSS_DISKS, killed, str(photos), str(out)], stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": SOURCE},
+    )  # fmt: skip
+    assert mover.stdout
+    mover.stdout.readline()
+    moves.sweep(out, [(photos / "a.png", out / "x" / "a.png")])
+    assert len(partials(tmp_path)) == 1  # its writer lives
+    mover.kill()
+    mover.wait()
+    if then == "finish":
+        assert moves.finish(out) == (killed == "move")
+        moves.undo(out)
+    elif then == "undo":
+        moves.undo(out)
+    elif then == "move":
+        moves.move_all([(photos / "b.png", out / "x" / "b.png")], out)
+    elif killed == "move":  # an export sweeps the folders that it writes to
+        moves.sweep(out)
+    else:
+        return
+    assert partials(tmp_path) == []
+    files = [content for name, content in files_in(tmp_path).items() if name.endswith(b".png")]
+    assert sorted(files) == [b"a picture", b"another"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"[" * 200_000, b"7", b'{"pairs": 7}', b'{"pairs": [["a\\u0000", "b"]]}', b'{"pairs": [[1, 2]]}', b"\xff"],
+)
+def test_a_journal_of_another_type_is_one_line(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / moves.JOURNAL).write_bytes(content)
+    for act in (moves.undo, moves.read_journal):
+        with pytest.raises(InputError, match=f"{moves.JOURNAL} is damaged: move it away"):
+            act(tmp_path)
+
+
 def test_the_two_halves_of_a_move(tmp_path: Path) -> None:
     """A kill between the new name and the end of the old one leaves both: the old one goes when the move goes on."""
     (tmp_path / "from.png").write_text("picture")

@@ -15,6 +15,7 @@ from twincluster.core.files import first_line as first_line
 from twincluster.core.files import is_taken as is_taken
 from twincluster.core.files import json_line as json_line
 from twincluster.core.files import naming as naming
+from twincluster.core.files import open_partial as open_partial
 from twincluster.core.files import read_json as read_json
 from twincluster.core.files import read_record as read_record
 from twincluster.core.files import read_table as read_table
@@ -22,6 +23,7 @@ from twincluster.core.files import record_of as record_of
 from twincluster.core.files import refuse_taken as refuse_taken
 from twincluster.core.files import seal as seal
 from twincluster.core.files import strict_json as strict_json
+from twincluster.core.files import sweep_partials as sweep_partials
 from twincluster.core.files import unfinished as unfinished
 from twincluster.core.files import with_checksum as with_checksum
 from twincluster.core.files import without_checksum as without_checksum

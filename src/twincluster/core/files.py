@@ -41,8 +41,8 @@ def unfinished(path: Path) -> Iterator[Path]:
 
     Its writer holds a lock on it. By that the next one knows what a writer that was killed has left, and removes it.
     """
-    _sweep(path)
-    partial, file = _new_beside(path)
+    sweep_partials(path)
+    partial, file = open_partial(path)
     try:
         with closing(file), naming(path):
             yield partial
@@ -79,7 +79,8 @@ def disk_is_full(error: OSError) -> str | None:
     return f"the disk at {place} is full ({path} cannot be written): free some room there"
 
 
-def _new_beside(path: Path) -> tuple[Path, BinaryIO]:
+def open_partial(path: Path) -> tuple[Path, BinaryIO]:
+    """Create a file beside `path` under a name of its own, and lock it until it is closed."""
     while True:
         partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
         file = partial.open("xb")
@@ -89,8 +90,8 @@ def _new_beside(path: Path) -> tuple[Path, BinaryIO]:
         file.close()
 
 
-def _sweep(path: Path) -> None:
-    """Remove what writers of this file have left that were killed."""
+def sweep_partials(path: Path) -> None:
+    """Remove the partial files beside `path` whose writers were killed."""
     with suppress(ImportError, OSError):  # where there are no locks nobody can tell, and all stays
         import fcntl
 

@@ -104,6 +104,7 @@ def sort_into_folders(inputs: RunImages, out: Path, mode: Mode = "symlink", *, d
         with _told_how_to_go_on():
             moves.move_all([(Path(str(transfer.source)), transfer.target) for transfer in plan.transfers], out)
     else:
+        moves.sweep(out)
         for transfer in plan.transfers:
             transfer.target.parent.mkdir(parents=True, exist_ok=True)
             _place(transfer, mode)

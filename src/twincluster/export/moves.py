@@ -10,15 +10,16 @@ import filecmp
 import json
 import os
 import shutil
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from twincluster.core import InputError, naming, write_atomically
+from twincluster.core import InputError, naming, open_partial, read_json, sweep_partials, write_atomically
 from twincluster.data import printable
 
 JOURNAL = "twincluster-moves.json"
+PARTIAL = ".twincluster"  # name of a copy that is not complete, before its own ending: a long name leaves no room
 Pair = tuple[Path, Path]  # from, to
 
 
@@ -28,6 +29,7 @@ def move_all(pairs: Sequence[Pair], out: Path) -> None:
         return
     out.mkdir(parents=True, exist_ok=True)
     before = read_journal(out)
+    sweep(out, [*before, *pairs])
     _write(out, [*before, *pairs], moving=len(pairs))
     done: list[Pair] = []
     try:
@@ -50,6 +52,7 @@ def finish(out: Path) -> bool:
     if not (moving := _moving(out)):
         return False
     pairs = read_journal(out)
+    sweep(out, pairs)
     for source, target in pairs[-moving:]:  # where one of the others was, there may be another file since
         if os.path.lexists(source):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -63,6 +66,7 @@ def undo(out: Path) -> str:
     if not (out / JOURNAL).is_file():
         raise InputError(f"{out} has no {JOURNAL}: nothing was moved there")
     pairs = read_journal(out)
+    sweep(out, pairs)
     both = [pair for pair in pairs if os.path.lexists(pair[0]) and os.path.lexists(pair[1])]
     if taken := [source for source, target in both if not _is_copy(source, target)]:
         raise InputError(f"{printable(str(taken[0]))} exists again: move it away first; nothing was done")
@@ -88,6 +92,8 @@ def read_journal(out: Path) -> list[Pair]:
     try:
         if any(os.path.isabs(target) or ".." in Path(target).parts for _, target in content["pairs"]):
             raise ValueError("a folder that came from elsewhere must not name files outside of it")
+        if any("\0" in source + target for source, target in content["pairs"]):
+            raise ValueError("no path holds a zero byte")
         return [(Path(source), out / target) for source, target in content["pairs"]]
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{out / JOURNAL} is damaged: move it away to do without") from error
@@ -108,17 +114,28 @@ def move_one(source: Path, target: Path) -> None:
 def write_new(file: BinaryIO, target: Path, like: Path | None = None) -> None:
     """A copy of an open file, with the times and rights of `like`. Under its name there is all of it or nothing, and
     never instead of another."""
-    partial = target.with_name(f".{os.getpid()}.partial")
+    partial, to = open_partial(target.with_name(PARTIAL))
     try:
-        with partial.open("wb") as to, naming(target):
+        with closing(to), naming(target):
             shutil.copyfileobj(file, to)
             to.flush()
             os.fsync(to.fileno())
-        if like is not None:
-            shutil.copystat(like, partial)
-        rename_new(partial, target)
+            if os.name == "nt":
+                to.close()  # it renames no open file
+            if like is not None:
+                shutil.copystat(like, partial)
+            rename_new(partial, target)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def sweep(out: Path, pairs: Iterable[Pair] = ()) -> None:
+    """Remove the partial copies that killed processes have left in `out` and at both ends of the moves."""
+    folders = {path.parent for pair in pairs for path in pair}
+    with suppress(OSError):  # there is no such folder
+        folders |= {path for path in out.iterdir() if path.is_dir()}
+    for folder in folders:
+        sweep_partials(folder / PARTIAL)
 
 
 def rename_new(source: Path, target: Path) -> None:
@@ -176,7 +193,7 @@ def _remove_empty(folders: set[Path]) -> None:
 def _moving(out: Path) -> int:
     """How many pairs, the last of the journal, belong to a move that has not ended."""
     count = _content(out).get("moving")
-    return count if isinstance(count, int) else 0
+    return max(0, count) if isinstance(count, int) else 0
 
 
 def _content(out: Path) -> dict[str, Any]:
@@ -184,7 +201,7 @@ def _content(out: Path) -> dict[str, Any]:
     if not path.is_file():
         return {"pairs": []}
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
     except ValueError as error:
         raise InputError(f"{path} is damaged: move it away to do without") from error
     return content if isinstance(content, dict) else {}
