@@ -26,8 +26,10 @@ def lines_of(run: Run) -> list[dict]:
 
 
 def same(one: State, two: State) -> bool:
-    arrays = [np.array_equal(getattr(one, name), getattr(two, name)) for name in ("home", "junk", "moved", "guessed")]
-    return all(arrays) and one.names == two.names and one.number == two.number and len(one.joined) == len(two.joined)
+    kept = ("home", "junk", "moved", "guessed", "shown", "sample")
+    arrays = [np.array_equal(getattr(one, name), getattr(two, name)) for name in kept]
+    refused = [{cluster: rows.tolist() for cluster, rows in state.refused.items()} for state in (one, two)]
+    return all(arrays) and refused[0] == refused[1] and one.names == two.names and one.number == two.number and len(one.joined) == len(two.joined)
 
 
 # -- what each edit does ---------------------------------------------------------------------------------------------
@@ -154,7 +156,10 @@ def test_any_name_keeps_the_rows_of_the_table_apart(run: Run, name: str) -> None
 
 OPERATIONS = st.lists(
     st.tuples(
-        st.sampled_from(["rename", "merge", "split", "split_off", "move", "new", "junk", "unjunk", "undo", "redo"]),
+        st.sampled_from(
+            ["rename", "merge", "split", "split_off", "move", "new", "junk", "unjunk", "confirm", "answer", "named"]
+            + ["accept", "refuse", "undo", "redo"]
+        ),
         st.integers(0, 2**16),
     ),
     max_size=25,
@@ -176,6 +181,11 @@ def perform(edits: Edits, operation: str, draw: int) -> State:
         "new": lambda: edits.move(rows),
         "junk": lambda: edits.mark_junk(rows),
         "unjunk": lambda: edits.unmark_junk(rows),
+        "confirm": lambda: edits.confirm(rows),
+        "answer": lambda: edits.answer(rows, JUNK if draw % 5 == 0 else cluster, sample=bool(draw % 2)),
+        "named": lambda: edits.answer(rows, name=f"name {draw}"),
+        "accept": lambda: edits.accept(rows, random.choice([*ids, JUNK], size=len(rows))),
+        "refuse": lambda: edits.refuse(rows, cluster),
         "undo": edits.undo,
         "redo": edits.redo,
     }
@@ -202,6 +212,9 @@ def test_any_sequence_of_edits(run: Run, operations: list[tuple[str, int]]) -> N
         assert all(cluster in state.names or cluster == JUNK for cluster in state.clusters[:-1])
         assert state.clusters[-1] == -1
         assert sum(state.sizes().values()) + state.junk.sum() == len(CLUSTERS) - 1
+        assert len(set(state.names.values())) == len(state.names)
+        if operation == "accept":
+            assert np.array_equal(state.examples, before.examples)
         assert same(state, Edits(run).state)
     for _ in range(undoable):
         edits.undo()

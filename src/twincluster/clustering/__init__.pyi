@@ -32,3 +32,12 @@ from twincluster.clustering.sizes import GROUPS as GROUPS
 from twincluster.clustering.sizes import check_parts as check_parts
 from twincluster.clustering.sizes import regroup as regroup
 from twincluster.clustering.sizes import worth as worth
+from twincluster.clustering.teaching import NO_EXAMPLE as NO_EXAMPLE
+from twincluster.clustering.teaching import Head as Head
+from twincluster.clustering.teaching import Lesson as Lesson
+from twincluster.clustering.teaching import Space as Space
+from twincluster.clustering.teaching import choose_questions as choose_questions
+from twincluster.clustering.teaching import clusters_for_labels as clusters_for_labels
+from twincluster.clustering.teaching import restlessness as restlessness
+from twincluster.clustering.teaching import saturated as saturated
+from twincluster.clustering.teaching import teach as teach

@@ -4,6 +4,7 @@ from twincluster.runs.drift import REFERENCE_SAMPLE as REFERENCE_SAMPLE
 from twincluster.runs.drift import Drift as Drift
 from twincluster.runs.drift import Reference as Reference
 from twincluster.runs.edit_log import JUNK as JUNK
+from twincluster.runs.edit_log import NONE as NONE
 from twincluster.runs.edit_log import UNREADABLE as UNREADABLE
 from twincluster.runs.edit_log import ConflictError as ConflictError
 from twincluster.runs.edit_log import EditLog as EditLog

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -128,7 +128,36 @@ class _RowsLine:
     rows: list[int]
 
 
+@dataclass(frozen=True)
+class _Named:
+    cluster: int
+    name: str
+    new: bool  # else the cluster had no name yet
+
+
+@dataclass(frozen=True)
+class _AnswerLine:
+    rows: list[int]
+    to: list[int]  # of each row; JUNK too
+    names: list[_Named] | None = None
+    sample: bool = False  # an answer to a random question, which counts for the estimate
+
+
+@dataclass(frozen=True)
+class _AcceptLine:
+    rows: list[int]
+    to: list[int]  # of each row; JUNK too
+    inputs: int  # rows of the run at that time: the taught model decides about later ones
+
+
+@dataclass(frozen=True)
+class _RefuseLine:
+    rows: list[int]
+    to: list[int]  # clusters that none of the rows belongs to
+
+
 UNREADABLE, JUNK = -1, -2  # in the place of a cluster
+NONE = -3  # in the place of a cluster: a row that is no example, or not in the sample
 LONGEST_NAME = 200  # characters
 DAMAGE = (KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError)  # what odd lines can raise
 Features = Callable[[np.ndarray], np.ndarray]  # rows (m,) to the network's embedding of them, (m,D)
@@ -157,7 +186,11 @@ class State:
     junk: np.ndarray  # (n,) bool
     moved: np.ndarray  # (n,) bool: put where it is by hand
     guessed: np.ndarray  # (n,) bool: came after a split and went to `rest`, for want of features
+    shown: np.ndarray  # (n,) bool: an example, which a person has put where it is or confirmed there
+    sample: np.ndarray  # (n,) int64: the cluster a row had before a random question about it was answered, else NONE
     names: Mapping[int, str]  # of the clusters there are, by id
+    refused: Mapping[int, np.ndarray] = field(default_factory=dict)  # rows that a person keeps out of a cluster
+    ended: Mapping[str, int] = field(default_factory=dict)  # names of clusters that were merged, and into which
     joined: tuple[Merge | Split, ...] = ()  # what decides about other images, in order
     number: int = 0  # of the newest line, undone ones and those that undo included
 
@@ -165,6 +198,11 @@ class State:
     def clusters(self) -> np.ndarray:
         """(n,) the cluster of each row, -1 unreadable, -2 junk."""
         return np.where(self.junk, JUNK, self.home)
+
+    @property
+    def examples(self) -> np.ndarray:
+        """(n,) the cluster of each example, -2 junk, -3 for rows that are none. No computation moves an example."""
+        return np.where(self.shown, self.clusters, NONE)
 
     @property
     def is_split(self) -> bool:
@@ -200,7 +238,8 @@ def initial(clusters: np.ndarray, n_clusters: int) -> State:
     """The model's own clusters, which are called by their numbers."""
     none = np.zeros(len(clusters), dtype=bool)
     home = np.array(clusters, dtype=np.int64)
-    return State(home, none, none, none, {cluster: str(cluster) for cluster in range(n_clusters)})
+    names = {cluster: str(cluster) for cluster in range(n_clusters)}
+    return State(home, none, none, none, none, np.full(len(home), NONE), names)
 
 
 def in_force(lines: Sequence[Line]) -> tuple[list[Line], list[Line]]:
@@ -222,7 +261,8 @@ def applied(state: State, line: Line, features: Later | None = None) -> State:
     """A state after one more edit."""
     if line["kind"] not in KINDS:
         raise InputError(
-            f"edit {line['edit']} in edits.jsonl is of a kind that this version does not know: {line['kind'][:40]!r}"
+            f"edit {line['edit']} in edits.jsonl is of a kind that this version does not know: {line['kind'][:40]!r}; "
+            "a newer version of twincluster made it: install that one"
         )
     try:
         return KINDS[line["kind"]][1](state, line, features)
@@ -266,26 +306,42 @@ def _merge(state: State, line: Line, features: Later | None) -> State:
         raise ValueError("a cluster cannot end in itself")
     names = {cluster: name for cluster, name in state.names.items() if cluster not in ended}
     names[into] = _text(line.get("name") or names[into])
-    home = np.where(np.isin(state.home, ended), into, state.home)
-    return replace(state, home=home, names=names, joined=(*state.joined, Merge(into, np.array(ended, np.int64))))
+    home, sample = (np.where(np.isin(where, ended), into, where) for where in (state.home, state.sample))
+    refused = {cluster: rows for cluster, rows in state.refused.items() if cluster not in ended}
+    if apart := [state.refused[cluster] for cluster in (into, *ended) if cluster in state.refused]:
+        refused[into] = np.unique(np.concatenate(apart))
+    past = {name: into if cluster in ended else cluster for name, cluster in state.ended.items()}
+    past |= {state.names[cluster]: into for cluster in ended}
+    joined = (*state.joined, Merge(into, np.array(ended, np.int64)))
+    return replace(state, home=home, sample=sample, names=names, refused=refused, ended=past, joined=joined)
 
 
 def _split(state: State, line: Line, features: Later | None) -> State:
     step = _read_split(_living(state, line["cluster"]), line)
     names = {cluster: name for cluster, name in state.names.items() if cluster != step.cluster}
     home, guessed, left = state.home.copy(), state.guessed.copy(), state.home == step.cluster
-    inside = left.copy()
+    shown, inside = state.shown.copy(), left.copy()
     for part in line["parts"]:
         names[_new(names, part["id"])] = _text(part["name"])
         rows = _rows(state, part["rows"])
         rows = rows[inside[rows]]  # a file that was replaced since may lie elsewhere now
         home[rows], left[rows] = int(part["id"]), False
+        if line.get("how") == "selection" and part["id"] != step.rest:
+            shown[rows] = True
     if left.any():  # rows that came after the split
         rows = np.flatnonzero(left)
         seen = features(rows) if features and step.centres is not None else None
         home[rows] = nearest_part(step, seen)
         guessed[rows] = seen is None
-    return replace(state, home=home, guessed=guessed, names=dict(sorted(names.items())), joined=(*state.joined, step))
+    sample = np.where(inside & (state.sample == step.cluster), home, state.sample)  # was right, and is so still
+    refused = dict(state.refused)
+    if (apart := refused.pop(step.cluster, None)) is not None:
+        refused |= dict.fromkeys(step.parts.tolist(), apart)
+    names = dict(sorted(names.items()))
+    return replace(
+        state, home=home, guessed=guessed, shown=shown, sample=sample, names=names, refused=refused,
+        joined=(*state.joined, step),
+    )  # fmt: skip
 
 
 def _read_split(cluster: int, line: Line) -> Split:
@@ -306,21 +362,76 @@ def _move(state: State, line: Line, features: Later | None) -> State:
     elif to not in names:
         raise ValueError(f"there is no cluster {to}")
     rows = _rows(state, line["rows"])
-    home, junk, moved, guessed = state.home.copy(), state.junk.copy(), state.moved.copy(), state.guessed.copy()
-    home[rows], junk[rows], moved[rows], guessed[rows] = to, False, True, False
-    return replace(state, home=home, junk=junk, moved=moved, guessed=guessed, names=names)
+    return _put(replace(state, names=names), rows, np.full(len(rows), to), by_hand=True)
 
 
 def _junk(state: State, line: Line, features: Later | None) -> State:
-    junk = state.junk.copy()
-    junk[_rows(state, line["rows"])] = True
-    return replace(state, junk=junk)
+    rows = _rows(state, line["rows"])
+    return _put(state, rows, np.full(len(rows), JUNK), by_hand=True)
 
 
 def _unjunk(state: State, line: Line, features: Later | None) -> State:
-    junk = state.junk.copy()
-    junk[_rows(state, line["rows"])] = False
-    return replace(state, junk=junk)
+    junk, shown, rows = state.junk.copy(), state.shown.copy(), _rows(state, line["rows"])
+    shown[rows[junk[rows]]] = False
+    junk[rows] = False
+    return replace(state, junk=junk, shown=shown)
+
+
+def _confirm(state: State, line: Line, features: Later | None) -> State:
+    rows = _rows(state, line["rows"])
+    return _put(state, rows, state.clusters[rows], by_hand=True)
+
+
+def _answer(state: State, line: Line, features: Later | None) -> State:
+    names = dict(state.names)
+    for one in line.get("names") or []:
+        cluster = one["cluster"]
+        names[_new(names, cluster) if one["new"] else _living(state, cluster)] = _text(one["name"])
+    rows, to = _pairs(state, line, names)
+    if line.get("sample"):
+        asked, sample = rows[~state.shown[rows]], state.sample.copy()
+        sample[asked] = state.clusters[asked]
+        state = replace(state, sample=sample)
+    return _put(replace(state, names=names), rows, to, by_hand=True)
+
+
+def _accept(state: State, line: Line, features: Later | None) -> State:
+    rows, to = _pairs(state, line, state.names)
+    free = ~state.shown[rows]  # examples are locked
+    return _put(state, rows[free], to[free], by_hand=False)
+
+
+def _refuse(state: State, line: Line, features: Later | None) -> State:
+    rows, refused = _rows(state, line["rows"]), dict(state.refused)
+    for cluster in line["to"]:
+        known = refused.get(cluster if cluster == JUNK else _living(state, cluster), rows)
+        refused[cluster] = np.union1d(known, rows)
+    return replace(state, refused=refused)
+
+
+def _put(state: State, rows: np.ndarray, to: np.ndarray, by_hand: bool) -> State:
+    """Put rows (m,) into clusters (m,); junk stays in its cluster besides. What a person does makes examples."""
+    home, junk, guessed = state.home.copy(), state.junk.copy(), state.guessed.copy()
+    home[rows] = np.where(to == JUNK, home[rows], to)
+    junk[rows], guessed[rows] = to == JUNK, guessed[rows] & (to == JUNK)
+    if not by_hand:
+        return replace(state, home=home, junk=junk, guessed=guessed)
+    moved, shown, refused = state.moved.copy(), state.shown.copy(), dict(state.refused)
+    moved[rows[to != JUNK]], shown[rows] = True, True
+    for cluster in refused.keys() & set(to.tolist()):
+        refused[cluster] = np.setdiff1d(refused[cluster], rows[to == cluster])
+    return replace(state, home=home, junk=junk, guessed=guessed, moved=moved, shown=shown, refused=refused)
+
+
+def _pairs(state: State, line: Line, names: Mapping[int, str]) -> tuple[np.ndarray, np.ndarray]:
+    """Rows that can be read, and the cluster of each."""
+    given, to = np.array(line["rows"], dtype=np.int64), np.array(line["to"], dtype=np.int64)
+    if len(given) != len(to):
+        raise ValueError(f"it names {len(given)} images and {len(to)} clusters")
+    if odd := set(to.tolist()) - {JUNK, *names}:
+        raise ValueError(f"there is no cluster {min(odd)}")
+    rows = _rows(state, given)
+    return rows, to[state.home[given] != UNREADABLE]
 
 
 def _living(state: State, cluster: Any) -> int:
@@ -357,4 +468,8 @@ KINDS: dict[str, tuple[type, Callable[[State, Line, Later | None], State]]] = {
     "move": (_MoveLine, _move),
     "junk": (_RowsLine, _junk),
     "unjunk": (_RowsLine, _unjunk),
+    "confirm": (_RowsLine, _confirm),
+    "answer": (_AnswerLine, _answer),
+    "accept": (_AcceptLine, _accept),
+    "refuse": (_RefuseLine, _refuse),
 }

@@ -1,4 +1,5 @@
-"""The corrections a person makes to a run: rename, merge and split clusters, move images, mark junk, undo and redo.
+"""The corrections a person makes to a run: rename, merge and split clusters, move images, mark junk, confirm, answer
+questions, accept or refuse what the taught model proposes, undo and redo.
 
 They lie in edits.jsonl beside the model's own assignments, which never change. Every method here appends one line; what
 the run looks like with all of them is `Edits.state`. Clusters have ids that are never used twice, images are rows.
@@ -47,6 +48,7 @@ __all__ = ["ConflictError", "Edits", "State"]
 
 EDITS_FILE = "edits.jsonl"
 MOST_PARTS = 100  # of one split
+OF_ROWS = ("junk", "unjunk", "confirm", "refuse")  # kinds of edits that decide about the images they name alone
 
 
 class Edits:
@@ -99,11 +101,12 @@ class Edits:
         """Lines that decide about other images as these edits do, and name none of the run's own: to go with a copy of
         the model. Junk is left out, and so is what was undone."""
         start = self._start() | {"inputs": 0, "paths": _digest_of_paths(())}
-        kept = [line for line in in_force(self._log.read())[0] if line["kind"] not in ("junk", "unjunk")]
+        kept = [line for line in in_force(self._log.read())[0] if line["kind"] not in OF_ROWS]
         lines = [start]
         for line in kept:
             parts = {"parts": [part | {"rows": []} for part in line["parts"]]} if line["kind"] == "split" else {}
-            lines.append(line | parts | ({"rows": []} if "rows" in line else {}))
+            rowless: Line = {name: [] for name in ("rows", "to") if isinstance(line.get(name), list)}
+            lines.append(line | parts | rowless)
         return [
             {"edit": number, "time": kept[0].get("time", "") if kept else ""} | line | {"edit": number}
             for number, line in enumerate(lines)
@@ -111,7 +114,8 @@ class Edits:
 
     def rename(self, cluster: int, name: str, *, expected: int | None = None) -> State:
         def build(state: State, lines: list[Line]) -> Line:
-            return {"kind": "rename", "cluster": a_cluster(state, cluster), "name": a_name(name)}
+            renamed = a_cluster(state, cluster)
+            return {"kind": "rename", "cluster": renamed, "name": a_name(state, name, renamed)}
 
         return self._append(build, expected)
 
@@ -119,11 +123,12 @@ class Edits:
         """Put all into the first of them, which keeps its id and, unless one is given, its name."""
 
         def build(state: State, lines: list[Line]) -> Line:
-            into, *others = dict.fromkeys(a_cluster(state, cluster) for cluster in clusters) or [None]
-            if not others:
+            chosen = list(dict.fromkeys(a_cluster(state, cluster) for cluster in clusters))
+            if len(chosen) < 2:
                 raise InputError("name at least two clusters to merge")
+            into, *others = chosen
             line = {"kind": "merge", "into": into, "clusters": others}
-            return line | ({"name": a_name(name)} if name is not None else {})
+            return line | ({"name": a_name(state, name, into, *others)} if name is not None else {})
 
         return self._append(build, expected)
 
@@ -146,9 +151,9 @@ class Edits:
 
         def build(now: State, lines: list[Line]) -> Line:
             _same_images(now, cluster, everyone)
-            first = next_id(lines, self.n_clusters)
+            first, old = next_id(lines, self.n_clusters), now.names[cluster]
             made = [
-                a_part(first + place, part_name(cluster, now.names[cluster], place + 1), rows, centre)
+                a_part(first + place, free_name(now, part_name(cluster, old, place + 1), cluster), rows, centre)
                 for place, (rows, centre) in enumerate(found)
             ]
             return {"kind": "split", "cluster": cluster, "how": "k-means", "rest": first, "parts": made}
@@ -180,7 +185,8 @@ class Edits:
             if not np.isin(chosen, members).all() or len(chosen) == len(members):
                 raise InputError(f"select some images of cluster {cluster}, but not all of them")
             new, taken = next_id(lines, self.n_clusters), np.isin(everyone, chosen)
-            called = part_name(cluster, now.names[cluster], 2) if name is None else a_name(name)
+            default = part_name(cluster, now.names[cluster], 2)
+            called = free_name(now, default) if name is None else a_name(now, name)
             middles = [middle(embedded[~taken]), middle(embedded[taken])] if embedded is not None else [None, None]
             made = [
                 a_part(cluster, now.names[cluster], everyone[~taken], middles[0]),
@@ -201,7 +207,70 @@ class Edits:
             if to is not None:
                 return line | {"to": a_cluster(state, to)}
             new = next_id(lines, self.n_clusters)
-            return line | {"to": new, "name": str(new) if name is None else a_name(name)}
+            return line | {"to": new, "name": free_name(state, str(new)) if name is None else a_name(state, name)}
+
+        return self._append(build, expected)
+
+    def confirm(self, rows: Iterable[int], *, expected: int | None = None) -> State:
+        """Say that images are right where they are: they become examples."""
+        chosen = some_rows(rows)
+        return self._append(lambda state, lines: {"kind": "confirm", "rows": readable(state, chosen)}, expected)
+
+    def answer(
+        self,
+        rows: Iterable[int],
+        to: int | None = None,
+        *,
+        name: str | None = None,
+        sample: bool = False,
+        expected: int | None = None,
+    ) -> State:
+        """Say where images belong: in the cluster `to`, in a new one called `name`, or, with JUNK, nowhere.
+
+        With both, `to` gets the name. `sample` marks the answer to a random question, which counts for the estimate.
+        """
+        chosen = some_rows(rows)
+
+        def build(state: State, lines: list[Line]) -> Line:
+            if to is None and name is None:
+                raise InputError("an answer needs a cluster, or the name of a new one")
+            target = next_id(lines, self.n_clusters) if to is None else a_target(state, to)
+            named = []
+            if name is not None and target != JUNK:
+                named = [{"cluster": target, "name": a_name(state, name, target), "new": to is None}]
+            return {
+                "kind": "answer", "rows": readable(state, chosen), "to": [target] * len(chosen), "names": named,
+                "sample": sample,
+            }  # fmt: skip
+
+        return self._append(build, expected)
+
+    def accept(self, rows: Iterable[int], to: Iterable[int], *, expected: int | None = None) -> State:
+        """Move images (m,) into clusters (m,) as the taught model proposes: one edit, which makes no examples."""
+        given, targets = list(rows), list(to)
+        chosen = some_rows(given)
+        if len(targets) != len(given) or len(chosen) != len(given):
+            raise InputError("give each image once, and a cluster for each")
+        order = np.argsort(np.asarray(given), kind="stable")
+
+        def build(state: State, lines: list[Line]) -> Line:
+            placed = [a_target(state, targets[at]) for at in order]
+            if state.shown[readable(state, chosen)].any():
+                raise InputError("an image that a person has placed is never moved by a proposal: look again")
+            return {"kind": "accept", "rows": chosen.tolist(), "to": placed, "inputs": len(state.home)}
+
+        return self._append(build, expected)
+
+    def refuse(self, rows: Iterable[int], to: int | Iterable[int], *, expected: int | None = None) -> State:
+        """Say that images do not belong to a cluster, or to any of several, and nothing else."""
+        chosen = some_rows(rows)
+        targets = [to] if isinstance(to, int | np.integer) else list(to)
+
+        def build(state: State, lines: list[Line]) -> Line:
+            if not targets:
+                raise InputError("say which cluster the images do not belong to")
+            kept_out = [a_target(state, target) for target in targets]
+            return {"kind": "refuse", "rows": readable(state, chosen), "to": kept_out}
 
         return self._append(build, expected)
 
@@ -328,11 +397,23 @@ def _digest_of_paths(paths: Sequence[str]) -> str:
 DECIMALS = 7  # of a centre's numbers: float32 has little more to say of a unit row
 
 
-def a_name(name: str) -> str:
-    """The name as it is, if it can be one."""
+def a_name(state: State, name: str, *owners: int) -> str:
+    """The name as it is, if it can be one and no cluster but `owners` has it."""
     if complaint := name_complaint(name):
         raise InputError(complaint)
+    for cluster, taken in state.names.items():
+        if taken == name and cluster not in owners:
+            raise InputError(f"cluster {cluster} is called {name[:60]!r} already: choose another name, or merge them")
     return name
+
+
+def free_name(state: State, wanted: str, *owners: int) -> str:
+    """The wanted name, with a number behind it where another cluster than `owners` has it."""
+    taken = {name for cluster, name in state.names.items() if cluster not in owners}
+    found, number = wanted, 2
+    while found in taken:
+        found, number = f"{wanted[: LONGEST_NAME - 10]} ({number})", number + 1
+    return found
 
 
 def a_cluster(state: State, cluster: Any) -> int:
@@ -341,6 +422,11 @@ def a_cluster(state: State, cluster: Any) -> int:
     if int(cluster) not in state.names:
         raise InputError(f"there is no cluster {cluster}: it may have been merged or split meanwhile")
     return int(cluster)
+
+
+def a_target(state: State, cluster: Any) -> int:
+    """A cluster there is, or junk."""
+    return JUNK if cluster == JUNK else a_cluster(state, cluster)
 
 
 def some_rows(rows: Iterable[int]) -> np.ndarray:
@@ -374,6 +460,8 @@ def next_id(lines: Sequence[Line], n_clusters: int) -> int:
             used += [int(part["id"]) for part in line["parts"]]
         elif line["kind"] == "move":
             used.append(int(line["to"]))
+        elif line["kind"] == "answer":
+            used += [one["cluster"] for one in line.get("names") or []]
     return max(used) + 1
 
 

@@ -141,6 +141,14 @@ def describe(line: Line, state: State) -> str:
     images = f"{len(line['rows']):,} image" + "s" * (len(line["rows"]) != 1)
     if kind == "move":
         return f"move {images} to {name(line['to'])}"
+    if kind == "confirm":
+        return f"confirm {images}"
+    if kind == "answer":
+        return f"answer about {images}"
+    if kind == "accept":
+        return f"accept that {images} move"
+    if kind == "refuse":
+        return f"keep {images} out of {', '.join(map(name, line['to']))}"
     return f"mark {images} as junk" if kind == "junk" else f"take {images} out of the junk"
 
 
