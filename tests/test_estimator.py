@@ -130,7 +130,7 @@ def test_settings_may_be_numbers_of_numpy() -> None:
 
 
 def test_settings_that_the_method_does_not_read_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r'tcc.alpha has no effect .* or choose settings={"method": "tcc"}'):
+    with pytest.raises(InputError, match=r'tcc.alpha has no effect .* or choose method="tcc"'):
         on_rows(settings={"tcc.alpha": 0.2}).fit(rows())
     model = on_rows().fit(rows())
     model.save(tmp_path / "run")
@@ -145,6 +145,30 @@ def test_settings_may_be_dotted_or_nested() -> None:
     augment = dotted.config_.augment
     assert (augment.noise, augment.dropout, dotted.config_.train.batch_size) == (0.3, 0, 8)
     np.testing.assert_array_equal(dotted.labels_, nested.labels_)
+
+
+def test_the_method_is_an_argument(tmp_path: Path) -> None:
+    assert on_rows().fit(rows()).config_.method == "anchored"
+    with pytest.warns(ConvergenceWarning):  # after three epochs
+        model = on_rows(method="tcc", settings={"method": "moco", "tcc.alpha": 0.2}).fit(rows())
+    assert (model.config_.method, model.config_.groups["tcc"]["alpha"]) == ("tcc", 0.2)
+    model.save(tmp_path / "run")
+    assert TwinContrastClustering.load(tmp_path / "run").method == "tcc"
+
+
+def test_one_setting_is_set_and_the_others_stay() -> None:
+    model = on_rows(settings={"augment": {"noise": 0.3}, "optimiser.name": "sgd"})
+    model.set_params(settings__optimiser__learning_rate=0.05, epochs=2)
+    copied = clone(model)
+    assert copied.settings == {"augment.noise": 0.3, "optimiser.name": "sgd", "optimiser.learning_rate": 0.05}
+    config = copied.fit(rows(24)).config_
+    assert (config.optimiser.learning_rate, config.optimiser.name, config.augment.noise) == (0.05, "sgd", 0.3)
+    assert config.train.epochs == 2
+    model.set_params(settings__augment={"noise": 0.1})
+    assert clone(model).fit(rows(24)).config_.augment.noise == 0.1
+    assert copied.settings["augment.noise"] == 0.3
+    with pytest.raises(ValueError, match=r"optimiser.learning_rate"):
+        on_rows().set_params(settings__optimiser__learning_rat=0.05).fit(rows(24))
 
 
 @pytest.mark.parametrize(
@@ -168,7 +192,7 @@ def test_settings_may_be_dotted_or_nested() -> None:
         ({"n_clusters": 0}, "n_clusters is 0"),
         ({"n_clusters": 2.5}, "n_clusters is 2.5"),
         ({"n_clusters": "ten"}, "n_clusters is 'ten': expected a whole number of at least 1, or \"auto\""),
-        ({"settings": {"method": "tcc"}, "n_clusters": "auto"}, "give it, for example n_clusters=10"),
+        ({"method": "tcc", "n_clusters": "auto"}, "give it, for example n_clusters=10"),
         ({"settings": {"train.precision": "bf16"}}, 'use settings={"train.precision": "auto"}'),
         ({"n_clusters": 25}, "25 clusters need at least as many readable samples; there are 24"),
         ({"device": "tpu"}, "device is 'tpu'"),
@@ -208,12 +232,12 @@ def test_random_state_decides() -> None:
 
 
 def test_unhealthy_clusters_are_warned_of_once_training_has_ended() -> None:
-    flat = {"method": "tcc", "tcc.unit_norm": True, "tcc.assignment_temperature": 50.0}
+    flat = {"tcc.unit_norm": True, "tcc.assignment_temperature": 50.0}
     with pytest.warns(ConvergenceWarning, match="the assignments stay uniform") as caught:
-        on_rows(settings=flat).fit(rows(24))
+        on_rows(method="tcc", settings=flat).fit(rows(24))
     assert len(caught) == 1
     said = str(caught[0].message)
-    assert 'try settings={"method": "tcc-repaired", "tcc.entropy": "batch"}, or' in said  # Python's words
+    assert 'try method="tcc-repaired", settings={"tcc.entropy": "batch"}, or' in said  # Python's words
     assert "--" not in said
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -24,6 +24,7 @@ from twincluster.config import (
     Config,
     clusters_of,
     configure,
+    flatten,
     how_long,
     in_python,
     nested,
@@ -54,6 +55,9 @@ from twincluster.training import Watcher
 class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Cluster images, or rows of numbers, by twin-contrast clustering.
 
+    The default method, "anchored", is built from the two tracks of the paper and forms clusters faster. `method="tcc"`
+    is the method of the paper; `recipe="paper-cifar10"` adds the paper's settings.
+
     Parameters
     ----------
     n_clusters : int or "auto", default=8
@@ -63,6 +67,9 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         A recipe by name (`twincluster recipes` lists them) or a TOML file. None takes "rows" for rows, "pretrained"
         with such a backbone; with a GPU "gpu" for 20,000 images or more, else "default"; without one "cpu" for images
         of up to 16 pixels, else "pretrained".
+    method : str, default=None
+        A method by name (`twincluster methods` lists them), or "package.module:Class", instead of the recipe's. All
+        other settings stay those of the recipe.
     backbone : str or nn.Module, default=None
         A network instead of the recipe's: one to be trained ("resnet18", "resnet34", "resnet50", "small"), or a
         pretrained one whose features are clustered: "pretrained", "torchvision:NAME", "timm:NAME", "hf:NAME",
@@ -74,7 +81,8 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         Train for this long instead; the learning-rate schedule ends when the time does.
     settings : dict, default=None
         Settings that differ from the recipe's, nested or dotted: `{"augment.noise": 0.1}` is the same as
-        `{"augment": {"noise": 0.1}}`. `twincluster methods NAME` shows all that a method takes.
+        `{"augment": {"noise": 0.1}}`. `twincluster methods NAME` shows all that a method takes. In a grid,
+        `settings__augment__noise` is the name of one of them.
     device : {"auto", "cpu", "cuda"}, default="auto"
         Where to train and to predict; "auto" takes a GPU when there is one.
     random_state : int, RandomState instance or None, default=None
@@ -125,6 +133,7 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         n_clusters: int | Literal["auto"] = 8,
         *,
         recipe: str | Path | None = None,
+        method: str | None = None,
         backbone: str | nn.Module | None = None,
         epochs: int | None = None,
         minutes: float | None = None,
@@ -135,6 +144,7 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
     ) -> None:
         self.n_clusters = n_clusters
         self.recipe = recipe
+        self.method = method
         self.backbone = backbone
         self.epochs = epochs
         self.minutes = minutes
@@ -143,12 +153,21 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         self.random_state = random_state
         self.verbose = verbose
 
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters; `settings__optimiser__learning_rate=0.05` changes one setting and keeps the others."""
+        inner = {name: params.pop(name) for name in list(params) if name.startswith("settings__")}
+        super().set_params(**params)
+        if inner:
+            changes = {name.removeprefix("settings__").replace("__", "."): value for name, value in inner.items()}
+            self.settings = {**flatten(nested(self.settings or {})), **changes}
+        return self
+
     def fit(self, X: Any, y: object = None) -> Self:
         """Train on `X`; `y` is ignored."""
         with python_words(), (watcher := Watcher(self.verbose)):
             X = as_arrays(X)
             listing = outline(X) if are_open(X) else self._listing(X, reset=True)
-            config, why = suit(listing, self._configured(), self.recipe, nested(self.settings or {}))
+            config, why = suit(listing, self._configured(), self.recipe, self._changes())
             if why:
                 warnings.warn(in_python(why), stacklevel=2)
             config = with_image_size(config, listing)
@@ -216,7 +235,10 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         settings = config.to_dict()
         for name in ("device", "precision"):  # the next machine may be another
             del settings["train"][name]
-        model = cls(config.n_clusters, settings=settings, backbone=backbone, device=device, random_state=config.seed)
+        model = cls(
+            config.n_clusters, method=settings.pop("method"), settings=settings, backbone=backbone, device=device,
+            random_state=config.seed,
+        )  # fmt: skip
         model._keep(Model.load(run, "cpu", backbone).replace(name="this model"))
         model.choice_, model._reference = run.read_choice(), Reference.read(run.folder, config.n_clusters)
         model._stamps, model._made = read_stamps(run.folder), provenance.read(run.folder)
@@ -245,7 +267,7 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
 
     def _configured(self) -> Callable[[str], Config]:
         """Return what makes settings of a recipe: it, then `settings`, then the other parameters that were given."""
-        settings = nested(self.settings or {})
+        settings = self._changes()
         name = wrap_module(self.backbone).name if isinstance(self.backbone, nn.Module) else self.backbone
         train: dict[str, Any] = {**network_settings(name, settings), **how_long(self.epochs, self.minutes)}
         train |= {} if self.device == "auto" else {"device": self.device}
@@ -256,6 +278,10 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         clusters = clusters_of(self.n_clusters)  # 2 for 1: `_predict` joins them
         options = {"n_clusters": clusters, "seed": int(seed), "train": train}
         return partial(configure, settings=settings, options=options)
+
+    def _changes(self) -> dict[str, Any]:
+        """`settings` and `method`, nested."""
+        return nested(self.settings or {}) | ({"method": self.method} if self.method else {})
 
     def _keep(self, model: Model, *, one_cluster: bool = False) -> Model:
         """Keep a model on the CPU, so that one trained on a GPU predicts, and unpickles, anywhere."""

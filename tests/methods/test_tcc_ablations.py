@@ -5,6 +5,7 @@ Shapes: N samples of a batch, K clusters, D features, J and L rows of the queues
 """
 
 import copy
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 import reference_losses as slow
+import reference_peers as slow_peers
 from reference_tcc import (
     KEYS,
     ROWS,
@@ -35,7 +37,8 @@ from reference_tcc import (
     three_views,
 )
 from twincluster.methods import METHODS, Batch, Tcc
-from twincluster.methods.tcc import KEY_GUMBEL, ONLINE_GUMBEL
+from twincluster.methods.peers import peer_losses
+from twincluster.methods.tcc import KEY_GUMBEL, ONLINE_GUMBEL, Reading
 from twincluster.nn import draws
 
 ABLATIONS = {name: METHODS[name] for name in METHODS if name.startswith("tcc-") and name != "tcc-repaired"}
@@ -45,6 +48,7 @@ SAME_CLUSTER_TRACK = [
     "tcc-ten-samples",
     "tcc-assignment-embedding",
     "tcc-deterministic",
+    "tcc-as-cc",
 ]
 SAME_INSTANCE_TRACK = [
     "tcc-without-l1",
@@ -60,12 +64,13 @@ SAME_INSTANCE_TRACK = [
 
 
 def test_names_and_descriptions() -> None:
-    """`twincluster methods` prints the first line of each docstring; each class stands on Tcc alone."""
+    """`twincluster methods` prints the first line of each docstring; each class stands on Tcc alone, but for one."""
+    both = {"tcc-as-cc": (ABLATIONS["tcc-assignment-embedding"], ABLATIONS["tcc-deterministic"])}
     for name, method in ABLATIONS.items():
-        assert method.__bases__ == (Tcc,), name
+        assert method.__bases__ == both.get(name, (Tcc,)), name
         assert method.__doc__, name
         assert "\n" not in method.__doc__, name
-    assert len({method.__doc__ for method in ABLATIONS.values()}) == len(ABLATIONS) == 10
+    assert len({method.__doc__ for method in ABLATIONS.values()}) == len(ABLATIONS) == 11
 
 
 @pytest.mark.parametrize("name", ABLATIONS)
@@ -243,6 +248,33 @@ def test_deterministic_knows_no_noise() -> None:
     log_assignment = torch.randn(N, K).log_softmax(1)
     at_one = build("tcc-deterministic", gumbel_temperature=1.0).sample(log_assignment, KEYS, ONLINE_GUMBEL)
     torch.testing.assert_close(at_one, log_assignment.exp())
+
+
+def test_the_whole_reduction_has_the_instance_loss_of_cc() -> None:
+    """Each of 2N rows e = NN(c) in turn is the query, and all but its partner are the negatives, here in Q.
+
+    CC contrasts these rows in one matrix; its g_I is NN and its h is c. The difference is log K, a constant.
+    """
+    method = build("tcc-as-cc", instance_queue=2 * N - 2, temperature=0.5)
+    method.momentum.load_state_dict(method.online.state_dict())  # CC has one network
+    views = [reading(torch.randint(K, (N,)).tolist(), seed) for seed in (0, 1)]
+    views = [
+        view._replace(sample=method.sample(view.log_assignment, KEYS, stream)) for stream, view in enumerate(views)
+    ]
+    one, two = (method.embedding(method.online, view) for view in views)
+    terms = []
+    for query, key in (views, views[::-1]):
+        for i in range(N):
+            others = torch.arange(N) != i
+            method.instance_queue.push(torch.cat([one[others], two[others]]).detach())
+            alone = [Reading(*(part[i : i + 1] for part in view)) for view in (query, key)]
+            terms.append(method.instance_track(*alone)[0])
+    found = torch.stack(terms).mean() + math.log(K)
+    torch.testing.assert_close(found, peer_losses.nt_xent(one, two, 0.5), atol=1e-6, rtol=1e-6)
+    assert found.item() == pytest.approx(slow_peers.nt_xent(numbers(one), numbers(two), 0.5), abs=1e-6)
+    again = method.sample(views[0].log_assignment, KEYS + 1, 0)
+    assert torch.equal(again, views[0].sample)  # no noise
+    torch.testing.assert_close(method.embedding(method.online, views[0]._replace(features=torch.randn(N, D))), one)
 
 
 def test_stochastic_clusters_weigh_by_the_sample() -> None:

@@ -121,11 +121,11 @@ def python_words() -> Iterator[None]:
 
 def in_python(advice: str) -> str:
     """`--set tcc.alpha=0.25` as `settings={"tcc.alpha": 0.25}`, and options as arguments of the estimator."""
-    return _OPTION.sub(_as_argument, advice).replace("} settings={", ", ")
+    return _OPTION.sub(_as_argument, advice).replace("} settings={", ", ").replace('" settings={', '", settings={')
 
 
 _OPTION = re.compile(r"--(set|method|clusters|backbone|device|precision|epochs|minutes|recipe) ([\w.:=@-]*\w)")
-_SETTINGS = {"method": "method", "precision": "train.precision"}  # options that are no arguments of the estimator
+_SETTINGS = {"precision": "train.precision"}  # options that are no arguments of the estimator
 
 
 def _as_argument(found: re.Match[str]) -> str:

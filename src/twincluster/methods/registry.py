@@ -31,6 +31,7 @@ _HOMES = {  # module of this room, and class
     "tcc-without-subsetting": "tcc_variants:WithoutSubsetting",
     "tcc-assignment-embedding": "tcc_variants:AssignmentEmbedding",
     "tcc-deterministic": "tcc_variants:Deterministic",
+    "tcc-as-cc": "tcc_variants:AsCc",
     "tcc-stochastic-clusters": "tcc_variants:StochasticClusters",
     "tcc-repaired": "tcc_variants:Repaired",
     "moco": "peers.contrastive:Moco",

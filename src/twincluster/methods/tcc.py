@@ -168,8 +168,11 @@ class Tcc(Method):
         embedding, key_embedding = self.embedding(self.online, online), self.embedding(self.momentum, key)
         rows, valid = self.instance_queue.rows, self.instance_queue.valid()
         log_likelihood = losses.info_nce(embedding, key_embedding, rows, valid, self.settings.temperature)
+        return self.instance_loss(log_likelihood, online), key_embedding
+
+    def instance_loss(self, log_likelihood: Tensor, online: Reading) -> Tensor:
         entropy = losses.entropy if self.settings.entropy == "sample" else losses.batch_entropy
-        return losses.instance_loss(log_likelihood, entropy(online.log_assignment), self.n_clusters), key_embedding
+        return losses.instance_loss(log_likelihood, entropy(online.log_assignment), self.n_clusters)  # Eq. 8
 
     def embedding(self, network: TccNetwork, reading: Reading) -> Tensor:
         return losses.embedding(reading.features, network.assignment_shift(reading.sample))  # Eq. 7

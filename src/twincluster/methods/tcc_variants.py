@@ -1,11 +1,7 @@
 """The ablations of the paper's Table 3 and the reductions of its Section 3.4, each as what it changes in `Tcc`.
 
-Where the paper is silent, a comment says what was chosen and why. Shapes: N batch, K clusters, D features.
-
-Twin-contrast clustering with the least change that was found to make it cluster digits: prototypes are set once.
-
-Part of the way through the run k-means on the features says where the prototypes are; before and after, all is as
-printed. docs/results.md has the comparison that led here. Shapes: n samples, K clusters, D features.
+`Repaired` is not in the paper: the least change that was found to make TCC cluster digits (docs/results.md).
+Where the paper is silent, a comment says what was chosen and why. Shapes: n samples, N batch, K clusters, D features.
 """
 
 from __future__ import annotations
@@ -169,6 +165,15 @@ class Deterministic(Tcc):
     def sample(self, log_assignment: Tensor, keys: Tensor, stream: int) -> Tensor:
         # the paper is silent: only the noise goes, so c is pi sharpened by lambda, and equals pi at lambda = 1
         return F.softmax(log_assignment / self.settings.gumbel_temperature, 1)
+
+
+class AsCc(AssignmentEmbedding, Deterministic):
+    """Reduction of Sec. 3.4 and Appendix B, whole: p(i | c) without Gumbel noise, so that L2 is that of CC."""
+
+    def instance_loss(self, log_likelihood: Tensor, online: Reading) -> Tensor:
+        # the paper is silent: without noise c is a function of x, and a point mass has no entropy. So L2 is the
+        # instance loss of CC - log K, contrasted in Q instead of in the batch
+        return losses.instance_loss(log_likelihood, torch.zeros_like(log_likelihood), self.n_clusters)
 
 
 class StochasticClusters(Tcc):
