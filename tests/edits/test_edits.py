@@ -29,7 +29,13 @@ def same(one: State, two: State) -> bool:
     kept = ("home", "junk", "moved", "guessed", "shown", "sample")
     arrays = [np.array_equal(getattr(one, name), getattr(two, name)) for name in kept]
     refused = [{cluster: rows.tolist() for cluster, rows in state.refused.items()} for state in (one, two)]
-    return all(arrays) and refused[0] == refused[1] and one.names == two.names and one.number == two.number and len(one.joined) == len(two.joined)
+    return (
+        all(arrays)
+        and refused[0] == refused[1]
+        and one.names == two.names
+        and one.number == two.number
+        and len(one.joined) == len(two.joined)
+    )
 
 
 # -- what each edit does ---------------------------------------------------------------------------------------------
@@ -157,8 +163,23 @@ def test_any_name_keeps_the_rows_of_the_table_apart(run: Run, name: str) -> None
 OPERATIONS = st.lists(
     st.tuples(
         st.sampled_from(
-            ["rename", "merge", "split", "split_off", "move", "new", "junk", "unjunk", "confirm", "answer", "named"]
-            + ["accept", "refuse", "undo", "redo"]
+            [
+                "rename",
+                "merge",
+                "split",
+                "split_off",
+                "move",
+                "new",
+                "junk",
+                "unjunk",
+                "confirm",
+                "answer",
+                "named",
+                "accept",
+                "refuse",
+                "undo",
+                "redo",
+            ]
         ),
         st.integers(0, 2**16),
     ),
