@@ -29,7 +29,6 @@ ROOMS = (
     "model",
     "fit",
     "run_images",
-    "findings",
     "update",
     "pages export",
     "estimator on_ray",

@@ -42,7 +42,7 @@ from twincluster.runs.edit_log import (
     name_complaint,
 )
 from twincluster.runs.folder import Assignments, Run
-from twincluster.runs.identity import read_stamps, row_names, stamps_of
+from twincluster.runs.inputs import read_stamps, row_names, stamps_of
 
 __all__ = ["ConflictError", "Edits", "State"]
 
