@@ -213,7 +213,7 @@ def _cores() -> int:
 def fingerprint_of(side: int, frame: Frame, rows: dict[int, Row]) -> str:
     """Of names and decoded pixels: a copy of the folder elsewhere, or touched files, are the same data.
 
-    Who changes it raises the VERSION of store.py.
+    Raise OUTCOME_VERSION (store.py) when you change it.
     """
     digest = hashlib.sha256(f"files {len(rows)} {side}{_FRAMED[frame]}\n".encode())
     written = json.encoder.encode_basestring_ascii  # what dumps does to a name, without its many calls
