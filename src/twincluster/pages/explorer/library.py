@@ -26,6 +26,7 @@ import numpy as np
 from twincluster.clustering import POINTS, Layout, lay_out
 from twincluster.core import InputError, unfinished
 from twincluster.data import Images, Member, cache_folder
+from twincluster.pages.explorer.lessons import Lessons
 from twincluster.pages.report.material import spread_evenly
 from twincluster.run_images import IS_ROWS, Pictures, RunImages
 from twincluster.runs import REPORT_FILE as REPORT
@@ -89,6 +90,7 @@ class Library:
         self.edits = Edits(run, self._features_later)
         self.edits.state  # noqa: B018  a file of edits that does not fit is told before the server starts
         self.ready = Event()  # set when there is nothing more to wait for
+        self.lessons = Lessons(self)
         self._dated: Signature = ()  # of the report that has been told of edits
         self._layout: tuple[np.ndarray, Layout] | None = None
         self._no_map = ""  # why there is none
@@ -193,6 +195,8 @@ class Library:
         except Exception as error:  # a thread has nobody to tell: the page does
             self.no_features = f"the features could not be computed ({' '.join(str(error).split())[:300]})"
         self.ready.set()
+        if self.seen is not None:
+            self.lessons.start()
 
     def _computed(self) -> tuple[np.ndarray, np.ndarray]:
         features, rows = self.inputs.features()
@@ -254,7 +258,8 @@ class Newest:
 
     @property
     def busy(self) -> bool:
-        return self._opening.locked() or not self.library.ready.is_set() or self.library.waits_for_map
+        library = self.library
+        return self._opening.locked() or not library.ready.is_set() or library.waits_for_map or library.lessons.busy
 
     def _open(self) -> None:
         tried = self.library.read_signature(*OPENED)  # before anything is read
@@ -262,6 +267,7 @@ class Newest:
             library = Library(Run.open(self.library.run.folder), self.library.root)
             library.start()
             library.ready.wait()
+            self.library.lessons.stop()
             self._app, self.library = self._make(library, self), library
             self._failed, self.trouble = None, ""
         except OSError as error:  # it may pass by itself: the next look tries again

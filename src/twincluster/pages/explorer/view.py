@@ -55,10 +55,10 @@ class View:
 
     def details(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         _, clusters, _ = self._current()
-        known = self.library.assignments
+        known, examples = self.library.assignments, self.library.edits.state.shown
         return [
             {"row": row, "path": known.paths[row], "cluster": int(clusters[row]), "status": known.status[row]}
-            | {"confidence": _rounded(known.confidence[row])}
+            | {"confidence": _rounded(known.confidence[row]), "example": row < len(examples) and bool(examples[row])}
             for row in rows
         ]
 
