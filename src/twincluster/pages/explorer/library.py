@@ -51,12 +51,6 @@ class Seen:
         parts = [self.features[start : start + CHUNK] @ feature for start in range(0, len(self.rows), CHUNK)]
         return np.concatenate(parts or [np.empty(0, np.float32)])
 
-    def middle(self, rows: np.ndarray) -> np.ndarray:
-        """(D,) mean feature of those rows that have one; zeros where none has."""
-        members = np.zeros(len(self.rows), self.features.dtype)
-        members[self.places[rows][self.places[rows] >= 0]] = 1
-        return np.asarray(members @ self.features / max(1.0, members.sum()))
-
     def nearest(self, feature: np.ndarray, count: int, without: int = -1) -> list[tuple[int, float]]:
         """Rows of highest cosine with a feature (D,), best first."""
         cosine = self.compare(feature)
@@ -132,21 +126,6 @@ class Library:
             lost = self.assignments.paths[rows[np.flatnonzero(places < 0)[0]]]
             raise InputError(f"{lost[:200]} cannot be read again: put it back, or move it to another cluster first")
         return np.asarray(self.seen.features[places])
-
-    def most_alike(self, rows: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-        """`rows` in another order: those that are chosen, then what is most like the chosen ones, which may meanwhile
-        be elsewhere. Rows without features come last."""
-        if self.seen is None:
-            raise InputError(self.no_features)
-        if not (self.seen.places[chosen] >= 0).any():
-            raise InputError("none of the selected images can be read again: select others")
-        likeness = np.full(len(rows), -np.inf)
-        known = self.seen.places[rows] >= 0
-        # what all of the rows share tells nothing: each is compared with the way from their middle to the chosen ones'
-        way = self.seen.middle(chosen) - self.seen.middle(rows)
-        likeness[known] = self.seen.compare(way)[self.seen.places[rows[known]]]
-        likeness[np.isin(rows, chosen)] = np.inf
-        return np.asarray(rows[np.argsort(-likeness, kind="stable")])
 
     def layout(self) -> tuple[np.ndarray, Layout]:
         """Rows on the map, and their places; InputError where there is none, or none yet."""

@@ -109,14 +109,8 @@ def _add_views(app: FastAPI, library: Library, view: View) -> None:
         cluster: Annotated[int, Query(ge=-1, le=2**53)] = -1,
         order: Order = "typical",
         path: Annotated[str, Query(max_length=1000)] = "",
-        like: Annotated[str, Query(max_length=10_000)] = "",
     ) -> Response:
-        chosen = _numbers(like) if order == "alike" else []
-        if chosen is None:
-            return _said(400, f"like: {ROW_NUMBERS}")
-        if chosen and not library.has(max(chosen)):
-            return _said(404, NO_IMAGE)
-        found = view.rows(of, cluster, order, path, chosen)
+        found = view.rows(of, cluster, order, path)
         return _json(found) if found else _said(404, f"there is no cluster {cluster}: it was merged or split")
 
     @app.get("/api/details")

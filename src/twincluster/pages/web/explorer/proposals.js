@@ -25,9 +25,8 @@ export class ProposalsView {
     this.heading = make("h2", { id: "title", class: "title", text: "Proposals" });
     this.text = make("p", { class: "note", role: "status" });
     this.all = button("Accept all", () => this.acceptAll(), { class: "main", "aria-keyshortcuts": "a" });
-    this.bar = make("div", { class: "row chosen", role: "group", "aria-label": "All proposals" }, this.all);
     this.cards = make("div", { class: "cards" });
-    this.body = make("section", { class: "proposals", "aria-labelledby": "title" }, this.heading, this.bar, this.text, this.cards);
+    this.body = make("section", { class: "proposals", "aria-labelledby": "title" }, make("div", { class: "row list-top" }, this.heading, this.all), this.text, this.cards);
     this.refresh();
   }
 
@@ -58,7 +57,7 @@ export class ProposalsView {
     const stale = number !== app.talk.state.number;
     const why = whyNot(app.lessons.now);
     this.body.classList.toggle("stale", stale);
-    this.bar.hidden = !groups.length;
+    this.all.hidden = !groups.length;
     for (const one of this.body.querySelectorAll("button.deed, .main")) one.setAttribute("aria-disabled", String(stale));
     if (why || stale) this.text.textContent = why || LEARNING;
   }

@@ -28,9 +28,15 @@ export class Sheets {
     this.text = make("p", { class: "note", role: "status" });
     this.rest = button(null, () => this.confirm(), { class: "main", "aria-keyshortcuts": "c" }, );
     this.tiles = make("div", { class: "sheet", role: "group", "aria-label": "Images of the cluster" });
+    /** @type {(key: string, text: string, act: () => unknown, shortcut: string) => HTMLElement} */
+    const deed = (key, text, act, shortcut) => {
+      const one = button(null, act, { "aria-keyshortcuts": shortcut });
+      one.append(make("kbd", { text: key }), ` ${text}`);
+      return one;
+    };
     this.body = make("div", {}, this.heading, this.text, this.tiles,
-      make("div", { class: "row deeds" }, this.rest, button("Another cluster", () => this.skip(), { "aria-keyshortcuts": "Space" }),
-        button("Undo", () => this.undo(), { "aria-keyshortcuts": "u" })));
+      make("div", { class: "row deeds" }, this.rest, deed("space", "Another cluster", () => this.skip(), "Space"),
+        deed("u", "Undo", () => this.undo(), "u")));
   }
 
   enter() {
