@@ -1735,9 +1735,8 @@ class ProposalsView {
     this.heading = make("h2", { id: "title", class: "title", text: "Proposals" });
     this.text = make("p", { class: "note", role: "status" });
     this.all = button("Accept all", () => this.acceptAll(), { class: "main", "aria-keyshortcuts": "a" });
-    this.bar = make("div", { class: "row chosen", role: "group", "aria-label": "All proposals" }, this.all);
     this.cards = make("div", { class: "cards" });
-    this.body = make("section", { class: "proposals", "aria-labelledby": "title" }, this.heading, this.bar, this.text, this.cards);
+    this.body = make("section", { class: "proposals", "aria-labelledby": "title" }, make("div", { class: "row list-top" }, this.heading, this.all), this.text, this.cards);
     this.refresh();
   }
 
@@ -1766,7 +1765,7 @@ class ProposalsView {
     const stale = number !== app.talk.state.number;
     const why = whyNot(app.lessons.now);
     this.body.classList.toggle("stale", stale);
-    this.bar.hidden = !groups.length;
+    this.all.hidden = !groups.length;
     for (const one of this.body.querySelectorAll("button.deed, .main")) one.setAttribute("aria-disabled", String(stale));
     if (why || stale) this.text.textContent = why || LEARNING;
   }
@@ -2369,9 +2368,14 @@ class Sheets {
     this.text = make("p", { class: "note", role: "status" });
     this.rest = button(null, () => this.confirm(), { class: "main", "aria-keyshortcuts": "c" }, );
     this.tiles = make("div", { class: "sheet", role: "group", "aria-label": "Images of the cluster" });
+    const deed = (key, text, act, shortcut) => {
+      const one = button(null, act, { "aria-keyshortcuts": shortcut });
+      one.append(make("kbd", { text: key }), ` ${text}`);
+      return one;
+    };
     this.body = make("div", {}, this.heading, this.text, this.tiles,
-      make("div", { class: "row deeds" }, this.rest, button("Another cluster", () => this.skip(), { "aria-keyshortcuts": "Space" }),
-        button("Undo", () => this.undo(), { "aria-keyshortcuts": "u" })));
+      make("div", { class: "row deeds" }, this.rest, deed("space", "Another cluster", () => this.skip(), "Space"),
+        deed("u", "Undo", () => this.undo(), "u")));
   }
 
   enter() {
