@@ -29,6 +29,7 @@ ROOMS = (
     "model",
     "fit",
     "run_images",
+    "teacher",
     "update",
     "pages export",
     "estimator on_ray",

@@ -50,7 +50,7 @@ def test_moves_end_where_no_single_one_is_better(balance: float) -> None:
     rows = unit * torch.rand(300, 1, generator=generator)
     groups = kmeans._Groups(*(kmeans.sums(each, group, 30) / 300 for each in (unit, rows, torch.ones(300, 1))))
     before = torch.arange(30) % 4
-    after = kmeans._move(groups, before, 4, torch.tensor(7.0), balance)
+    after = kmeans._move_groups(groups, before, 4, torch.tensor(7.0), balance)
 
     def worth(clusters: Tensor) -> float:
         total = 0.0
@@ -76,10 +76,10 @@ def test_the_last_group_of_a_cluster_stays() -> None:
     group = torch.tensor([0, 0, 1, 1, 1, 1, 2, 2, 2, 2])
     groups = kmeans._Groups(*(kmeans.sums(each, group, 3) / 10 for each in (unit, rows, torch.ones(10, 1))))
     alone, together = torch.tensor([0, 1, 1]), torch.tensor([0, 1, 0])
-    assert torch.equal(kmeans._move(groups, alone, 2, torch.tensor(3.0), 0.0)[:1], alone[:1])
-    assert len(kmeans._move(groups, together, 2, torch.tensor(3.0), 0.0).unique()) == 2
+    assert torch.equal(kmeans._move_groups(groups, alone, 2, torch.tensor(3.0), 0.0)[:1], alone[:1])
+    assert len(kmeans._move_groups(groups, together, 2, torch.tensor(3.0), 0.0).unique()) == 2
     with_empty = kmeans._Groups(*(F.pad(sums, (0, 0, 0, 1)) for sums in groups))  # which is no company
-    after = kmeans._move(with_empty, torch.tensor([0, 1, 1, 0]), 2, torch.tensor(3.0), 0.0)
+    after = kmeans._move_groups(with_empty, torch.tensor([0, 1, 1, 0]), 2, torch.tensor(3.0), 0.0)
     assert len(after[:3].unique()) == 2
 
 
@@ -101,13 +101,13 @@ def test_a_cluster_without_the_most_of_any_group_starts_from_where_it_was(monkey
     sized = Sized(directions(unit, few, 3), torch.zeros(3), few, 0.0)
     begun = []
     monkeypatch.setattr(
-        kmeans.kmeans, "spherical_kmeans",
+        kmeans, "spherical_kmeans",
         lambda unit, k, **options: begun.append(options["init"]) or spherical_kmeans(unit, k, **options),
     )  # fmt: skip
-    monkeypatch.setattr(kmeans, "_move", lambda groups, before, *_: before)
+    monkeypatch.setattr(kmeans, "_move_groups", lambda groups, before, *_: before)
     regroup(unit, rows, sized, 0.0, per_cluster=10, seed=0)
     assert not begun  # nothing moved, so nothing is tried
-    monkeypatch.setattr(kmeans, "_move", lambda groups, before, *_: torch.ones_like(before))
+    monkeypatch.setattr(kmeans, "_move_groups", lambda groups, before, *_: torch.ones_like(before))
     regroup(unit, rows, sized, 0.0, per_cluster=10, seed=0)
     assert torch.equal(begun[0][[0, 2]], sized.centres[[0, 2]])
     assert not torch.equal(begun[0][1], sized.centres[1])
@@ -118,8 +118,8 @@ def test_a_round_counts_only_where_it_is_better(monkeypatch: pytest.MonkeyPatch,
     rows, _, kept = stuck()
     unit, sized = F.normalize(rows, dim=1), clustered(rows, kept, 0.0)
     goal = regroup(unit, rows, sized, 0.0, per_cluster=5, seed=0)
-    monkeypatch.setattr(kmeans, "_move", lambda groups, before, *_: 1 - before if better else before.flip(0))
-    monkeypatch.setattr(kmeans.kmeans, "spherical_kmeans", lambda unit, k, **_: _ends(unit, k, goal, better))
+    monkeypatch.setattr(kmeans, "_move_groups", lambda groups, before, *_: 1 - before if better else before.flip(0))
+    monkeypatch.setattr(kmeans, "spherical_kmeans", lambda unit, k, **_: _ends(unit, k, goal, better))
     monkeypatch.setattr(kmeans, "_groups", lambda unit, n_groups, seed: torch.arange(len(unit)) % n_groups)
     after = regroup(unit, rows, sized, 0.0, per_cluster=5, seed=0)
     assert torch.equal(after.labels, goal.labels if better else kept)
