@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from taught_runs import COUNT, colour_folder, colour_run, opened
 
 from command_line import command, worked
-from taught_runs import COUNT, colour_folder, colour_run, opened
 from twincluster.core import InputError
 from twincluster.runs import TAUGHT_FILE, Edits, Run
 from twincluster.teacher import Teacher

@@ -464,7 +464,7 @@ class Edits:
             for name in ("assignments.csv", TAUGHT_FILE)
         )
         if stamp != self._stamp:
-            if self._stamp is None or stamp[0] != self._stamp[0]:
+            if stamp[0] != (self._stamp or (None,))[0]:
                 assignments = self._run.read_assignments()
                 self._paths, self._model_clusters = assignments.paths, assignments.clusters
                 self._checked = None
