@@ -27,8 +27,9 @@ import twincluster
 from twincluster.core import InputError, finite, hold, read_record, settle, strict_json, write_json
 from twincluster.data import Listing, may_pass
 from twincluster.model import Model
-from twincluster.runs import EDITS_FILE as EDITS
+from twincluster.run_images import RunImages
 from twincluster.runs import (
+    EDITS_FILE,
     FEWEST,
     Assignments,
     Drift,
@@ -144,6 +145,11 @@ def update(
             drift=Drift.between(reference, features, probabilities[readable]) if reference else None,
             has_reference=reference is not None,
         )
+        edits = RunImages(run, device=device).edits
+        if edits.taught:  # before the rows: what is noted of a row that never comes is not read
+            later = [row for row in images.usable.tolist() if fresh[row]]
+            said, _ = edits.taught.head.predict(*model.kinds(images, np.array(later, np.int64)))
+            edits.learn_later([images.listing.paths[row] for row in later], said)
         found = {task.name: task.stamp for task in tasks if not _is_away(task, now, before)}
         source = {"location": location, "files": listing.files is not None, "fingerprint": images.fingerprint}
         _write(done, source, before, stamps, found, tasks, fresh)
@@ -338,7 +344,7 @@ def recover(run: Run) -> None:
 def undo_update(run: Run) -> Undone:
     """Take the last update back."""
     with hold(run.folder, "undo"):
-        settle(run.folder / EDITS)  # an edit that began before may name rows of the update
+        settle(run.folder / EDITS_FILE)  # an edit that began before may name rows of the update
         table, records = run.read_assignments(), run.read_updates()
         back = _check(run, table, records)
         recover(run)
@@ -388,8 +394,8 @@ def _check(run: Run, table: Assignments, records: list[UpdateRecord]) -> WayBack
             f"the last update of {run.folder} cannot be undone: an earlier version made it, or it finished one that "
             "was broken off with another in between"
         )
-    lines = EditLog(run.folder / EDITS).read()
-    without = f"move {run.folder / EDITS} away to undo it without them"
+    lines = EditLog(run.folder / EDITS_FILE).read()
+    without = f"move {run.folder / EDITS_FILE} away to undo it without them"
     if _last_row(lines) >= back.rows:
         raise InputError(f"{run.folder} has corrections by hand that name images of that update: {without}")
     # their first line says which rows there were: with fewer, none of them could be read

@@ -45,6 +45,7 @@ def predict(
     """
     from twincluster.data import location_of, open_source
     from twincluster.model import predict as predict_run
+    from twincluster.run_images import RunImages
     from twincluster.runs import Run, check_table, kinds_of
     from twincluster.training import Progress
 
@@ -54,7 +55,13 @@ def predict(
     opened, listing = Run.open(run), open_source(source, labels="none", root=data_root, at_least=1)
     with Progress() as progress:
         assignments = predict_run(
-            opened, listing, device, progress.decoding, progress.encoding, location=location_of(source)
+            opened,
+            listing,
+            device,
+            progress.decoding,
+            progress.encoding,
+            location=location_of(source),
+            edits=RunImages(opened, data_root, device).edits,
         )
     assignments.write(out)
     problems, count = assignments.problems(), len(assignments.paths)
