@@ -29,6 +29,7 @@ ROOMS = (
     "model",
     "fit",
     "run_images",
+    "teacher",
     "findings",
     "update",
     "pages export",

@@ -208,6 +208,16 @@ class RunImages:
             raise InputError(f"{lost} cannot be read again{why}: put it back, or move it to another cluster first")
         return np.asarray(features[np.searchsorted(found, rows)])
 
+    def kinds(self) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+        """`Model.kinds` of those rows that can be read again, each (m,D), and which these are, (m,), rising."""
+        found = [(self.model.kinds(part.images, part.places), part.rows) for part in self.parts]
+        if not found:
+            return (), np.empty(0, np.int64)
+        rows = np.concatenate([rows for _, rows in found])
+        order = np.argsort(rows, kind="stable")
+        joined = zip(*(kinds for kinds, _ in found), strict=True)
+        return tuple(np.concatenate(kind)[order] for kind in joined), rows[order]
+
     def _features_later(self, rows: np.ndarray) -> np.ndarray | None:
         """For rows that came after a split: all of them, or none where one is missing."""
         features, found = self._embedded([*self._from_arrays(rows), self._from_files(rows)])

@@ -40,4 +40,5 @@ from twincluster.clustering.teaching import choose_questions as choose_questions
 from twincluster.clustering.teaching import clusters_for_labels as clusters_for_labels
 from twincluster.clustering.teaching import restlessness as restlessness
 from twincluster.clustering.teaching import saturated as saturated
+from twincluster.clustering.teaching import share_interval as share_interval
 from twincluster.clustering.teaching import teach as teach
