@@ -6,6 +6,7 @@ Images of the training come from the run's source or, where that has moved, from
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from twincluster.core import InputError
+from twincluster.clustering import Head, Lesson, Space, teach
+from twincluster.core import SEAL, InputError, check_seal, seal, unfinished
 from twincluster.data import (
     File,
     Images,
@@ -24,6 +26,7 @@ from twincluster.data import (
     Member,
     Row,
     Store,
+    cache_folder,
     fingerprint_of,
     open_source,
     place_of,
@@ -33,10 +36,23 @@ from twincluster.data import (
 from twincluster.model import Model, Told, encoder_of, open_for
 from twincluster.nn import MODULE, Encoder, encode
 from twincluster.resolve import resolve_device
-from twincluster.runs import Assignments, Edits, Run, State, apply_edits, base_of, read_stamps, row_names, stamps_of
+from twincluster.runs import (
+    Assignments,
+    Edits,
+    Kinds,
+    Run,
+    State,
+    apply_edits,
+    base_of,
+    read_stamps,
+    row_names,
+    stamps_of,
+)
 
 MOVED = "the images have moved or changed since"
 IS_ROWS = "the inputs are rows of numbers, which have no pictures"
+
+SPACE_VERSION = 1  # of how features become a space: another number, another file in the cache
 
 _ESCAPE = re.compile(r"\\(?:([\\nrt])|x([0-9a-f]{2})|u([0-9a-f]{4}))")
 _LETTERS = {"\\": "\\", "n": "\n", "r": "\r", "t": "\t"}
@@ -100,7 +116,7 @@ class RunImages:
     @cached_property
     def edits(self) -> Edits:
         """The edits of the run, which can split clusters: they know the features."""
-        return Edits(self.run, self._features_later, self.features_of)
+        return Edits(self.run, self._kinds_later, self.features_of, self._relearn)
 
     def edited(self) -> tuple[Assignments, State, int]:
         """The rows as the edits have them, and how many are in force; without any the model's own."""
@@ -208,20 +224,58 @@ class RunImages:
             raise InputError(f"{lost} cannot be read again{why}: put it back, or move it to another cluster first")
         return np.asarray(features[np.searchsorted(found, rows)])
 
-    def kinds(self) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+    def kinds(self) -> tuple[Kinds, np.ndarray]:
         """`Model.kinds` of those rows that can be read again, each (m,D), and which these are, (m,), rising."""
-        found = [(self.model.kinds(part.images, part.places), part.rows) for part in self.parts]
-        if not found:
-            return (), np.empty(0, np.int64)
-        rows = np.concatenate([rows for _, rows in found])
-        order = np.argsort(rows, kind="stable")
-        joined = zip(*(kinds for kinds, _ in found), strict=True)
-        return tuple(np.concatenate(kind)[order] for kind in joined), rows[order]
+        return self._kinds_of(self.parts)
 
-    def _features_later(self, rows: np.ndarray) -> np.ndarray | None:
-        """For rows that came after a split: all of them, or none where one is missing."""
-        features, found = self._embedded([*self._from_arrays(rows), self._from_files(rows)])
-        return features if np.array_equal(found, rows) else None
+    @cached_property
+    def space(self) -> tuple[np.ndarray, Space]:
+        """Rows that can be read again, (m,), rising, and the space of their features; kept in the cache."""
+        path = self._place_of_space()
+        if (cached := _read_space(path)) is not None:
+            return cached
+        kinds, rows = self.kinds()
+        if not len(rows):
+            raise InputError(f"there is nothing to learn from: {self.absent or 'no image can be read again'}")
+        space = Space.of(kinds[0], kinds[1] if len(kinds) > 1 else None, self.config.seed)
+        with suppress(OSError):  # a full disk costs the next start a minute, no more
+            _write_space(path, rows, space)
+        return rows, space
+
+    def learn(self, state: State, examples: np.ndarray | None = None) -> Lesson:
+        """What the examples of a state, or others (n,), say of every row of `space`."""
+        rows, space = self.space
+        given = state.examples if examples is None else examples
+        refused = {
+            cluster: np.searchsorted(rows, apart[np.isin(apart, rows)]) for cluster, apart in state.refused.items()
+        }
+        return teach(space, state.clusters[rows], given[rows], refused, self.config.seed)
+
+    def _relearn(self, edit: int) -> Head:
+        """The head that an `accept` was made with."""
+        return self.learn(self.edits.before(edit)).head
+
+    def _place_of_space(self) -> Path:
+        """Known by the model, by the images and by what `update` has seen of them."""
+        digest = hashlib.sha256(self.run.model.read_bytes())
+        stamps = sorted(read_stamps(self.run.folder).items())
+        known_by = (SPACE_VERSION, self.data.fingerprint, self.assignments.paths, stamps, self.config.seed)
+        digest.update(repr(known_by).encode(errors="surrogatepass"))
+        return cache_folder() / "spaces" / f"{digest.hexdigest()[:32]}.safetensors"
+
+    def _kinds_later(self, rows: np.ndarray) -> Kinds | None:
+        """For rows that came after a split or a lesson: all of them, or none where one is missing."""
+        kinds, found = self._kinds_of([*self._from_arrays(rows), self._from_files(rows)])
+        return kinds if np.array_equal(found, rows) else None
+
+    def _kinds_of(self, parts: Sequence[Part | None]) -> tuple[Kinds, np.ndarray]:
+        some = [part for part in parts if part is not None and len(part.rows)]
+        if not some:
+            return (), np.empty(0, np.int64)
+        rows = np.concatenate([part.rows for part in some])
+        order = np.argsort(rows, kind="stable")
+        joined = zip(*(self.model.kinds(part.images, part.places) for part in some), strict=True)
+        return tuple(np.concatenate(kind)[order] for kind in joined), rows[order]
 
     def _embedded(self, parts: Sequence[Part | None]) -> tuple[np.ndarray, np.ndarray]:
         some = [part for part in parts if part is not None and len(part.rows)]
@@ -319,6 +373,29 @@ class RunImages:
         except InputError as error:
             self.absent = str(error)
             return None
+
+
+def _read_space(path: Path) -> tuple[np.ndarray, Space] | None:
+    """None where there is none, or a damaged one."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        check_seal(path)
+        arrays = load_file(path)
+        return arrays.pop("rows of the run"), Space.from_tensors(arrays)
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError):
+        return None
+
+
+def _write_space(path: Path, rows: np.ndarray, space: Space) -> None:
+    from safetensors.numpy import save
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    arrays = {name: np.ascontiguousarray(array) for name, array in space.tensors().items()}
+    with unfinished(path) as partial:
+        partial.write_bytes(save(arrays | {"rows of the run": rows}, SEAL))
+        seal(partial)
 
 
 def pictures_of(images: Images) -> np.ndarray | None:

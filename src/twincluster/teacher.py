@@ -6,22 +6,18 @@ person does, and `Edits` records it. Shapes: n rows of the run, m of them with f
 
 from __future__ import annotations
 
-import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from threading import RLock
 from typing import TypeVar
 
 import numpy as np
 
-from twincluster.clustering import NO_EXAMPLE, Lesson, Space, choose_questions, saturated, share_interval, teach
-from twincluster.core import SEAL, InputError, check_seal, seal, unfinished
-from twincluster.data import cache_folder
+from twincluster.clustering import NO_EXAMPLE, Lesson, Space, choose_questions, saturated, share_interval
+from twincluster.core import InputError
 from twincluster.run_images import RunImages
-from twincluster.runs import NONE, UNREADABLE, State, read_stamps
+from twincluster.runs import NONE, UNREADABLE, State
 
 RANDOM_EVERY = 5  # questions: each fifth is about a random image, and only these feed the estimate
 LIKELIEST = 5  # clusters offered with a question
@@ -76,37 +72,33 @@ class Teacher:
     def __init__(self, images: RunImages) -> None:
         self.images, self.edits = images, images.edits
         self.seed = images.config.seed
-        self._space: Space | None = None
-        self._rows = np.empty(0, np.int64)  # (m,) of the run, rising
+        self.ready = False  # whether `prepare` is done
         self._kept: dict[tuple[str, int], object] = {}  # what was computed of a state, by its number
         self._guard = RLock()
-
-    @property
-    def ready(self) -> bool:
-        """Whether `prepare` is done."""
-        return self._space is not None
 
     def prepare(self, progress: Callable[[str], None] | None = None) -> None:
         """Make the space of the run's features, or read it from the cache. InputError where no image can be read."""
         with self._guard:
-            if self._space is None:
-                self._rows, self._space = _cached(self.images) or _computed(self.images, progress)
+            if not self.ready:
+                if progress:
+                    progress("comparing the images")
+                _ = self.images.space
+                self.ready = True
 
     @property
     def space(self) -> Space:
         self.prepare()
-        assert self._space is not None
-        return self._space
+        return self.images.space[1]
 
     @property
     def rows(self) -> np.ndarray:
         """(m,) the rows of the run that have features, rising."""
         self.prepare()
-        return self._rows
+        return self.images.space[0]
 
     def lesson(self, state: State) -> Lesson:
         """What the examples say of every row with features; entry i of the lesson is about `rows[i]`."""
-        return self._once("lesson", state, lambda: self._taught(state, state.examples))
+        return self._once("lesson", state, lambda: self.images.learn(state))
 
     def proposals(self, state: State) -> list[Group]:
         """Images that would move, by where from and where to, the most certain group first."""
@@ -116,6 +108,13 @@ class Teacher:
             pairs[pair].append(place)
         groups = [Group(source, to, rows[places], certainty[places]) for (source, to), places in pairs.items()]
         return sorted(groups, key=lambda group: (-float(group.certainty.mean()), group.source, group.to))
+
+    def accept(self, state: State, groups: Iterable[Group]) -> State:
+        """Move the images of these groups: one edit. What was learned then decides about other images, too."""
+        some = list(groups)
+        rows = np.concatenate([group.rows for group in some]) if some else np.empty(0, np.int64)
+        to = np.concatenate([np.full(len(group.rows), group.to) for group in some]) if some else rows
+        return self.edits.accept(rows, to, head=self.lesson(state).head, expected=state.number)
 
     def questions(self, state: State, count: int) -> list[Question]:
         """What to ask next, at most `count` images. Every fifth answer is about a random one."""
@@ -188,7 +187,7 @@ class Teacher:
             given = np.flatnonzero(state.shown)
             half = state.examples.copy()
             half[np.random.default_rng([self.seed, len(given)]).permutation(given)[len(given) // 2 :]] = NO_EXAMPLE
-            return saturated([self._taught(state, half), self.lesson(state)])
+            return saturated([self.images.learn(state, half), self.lesson(state)])
 
         return bool(state.shown.any()) and self._once("enough", state, compare)
 
@@ -207,13 +206,6 @@ class Teacher:
             if cluster >= 0 and (inside := before == cluster).sum() >= FEWEST_OF_CLUSTER
         }
         return Trust(whole.share, whole.low, whole.high, whole.count, clusters)
-
-    def _taught(self, state: State, examples: np.ndarray) -> Lesson:
-        rows = self.rows
-        refused = {
-            cluster: np.searchsorted(rows, apart[np.isin(apart, rows)]) for cluster, apart in state.refused.items()
-        }
-        return teach(self.space, state.clusters[rows], examples[rows], refused, self.seed)
 
     def _places(self, rows: Iterable[int]) -> np.ndarray:
         given = np.asarray(list(rows), np.int64)
@@ -234,54 +226,3 @@ def _share(right: np.ndarray, total: int, known: int = 0) -> Share:
     low, high = share_interval(int(right.sum()), len(right), total)
     low, mean, high = ((known + part * total) / (known + total) for part in (low, float(right.mean()), high))
     return Share(mean, low, high, len(right))
-
-
-# -- the space on disk -------------------------------------------------------------------------------------------------
-
-
-def _computed(images: RunImages, progress: Callable[[str], None] | None) -> tuple[np.ndarray, Space]:
-    if progress:
-        progress("computing features")
-    kinds, rows = images.kinds()
-    if not len(rows):
-        raise InputError(f"there is nothing to learn from: {images.absent or 'no image can be read again'}")
-    if progress:
-        progress("comparing the images")
-    space = Space.of(kinds[0], kinds[1] if len(kinds) > 1 else None, images.config.seed)
-    with suppress(OSError):  # a full disk costs the next start a minute, no more
-        _write(_place(images), rows, space)
-    return rows, space
-
-
-def _cached(images: RunImages) -> tuple[np.ndarray, Space] | None:
-    """The space that was computed before; None where there is none, or a damaged one."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
-    path = _place(images)
-    try:
-        check_seal(path)
-        arrays = load_file(path)
-        rows = arrays.pop("run_rows")
-        return rows, Space.from_tensors(arrays)
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError):
-        return None
-
-
-def _write(path: Path, rows: np.ndarray, space: Space) -> None:
-    from safetensors.numpy import save
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    arrays = {name: np.ascontiguousarray(array) for name, array in space.tensors().items()}
-    with unfinished(path) as partial:
-        partial.write_bytes(save(arrays | {"run_rows": rows}, SEAL))
-        seal(partial)
-
-
-def _place(images: RunImages) -> Path:
-    """Known by the model, by the images and by what `update` has seen of them."""
-    digest = hashlib.sha256(images.run.model.read_bytes())
-    stamps = sorted(read_stamps(images.run.folder).items())
-    known_by = (images.data.fingerprint, images.assignments.paths, stamps, images.config.seed)
-    digest.update(repr(known_by).encode(errors="surrogatepass"))
-    return cache_folder() / "spaces" / f"{digest.hexdigest()[:32]}.safetensors"

@@ -40,6 +40,7 @@ def predict(
     """
     from twincluster import model
     from twincluster.data import location_of, open_source
+    from twincluster.run_images import RunImages
     from twincluster.runs import Run, check_table, kinds_of
     from twincluster.training import Progress
 
@@ -49,7 +50,13 @@ def predict(
     opened, listing = Run.open(run), open_source(source, labels="none", root=data_root, at_least=1)
     with Progress() as progress:
         assignments = model.predict(
-            opened, listing, device, progress.decoding, progress.encoding, location=location_of(source)
+            opened,
+            listing,
+            device,
+            progress.decoding,
+            progress.encoding,
+            location=location_of(source),
+            edits=RunImages(opened, data_root, device).edits,
         )
     assignments.write(out)
     problems, count = assignments.problems(), len(assignments.paths)

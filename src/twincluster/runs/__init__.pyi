@@ -8,13 +8,14 @@ from twincluster.runs.edit_log import NONE as NONE
 from twincluster.runs.edit_log import UNREADABLE as UNREADABLE
 from twincluster.runs.edit_log import ConflictError as ConflictError
 from twincluster.runs.edit_log import EditLog as EditLog
+from twincluster.runs.edit_log import Kinds as Kinds
 from twincluster.runs.edit_log import Line as Line
 from twincluster.runs.edit_log import State as State
+from twincluster.runs.edit_log import unit as unit
 from twincluster.runs.edits import EDITS_FILE as EDITS_FILE
 from twincluster.runs.edits import JUNK_STATUS as JUNK_STATUS
 from twincluster.runs.edits import Edits as Edits
 from twincluster.runs.edits import apply_edits as apply_edits
-from twincluster.runs.edits import unit as unit
 from twincluster.runs.folder import REPORT_FILE as REPORT_FILE
 from twincluster.runs.folder import Assignments as Assignments
 from twincluster.runs.folder import Replaced as Replaced
@@ -32,3 +33,5 @@ from twincluster.runs.identity import stamps_of as stamps_of
 from twincluster.runs.identity import within_source as within_source
 from twincluster.runs.identity import write_stamps as write_stamps
 from twincluster.runs.provenance import typed as typed
+from twincluster.runs.taught import TAUGHT_FILE as TAUGHT_FILE
+from twincluster.runs.taught import Taught as Taught

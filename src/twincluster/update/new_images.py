@@ -21,6 +21,7 @@ import twincluster
 from twincluster.core import hold, strict_json
 from twincluster.data import Listing, may_pass
 from twincluster.model import Model
+from twincluster.run_images import RunImages
 from twincluster.runs import (
     FEWEST,
     Assignments,
@@ -133,6 +134,11 @@ def update(
             drift=Drift.between(reference, features, probabilities[readable]) if reference else None,
             has_reference=reference is not None,
         )
+        edits = RunImages(run, device=device).edits
+        if edits.taught:  # before the rows: what is noted of a row that never comes is not read
+            later = [row for row in images.usable.tolist() if fresh[row]]
+            said, _ = edits.taught.head.predict(*model.kinds(images, np.array(later, np.int64)))
+            edits.learn_later([images.listing.paths[row] for row in later], said)
         found = {task.name: task.stamp for task in tasks if not _is_away(task, now, before)}
         source = {"location": location, "files": listing.files is not None, "fingerprint": images.fingerprint}
         _write(done, source, before, stamps, found, tasks, fresh)

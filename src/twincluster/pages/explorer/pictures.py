@@ -108,7 +108,8 @@ class Visitors:
             images = model.open_pixels(pixels[None])
             found, feature = model.assign(images), unit(model.embed(images).numpy())
         unknown = np.full(1, -1)  # it is taken for none of the run's own
-        cluster = int(apply_edits(found, library.edits.state, unknown, lambda _: feature).clusters[0])
+        state = library.edits.state
+        cluster = int(apply_edits(found, state, unknown, lambda rows: model.kinds(images, rows)).clusters[0])
         larger, _ = decode(Content(content), THUMBNAIL, library.config.train.frame)
         small, kind = as_jpeg(pixels if larger is None else larger, 80)
         near = library.seen.nearest(feature[0], NEIGHBOURS) if library.seen else []
