@@ -21,6 +21,7 @@ from twincluster.cli.look_up import methods, recipes
 from twincluster.cli.pages import report, report_after_fit, serve
 from twincluster.cli.reproduce import reproduce
 from twincluster.cli.runs import evaluate, predict, update
+from twincluster.cli.teach import teach
 from twincluster.config import (
     Config,
     Split,
@@ -63,6 +64,7 @@ app = App(
 app["--help"].group = app["--version"].group = LOOK_UP
 app.command(report, group=USE)
 app.command(serve, group=USE)
+app.command(teach, group=USE)
 app.command(predict, group=USE)
 app.command(update, group=USE, usage="twincluster update [OPTIONS] RUN [SOURCE]")
 app.command(evaluate, group=USE)

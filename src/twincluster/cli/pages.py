@@ -92,6 +92,7 @@ def serve(
     host: str = "127.0.0.1",
     in_browser: Annotated[bool, Parameter(name="--open", negative=())] = False,
     data_root: Path | None = None,
+    page: Annotated[str, Parameter(parse=False)] = "",
 ) -> None:
     """Browse the clusters of a run in a browser and correct them: rename, merge, split, move, junk, undo.
 
@@ -122,4 +123,4 @@ def serve(
         library = Library(opened, data_root, progress.decoding)
     if library.no_pictures:
         print(f"without pictures: {library.no_pictures}")
-    serve_library(library, listening, host, in_browser)
+    serve_library(library, listening, host, in_browser, page)

@@ -32,10 +32,12 @@ def augment_images(
         pixels = resize(images, side)
         if settings.flip:
             pixels = torch.where(_per_image(choice.flip), pixels.flip(-1), pixels)
-    if settings.grey:
+    if settings.grey and not settings.grey_last:
         pixels = to_grey(pixels, choice.grey)
     if settings.jitter:
         pixels = _jitter(pixels, choice, settings)
+    if settings.grey and settings.grey_last:
+        pixels = to_grey(pixels, choice.grey)
     if settings.blur:
         radius = min(math.ceil(3 * settings.blur_sigma[1]), side - 1)
         pixels = blur(pixels, choice.sigma, radius)

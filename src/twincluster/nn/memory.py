@@ -38,6 +38,10 @@ class Queue(nn.Module):
         """(size,) bool: which rows have been written."""
         return torch.arange(len(self.rows), device=self.rows.device) < self.written
 
+    def is_full(self) -> Tensor:
+        """() bool: whether all rows have been written."""
+        return self.written >= len(self.rows)
+
     def filled(self) -> Tensor:
         """The rows that have been written; between epochs, since it waits for the device."""
         return self.rows[self.valid()]

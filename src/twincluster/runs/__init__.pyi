@@ -26,6 +26,7 @@ from twincluster.runs.folder import WayBack as WayBack
 from twincluster.runs.folder import check_table as check_table
 from twincluster.runs.folder import count_problems as count_problems
 from twincluster.runs.folder import kinds_of as kinds_of
+from twincluster.runs.folder import rows_of_table as rows_of_table
 from twincluster.runs.identity import base_of as base_of
 from twincluster.runs.identity import read_stamps as read_stamps
 from twincluster.runs.identity import row_names as row_names

@@ -348,11 +348,12 @@ def learning_rate(settings: Optimiser, progress: float) -> float:
 
 
 def make_optimiser(config: Config, method: Method, device: torch.device) -> torch.optim.Optimizer:
-    """The optimiser with all its state in place. Decay spares biases, batch-norm and prototypes."""
+    """The optimiser with all its state in place. Decay spares biases, batch-norm and what the method says."""
     settings, cuda = config.optimiser, device.type == "cuda"
     trained = [(name, weight) for name, weight in method.named_parameters() if weight.requires_grad]
-    spared = [weight for name, weight in trained if weight.dim() < 2 or name.endswith("prototypes")]
-    decayed = [weight for name, weight in trained if weight.dim() >= 2 and not name.endswith("prototypes")]
+    free = [weight.dim() < 2 or name.rpartition(".")[2] in method.spared for name, weight in trained]
+    spared = [weight for (_, weight), is_free in zip(trained, free, strict=True) if is_free]
+    decayed = [weight for (_, weight), is_free in zip(trained, free, strict=True) if not is_free]
     groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": spared, "weight_decay": 0.0}]
     rate = torch.zeros((), device=device) if cuda else 0.0
     optimiser: torch.optim.Optimizer
