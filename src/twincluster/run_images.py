@@ -253,6 +253,10 @@ class RunImages:
         kinds, rows = self.kinds()
         if not len(rows):
             raise InputError(f"there is nothing to learn from: {self.absent or 'no image can be read again'}")
+        for kind in kinds:
+            if len(odd := np.flatnonzero(~np.isfinite(kind).all(1))):
+                path = self.assignments.paths[rows[odd[0]]][:200]
+                raise InputError(f"the features of {path} hold NaN or infinity: leave this input out, and fit again")
         space = Space.of(kinds[0], kinds[1] if len(kinds) > 1 else None, self.config.seed)
         with suppress(OSError):  # a full disk costs the next start a minute, no more
             _write_space(path, rows, space)

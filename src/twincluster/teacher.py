@@ -65,6 +65,13 @@ class Trust(Share):
 
     clusters: Mapping[int, Share] = field(default_factory=dict)
 
+    def to_text(self) -> str:
+        answers = "1 random answer" if self.count == 1 else f"{self.count:,} random answers"
+        return (
+            f"{self.share:.1%} of the images are in the right cluster, by {answers} "
+            f"(95 % interval {self.low:.1%} to {self.high:.1%})"
+        )
+
 
 class Teacher:
     """Learns from the edits of one run. Threads may share one."""
@@ -108,6 +115,13 @@ class Teacher:
             pairs[pair].append(place)
         groups = [Group(source, to, rows[places], certainty[places]) for (source, to), places in pairs.items()]
         return sorted(groups, key=lambda group: (-float(group.certainty.mean()), group.source, group.to))
+
+    def answer(self, state: State, labels: Mapping[int, str]) -> State:
+        """Record what images are called, by their rows: one edit. Those that `questions` drew at random count as such,
+        if so many were asked about."""
+        free = len([row for row in labels if not state.shown[row]])
+        samples = self.sample_rows(state, len(self._random_places(state, free)))
+        return self.edits.answer_labels(labels, samples.tolist(), expected=state.number)
 
     def accept(self, state: State, groups: Iterable[Group]) -> State:
         """Move the images of these groups: one edit. What was learned then decides about other images, too."""

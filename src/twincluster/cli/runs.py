@@ -46,7 +46,7 @@ def predict(
     from twincluster.data import location_of, open_source
     from twincluster.model import predict as predict_run
     from twincluster.run_images import RunImages
-    from twincluster.runs import Run, check_table, kinds_of
+    from twincluster.runs import EDITS_FILE, Run, check_table, kinds_of
     from twincluster.training import Progress
 
     check_table(out)
@@ -61,7 +61,7 @@ def predict(
             progress.decoding,
             progress.encoding,
             location=location_of(source),
-            edits=RunImages(opened, data_root, device).edits,
+            edits=RunImages(opened, data_root, device).edits if (run / EDITS_FILE).is_file() else None,
         )
     assignments.write(out)
     problems, count = assignments.problems(), len(assignments.paths)
@@ -227,6 +227,7 @@ def serve(
     host: str = "127.0.0.1",
     in_browser: Annotated[bool, Parameter(name="--open", negative=())] = False,
     data_root: Path | None = None,
+    page: Annotated[str, Parameter(parse=False)] = "",
 ) -> None:
     """Browse the clusters of a run in a browser and correct them: rename, merge, split, move, junk, undo.
 
@@ -257,7 +258,7 @@ def serve(
         library = Library(opened, data_root, progress.decoding)
     if library.no_pictures:
         print(f"without pictures: {library.no_pictures}")
-    serve_library(library, listening, host, in_browser)
+    serve_library(library, listening, host, in_browser, page)
 
 
 Kind = Literal["csv", "parquet", "folders", "onnx", "huggingface"]

@@ -42,8 +42,10 @@ from twincluster.core.locks import settle as settle
 from twincluster.core.process import FEW as FEW
 from twincluster.core.process import Terminated as Terminated
 from twincluster.core.process import called as called
+from twincluster.core.process import default_interrupts as default_interrupts
 from twincluster.core.process import end_on_interrupt as end_on_interrupt
 from twincluster.core.process import explained as explained
+from twincluster.core.process import ignore_interrupts as ignore_interrupts
 from twincluster.core.process import keep_freed as keep_freed
 from twincluster.core.process import leave_quietly as leave_quietly
 from twincluster.core.process import noted as noted

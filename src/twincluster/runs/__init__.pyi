@@ -22,6 +22,7 @@ from twincluster.runs.folder import WayBack as WayBack
 from twincluster.runs.folder import check_table as check_table
 from twincluster.runs.folder import count_problems as count_problems
 from twincluster.runs.folder import kinds_of as kinds_of
+from twincluster.runs.folder import rows_of_table as rows_of_table
 from twincluster.runs.inputs import FEWEST as FEWEST
 from twincluster.runs.inputs import REFERENCE_SAMPLE as REFERENCE_SAMPLE
 from twincluster.runs.inputs import Drift as Drift

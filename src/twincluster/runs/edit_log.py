@@ -141,7 +141,8 @@ class _AnswerLine:
     rows: list[int]
     to: list[int]  # of each row; JUNK too
     names: list[_Named] | None = None
-    sample: bool = False  # an answer to a random question, which counts for the estimate
+    sample: bool = False  # answers to random questions, which count for the estimate
+    samples: list[int] | None = None  # rows whose answers do, where not all of them do
 
 
 @dataclass(frozen=True)
@@ -433,8 +434,9 @@ def _answer(state: State, line: Line, later: Later | None) -> State:
         cluster = one["cluster"]
         names[_new(names, cluster) if one["new"] else _living(state, cluster)] = _text(one["name"])
     rows, to = _pairs(state, line, names)
-    if line.get("sample"):
-        asked, sample = rows[~state.shown[rows]], state.sample.copy()
+    if line.get("sample") or line.get("samples"):
+        random = rows if line.get("sample") else rows[np.isin(rows, line["samples"])]
+        asked, sample = random[~state.shown[random]], state.sample.copy()
         sample[asked] = state.clusters[asked]
         state = replace(state, sample=sample)
     return _put(replace(state, names=names), rows, to, by_hand=True)
