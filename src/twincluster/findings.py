@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,8 @@ from twincluster.data import Images, Labels, Listing, labels_of_shards, read_lab
 from twincluster.fit import rows_to_score, scores_line, sizes_line
 from twincluster.model import Model
 from twincluster.run_images import RunImages
-from twincluster.runs import Assignments, Edits, Run, RunData, kinds_of, within_source
+from twincluster.runs import Assignments, Run, RunData, kinds_of, within_source
+from twincluster.teacher import Trust, trust_of
 
 FEATURE_SAMPLE = 20_000  # inputs that silhouette and kNN look at
 WIDEST_TABLE = 40  # classes or clusters of a confusion matrix that is printed
@@ -44,6 +45,8 @@ class Findings:
     added: int = 0  # inputs that came after the training
     unlabelled: int = 0  # inputs that are left out of the scores
     corrections: int = 0  # by hand, which these figures of the model's own clusters know nothing of
+    trust: Trust | None = None  # of the corrected clusters, by random questions that a person has answered
+    names: Mapping[int, str] = dataclasses.field(default_factory=dict)  # of the corrected clusters
 
     def to_dict(self) -> dict[str, Any]:
         confidence = self.assignments.confidence
@@ -51,6 +54,7 @@ class Findings:
             "inputs": len(self.assignments.paths),
             "added": self.added,
             "corrections": self.corrections,
+            "trust": self.trust.to_dict() if self.trust else None,
             "unreadable": int((self.assignments.clusters < 0).sum()),
             "incomplete": self.assignments.problems()["incomplete"],
             "too_large": self.assignments.problems()["too_large"],
@@ -76,6 +80,12 @@ class Findings:
         if self.corrections:
             many = "1 correction" if self.corrections == 1 else f"{self.corrections:,} corrections"
             lines.append(f"without {many} by hand, which twincluster report counts: these clusters are the model's own")
+        if self.trust:
+            lines.append(f"with the corrections, {self.trust.to_text()}")
+            lines += [
+                f"  {self.names[cluster][:LONGEST_NAME]}: {share.to_text()}"
+                for cluster, share in self.trust.clusters.items()
+            ]
         lines.append(sizes_line(found["sizes"]))
         if found["confidence"] is not None:
             lines.append(f"mean confidence {found['confidence']:.3f}")
@@ -101,10 +111,11 @@ def findings_of(
     images, absent = inputs.training, inputs.absent or None
     truth, names = truth_of(run, labels, assignments, images.listing if images else None)
     added = len(assignments.paths) - data.inputs
-    corrections = len(Edits(run).history[0])
+    _, state, corrections = inputs.edited()
     found = Findings(
-        assignments, config.n_clusters, None, names, data.split, None, None, absent, added, corrections=corrections
-    )
+        assignments, config.n_clusters, None, names, data.split, None, None, absent, added, corrections=corrections,
+        trust=trust_of(inputs), names=state.names,
+    )  # fmt: skip
     if truth is not None:
         if images is None and data.split != "all":
             raise InputError(
