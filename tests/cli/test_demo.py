@@ -79,7 +79,7 @@ def test_the_classics_score_as_is_known_of_them(digits: tuple[NDArray[np.uint8],
 
 def test_an_interrupt_names_the_length_that_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(out: Path, config: object) -> None:
-        out.mkdir()
+        out.mkdir(exist_ok=True)
         (out / "config.json").write_text("{}")  # a run that has begun
         raise KeyboardInterrupt
 

@@ -24,9 +24,11 @@ from twincluster.core import (
     Terminated,
     called,
     closest,
+    default_interrupts,
     disk_is_full,
     end_on_interrupt,
     explained,
+    ignore_interrupts,
     leave_quietly,
     takes_leave,
     terminable,
@@ -44,12 +46,16 @@ def status_of(command: Callable[[], object], program: str = "twincluster", *, en
     """Run a command: 0 done, 2 bad input (one line says what to do), 1 a fault in code, 130 interrupted, 143 ended
     by SIGTERM. Messages about wrong words call it `program`. With `ends_process` an interrupt ends this process, at
     the latest after some seconds."""
-    if ends_process and not launch.several():
+    if ends_process and launch.several():
+        default_interrupts()  # torchrun ends them all
+    elif ends_process:
         end_on_interrupt(_say_farewell)
     status = _status_of(command, program, ends_process)
     launch.leave(status)
     if ends_process and status in ENDED:
         leave_quietly(status)
+    if ends_process:
+        ignore_interrupts()
     return status
 
 

@@ -24,7 +24,11 @@ def recipes(name: str | None = None, /, *, toml: Annotated[bool, Parameter(negat
         Print its file as it is: `twincluster recipes default --toml > mine.toml` is a start for one of your own.
     """
     if name is not None:
-        configure(name, {}, {})  # refuses what `fit` would, except for settings of the method
+        config = configure(name, {}, {})
+        if name not in recipe_names():
+            from twincluster.resolve import check_method
+
+            check_method(config)  # refuses what `fit` would
         print(recipe_text(name) if toml else f"{load_recipe(name).describe()}\n", end="")
         return
     if toml:

@@ -41,7 +41,7 @@ def predict(
     from twincluster import model
     from twincluster.data import location_of, open_source
     from twincluster.run_images import RunImages
-    from twincluster.runs import Run, check_table, kinds_of
+    from twincluster.runs import EDITS_FILE, Run, check_table, kinds_of
     from twincluster.training import Progress
 
     check_table(out)
@@ -56,7 +56,7 @@ def predict(
             progress.decoding,
             progress.encoding,
             location=location_of(source),
-            edits=RunImages(opened, data_root, device).edits,
+            edits=RunImages(opened, data_root, device).edits if (run / EDITS_FILE).is_file() else None,
         )
     assignments.write(out)
     problems, count = assignments.problems(), len(assignments.paths)

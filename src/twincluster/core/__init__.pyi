@@ -41,8 +41,10 @@ from twincluster.core.locks import refuse_zero as refuse_zero
 from twincluster.core.locks import settle as settle
 from twincluster.core.signals import Terminated as Terminated
 from twincluster.core.signals import called as called
+from twincluster.core.signals import default_interrupts as default_interrupts
 from twincluster.core.signals import end_on_interrupt as end_on_interrupt
 from twincluster.core.signals import explained as explained
+from twincluster.core.signals import ignore_interrupts as ignore_interrupts
 from twincluster.core.signals import leave_quietly as leave_quietly
 from twincluster.core.signals import noted as noted
 from twincluster.core.signals import run_child as run_child

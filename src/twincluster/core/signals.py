@@ -66,6 +66,21 @@ def end_on_interrupt(farewell: Callable[[str, int], None]) -> None:
     signal.signal(signal.SIGINT, _interrupt)
 
 
+def default_interrupts() -> None:
+    """Have an interrupt raise KeyboardInterrupt, as Python does. Process-wide; call only from the CLI."""
+    if _in_main_thread() and callable(signal.getsignal(signal.SIGINT)):
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def ignore_interrupts() -> None:
+    """Ignore interrupts from now on: all work is done, and one while Python is taken down would kill the process.
+
+    Process-wide; call only from the CLI.
+    """
+    if _farewell and _in_main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def leave(number: int) -> NoReturn:
     """End this process at once by a signal: nothing is unwound, and libraries take nothing down."""
     with suppress(BaseException):
