@@ -1,4 +1,4 @@
-"""The share of images in the right cluster: its interval holds the truth, and no model is judged by what it has seen."""
+"""The share of images in the right cluster: its interval holds the truth, and no model is judged by what it saw."""
 
 import json
 from pathlib import Path
