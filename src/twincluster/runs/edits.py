@@ -41,7 +41,7 @@ from twincluster.runs.edit_log import (
     unit,
 )
 from twincluster.runs.folder import Assignments, Run
-from twincluster.runs.identity import read_stamps, row_names, stamps_of
+from twincluster.runs.inputs import read_stamps, row_names, stamps_of
 from twincluster.runs.taught import TAUGHT_FILE, Taught, key_of
 
 if TYPE_CHECKING:
