@@ -39,6 +39,7 @@ from twincluster.data.memory import as_arrays as as_arrays
 from twincluster.data.memory import as_squares as as_squares
 from twincluster.data.memory import is_rows as is_rows
 from twincluster.data.memory import outline as outline
+from twincluster.data.memory import refuse_times as refuse_times
 from twincluster.data.probes import LARGEST as LARGEST
 from twincluster.data.probes import are_strokes as are_strokes
 from twincluster.data.probes import left_differs_from_right as left_differs_from_right
