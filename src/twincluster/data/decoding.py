@@ -19,7 +19,6 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError, features
 from PIL.JpegImagePlugin import JpegImageFile
 
-from twincluster.data.files import CHANGED, Input, RefusedError, open_input, suffix_of
 from twincluster.data.headers import (
     LARGEST,
     ORDINARY,
@@ -37,6 +36,7 @@ from twincluster.data.headers import (
     levels_of,
     scan_of,
 )
+from twincluster.data.listing import CHANGED, Input, RefusedError, open_input, suffix_of
 
 INCOMPLETE = "incomplete"  # status of a file that ends before its image does
 TOO_LARGE = "too_large"  # status of an image that takes more memory than LARGEST
