@@ -141,7 +141,8 @@ class _AnswerLine:
     rows: list[int]
     to: list[int]  # of each row; JUNK too
     names: list[_Named] | None = None
-    sample: bool = False  # an answer to a random question, which counts for the estimate
+    sample: bool = False  # answers to random questions, which count for the estimate
+    samples: list[int] | None = None  # rows whose answers do, where not all of them do
 
 
 @dataclass(frozen=True)
@@ -232,6 +233,22 @@ class State:
     def needs_features(self) -> bool:
         """Whether `route` looks at features."""
         return self.is_split or self.is_taught
+
+    def without_answers(self, rows: np.ndarray) -> State:
+        """The state in which nobody has answered the random questions about some rows."""
+        home, junk, shown = self.home.copy(), self.junk.copy(), self.shown.copy()
+        home[rows] = np.where(self.sample[rows] >= 0, self.sample[rows], home[rows])
+        junk[rows], shown[rows] = self.sample[rows] == JUNK, False
+        return replace(self, home=home, junk=junk, shown=shown)
+
+    def merged(self, clusters: np.ndarray, since: int) -> np.ndarray:
+        """What has become of clusters (m,) by merges after an `accept`."""
+        found, steps = clusters.copy(), list(self.joined)
+        last = next(at for at, step in enumerate(steps) if isinstance(step, Learned) and step.edit == since)
+        for step in steps[last + 1 :]:
+            if isinstance(step, Merge):
+                found[np.isin(found, step.clusters)] = step.into
+        return found
 
     def members(self, cluster: int) -> np.ndarray:
         """Rows that lie in a cluster, without junk."""
@@ -433,8 +450,9 @@ def _answer(state: State, line: Line, later: Later | None) -> State:
         cluster = one["cluster"]
         names[_new(names, cluster) if one["new"] else _living(state, cluster)] = _text(one["name"])
     rows, to = _pairs(state, line, names)
-    if line.get("sample"):
-        asked, sample = rows[~state.shown[rows]], state.sample.copy()
+    if line.get("sample") or line.get("samples"):
+        random = rows if line.get("sample") else rows[np.isin(rows, line["samples"])]
+        asked, sample = random[~state.shown[random]], state.sample.copy()
         sample[asked] = state.clusters[asked]
         state = replace(state, sample=sample)
     return _put(replace(state, names=names), rows, to, by_hand=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +41,7 @@ from twincluster.runs.edit_log import (
     unit,
 )
 from twincluster.runs.folder import Assignments, Run
-from twincluster.runs.identity import read_stamps, row_names, stamps_of
+from twincluster.runs.inputs import read_stamps, row_names, stamps_of
 from twincluster.runs.taught import TAUGHT_FILE, Taught, key_of
 
 if TYPE_CHECKING:
@@ -108,6 +108,10 @@ class Edits:
         lines = self._log.read()
         done, _ = in_force(lines)
         return self._replayed(lines, [line for line in done if line["edit"] < number])
+
+    def line(self, number: int) -> Line:
+        """One line of edits.jsonl, by its number."""
+        return self._log.read()[number]
 
     @property
     def taught(self) -> Taught | None:
@@ -293,6 +297,38 @@ class Edits:
                 "kind": "answer", "rows": readable(state, chosen), "to": [target] * len(chosen), "names": named,
                 "sample": sample,
             }  # fmt: skip
+
+        return self._append(build, expected)
+
+    def answer_labels(
+        self, labels: Mapping[int, str], samples: Iterable[int] = (), *, expected: int | None = None
+    ) -> State:
+        """Say by their rows what images are called: one edit.
+
+        A label that is the name of a cluster means this one, "junk" means junk. Another label names the unnamed cluster
+        in which most of its images lie, if they outnumber there those of each other label; else it opens a new cluster.
+        `samples` are the rows that were random questions.
+        """
+        from twincluster.clustering import clusters_for_labels
+
+        chosen = some_rows(list(labels))
+
+        def build(state: State, lines: list[Line]) -> Line:
+            rows = readable(state, chosen)
+            called = {row: labels[row] for row in rows if labels[row] != JUNK_STATUS or JUNK_STATUS in names_of(state)}
+            for label in dict.fromkeys(called.values()):
+                _refuse_ended(state, a_label(label))
+            known = {c: name for c, name in state.names.items() if name != str(c) or name in called.values()}
+            found = clusters_for_labels(called, known, state.clusters)
+            named, free = [], next_id(lines, self.n_clusters)
+            for label, cluster in found.items():
+                if cluster is None or state.names[cluster] != label:
+                    found[label] = target = free if cluster is None else cluster
+                    free += cluster is None
+                    named.append({"cluster": target, "name": label, "new": cluster is None})
+            to = [found[called[row]] if row in called else JUNK for row in rows]
+            random = sorted(set(map(int, samples)) & set(rows))
+            return {"kind": "answer", "rows": rows, "to": to, "names": named, "sample": False, "samples": random}
 
         return self._append(build, expected)
 
@@ -594,6 +630,22 @@ def a_name(state: State, name: str, *owners: int) -> str:
         if taken == name and cluster not in owners:
             raise InputError(f"cluster {cluster} is called {name[:60]!r} already: choose another name, or merge them")
     return name
+
+
+def a_label(label: str) -> str:
+    if complaint := name_complaint(label):
+        raise InputError(complaint)
+    return label
+
+
+def names_of(state: State) -> set[str]:
+    return set(state.names.values())
+
+
+def _refuse_ended(state: State, label: str) -> None:
+    if label in state.ended and label not in names_of(state) and (into := state.ended[label]) in state.names:
+        now = state.names[into]
+        raise InputError(f"cluster {label[:60]!r} was merged into {now[:60]!r} since: answer with that name")
 
 
 def free_name(state: State, wanted: str, *owners: int) -> str:
