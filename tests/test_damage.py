@@ -27,7 +27,7 @@ from twincluster.data import open_source
 from twincluster.model import Model
 from twincluster.run_images import RunImages
 from twincluster.runs import Assignments, Drift, Edits, Reference, Run, provenance, read_stamps
-from twincluster.training import checkpoint
+from twincluster.training import CHECKPOINT_FILE, load_checkpoint
 
 CHOICE = Choice(3, (Candidate(2, 0.5, 0.1), Candidate(3, 0.9, 0.1)), (Candidate(2, 0.5, 0.1),), clear=True, reason="")
 DEEP = b"[" * 200_000 + b"]" * 200_000
@@ -367,7 +367,7 @@ def test_other_json_is_one_line_that_names_the_file(place: Path, name: str, cont
 
 @pytest.mark.parametrize("progress", ["[]", "null", '{"epoch": "x"}', '{"epoch": 1}', "[" * 200_000])
 def test_the_header_of_a_checkpoint_is_checked(place: Path, progress: str) -> None:
-    path = place / "run" / "checkpoint" / checkpoint.FILE
+    path = place / "run" / "checkpoint" / CHECKPOINT_FILE
     save_file(load_file(path), path, {"progress": progress})
     shutil.copy(place / "images.npy", place / "same.npy")
     (place / "run" / "updates.jsonl").unlink()
@@ -415,7 +415,7 @@ def answers(run: Run, images: Any) -> dict[str, tuple[tuple[str, ...], Callable[
         return model.predict(model.open(images)).tolist()
 
     def saved() -> Any:
-        tensors, progress = checkpoint.load(run.checkpoint)
+        tensors, progress = load_checkpoint(run.checkpoint)
         return progress, {name: tensor.tolist() for name, tensor in tensors.items()}
 
     tables = ("config.json", "assignments.csv", "checksums.json", "updates.jsonl")
@@ -433,7 +433,7 @@ def answers(run: Run, images: Any) -> dict[str, tuple[tuple[str, ...], Callable[
             ("reference.safetensors",),
             lambda: [part.tolist() for part in vars(Reference.read(run.folder, 3)).values()],
         ),
-        "checkpoint": ((checkpoint.FILE,), saved),
+        "checkpoint": ((CHECKPOINT_FILE,), saved),
     }
 
 

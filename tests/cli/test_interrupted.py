@@ -172,11 +172,11 @@ def test_an_interrupt_before_the_source_is_read_leaves_no_folder() -> None:
 
 STUCK = """
 import hashlib, signal, sys, time
-from twincluster.cli.exits import status_of
-from twincluster.core import signals
+from twincluster.cli.terminal import status_of
+from twincluster.core import process
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
-signals.LIMIT = 2.0
+process.LIMIT = 2.0
 
 def swallow():
     try:
@@ -200,7 +200,7 @@ def drop():
     time.sleep(60)
 
 def start():
-    signals.run_child([sys.executable, "-c", '''if True:
+    process.run_child([sys.executable, "-c", '''if True:
         import signal, time
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.signal(signal.SIGINT, signal.SIG_IGN)

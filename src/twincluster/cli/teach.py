@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from twincluster.cli.help import Count, whole
+from twincluster.cli.terminal import Count, whole
 from twincluster.core import InputError, check_writable
 
 if TYPE_CHECKING:
@@ -185,6 +185,6 @@ def _read_answers(file: Path, paths: tuple[str, ...]) -> dict[int, str]:
 def _open_page(run: Path, port: int, host: str, data_root: Path | None) -> None:
     if any(importlib.util.find_spec(name) is None for name in ("fastapi", "uvicorn")):
         raise InputError("the page needs two packages: pip install 'twincluster[ui]', or use --ask and --answers")
-    from twincluster.cli.pages import serve
+    from twincluster.cli.runs import serve
 
     serve(run, port=port, host=host, in_browser=True, data_root=data_root, page="#teach")

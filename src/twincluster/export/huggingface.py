@@ -16,9 +16,8 @@ from twincluster.clustering import Scores, score
 from twincluster.config import Train
 from twincluster.core import InputError, check_writable, is_taken, write_atomically
 from twincluster.data import printable
-from twincluster.findings import truth_of
 from twincluster.fit import rows_to_score
-from twincluster.run_images import RunImages
+from twincluster.run_images import RunImages, truth_of
 from twincluster.runs import JUNK_STATUS, Assignments, Run, RunData, State, provenance
 
 MOST_ROWS = 200  # of the table of clusters in a card

@@ -41,7 +41,7 @@ from twincluster.runs.edit_log import (
     unit,
 )
 from twincluster.runs.folder import Assignments, Run
-from twincluster.runs.identity import read_stamps, row_names, stamps_of
+from twincluster.runs.inputs import read_stamps, row_names, stamps_of
 from twincluster.runs.taught import TAUGHT_FILE, Taught, key_of
 
 if TYPE_CHECKING:
@@ -108,6 +108,10 @@ class Edits:
         lines = self._log.read()
         done, _ = in_force(lines)
         return self._replayed(lines, [line for line in done if line["edit"] < number])
+
+    def line(self, number: int) -> Line:
+        """One line of edits.jsonl, by its number."""
+        return self._log.read()[number]
 
     @property
     def taught(self) -> Taught | None:

@@ -22,7 +22,7 @@ from twincluster.core import InputError
 from twincluster.data import Content, Listing, Member, decode, decode_whole
 from twincluster.model import Model
 from twincluster.pages.explorer.library import Library
-from twincluster.pages.report.thumbnails import tile
+from twincluster.pages.report.material import tile
 from twincluster.runs import apply_edits, stamps_of, unit
 
 THUMBNAIL = 160  # pixels a side, at most
