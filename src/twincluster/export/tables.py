@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
+import unicodedata
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from twincluster.data import Member
 from twincluster.run_images import RunImages
 from twincluster.runs import check_table
 
-FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # first characters of cells that spreadsheets evaluate
+FORMULAS = ("=", "+", "-", "@")  # first characters of cells that spreadsheets evaluate, in any width
 MOST_TSNE = 10_000  # most images for t-SNE: it takes minutes on two cores
 Map = Literal["auto", "pca", "tsne"]
 
@@ -70,7 +71,8 @@ def write_parquet(inputs: RunImages, out: Path, place: Map = "auto") -> str:
 
 def _no_formula(text: str, mark: str) -> str:
     """Escape text that a spreadsheet would evaluate; a path with ./ in front stays the same path."""
-    return mark + text if text.startswith(FORMULAS) else text
+    begins = unicodedata.normalize("NFKC", text[:1])
+    return mark + text if begins.isspace() or begins.startswith(FORMULAS) else text
 
 
 def guesses(guessed: np.ndarray) -> str:
