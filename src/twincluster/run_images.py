@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 MOVED = "the images have moved or changed since"
 IS_ROWS = "the inputs are rows of numbers, which have no pictures"
 
-SPACE_VERSION = 1  # of how features become a space: another number, another file in the cache
+SPACE_VERSION = 2  # of how features become a space: another number, another file in the cache
 
 _ESCAPE = re.compile(r"\\(?:([\\nrt])|x([0-9a-f]{2})|u([0-9a-f]{4}))")
 _LETTERS = {"\\": "\\", "n": "\n", "r": "\r", "t": "\t"}
