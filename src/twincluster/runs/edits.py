@@ -1,17 +1,9 @@
-"""The corrections a person makes to a run: rename, merge and split clusters, move images, mark junk, confirm, answer
-questions, accept or refuse what the taught model proposes, undo and redo.
+"""The corrections a person makes to a run, and what the run looks like with them.
 
-They lie in edits.jsonl beside the model's own assignments, which never change. Every method here appends one line; what
-the run looks like with all of them is `Edits.state`. Clusters have ids that are never used twice, images are rows.
-
-What goes into a line of edits.jsonl, checked: names, clusters and images a caller gives, and the parts of a split.
-
-Shapes: m images, P parts, D features.
-
-The model's assignments with a person's edits on top: what `export` and `predict` write.
-
-cluster is the final id, confidence stays the model's own, of the cluster it had chosen; an image marked as junk has no
-cluster and the status junk. Where an edit is in force there is a column name. assignments.csv itself never changes.
+Rename, merge and split clusters, move images, mark junk, confirm, answer questions, accept or refuse what the taught
+model proposes, undo and redo: every method of `Edits` appends one line to edits.jsonl, beside the model's own
+assignments, which never change. `Edits.state` is what all lines make of the run; `apply_edits` puts it on top of the
+model's assignments. Clusters have ids that are never used twice. Shapes: n rows of the run, m images, P parts, D features.
 """
 
 from __future__ import annotations
@@ -44,10 +36,10 @@ from twincluster.runs.edit_log import (
 from twincluster.runs.folder import Assignments, Run
 from twincluster.runs.identity import read_stamps, row_names, stamps_of
 
-__all__ = ["ConflictError", "Edits", "State"]
-
 EDITS_FILE = "edits.jsonl"
+JUNK_STATUS = "junk"
 MOST_PARTS = 100  # of one split
+DECIMALS = 7  # of a centre's numbers: float32 has little more to say of a unit row
 OF_ROWS = ("junk", "unjunk", "confirm", "refuse")  # kinds of edits that decide about the images they name alone
 
 
@@ -376,6 +368,34 @@ class Edits:
             )
 
 
+def apply_edits(
+    found: Assignments, state: State, rows: np.ndarray | None = None, embed: Features | None = None
+) -> Assignments:
+    """Return what the model made of some inputs as the edits of its run have it.
+
+    `rows` (m,) are the inputs' rows in the run, -1 for images that it does not know; None: all rows of the run. Known
+    images stay where a person put them, others follow merges and splits. `embed` gives the embedding of inputs, (m,D).
+    """
+    if rows is None:
+        clusters = state.clusters
+    else:
+        known = np.array([row >= 0 and state.home[row] >= 0 and not state.guessed[row] for row in rows], dtype=bool)
+        known &= found.clusters >= 0
+        clusters, others = found.clusters.copy(), np.flatnonzero((found.clusters >= 0) & ~known)
+        if len(others):
+            features = embed(others) if embed and state.is_split else None
+            clusters[others] = state.route(clusters[others], features)
+        clusters[known] = state.clusters[rows[known]]
+    junk = clusters == JUNK
+    return replace(
+        found,
+        clusters=np.where(junk, -1, clusters),
+        confidence=np.where(junk, np.nan, found.confidence),
+        status=tuple(JUNK_STATUS if out else said for out, said in zip(junk, found.status, strict=True)),
+        names=tuple(state.names.get(int(cluster), "") for cluster in clusters),
+    )
+
+
 def _same_images(now: State, cluster: int, everyone: np.ndarray) -> None:
     """Features were computed before the lock was taken, which is not held for as long as that takes."""
     if cluster not in now.names or not np.array_equal(np.flatnonzero(now.home == cluster), everyone):
@@ -392,9 +412,6 @@ def _digest_of_model(run: Run) -> str:
 
 def _digest_of_paths(paths: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(paths).encode(errors="surrogatepass")).hexdigest()[:32]
-
-
-DECIMALS = 7  # of a centre's numbers: float32 has little more to say of a unit row
 
 
 def a_name(state: State, name: str, *owners: int) -> str:
@@ -501,34 +518,3 @@ def by_k_means(
     nearest = (embedded @ centres.T).argmax(1)
     found = [(everyone[nearest == part], centres[part]) for part in range(parts)]
     return sorted((part for part in found if len(part[0])), key=lambda part: len(part[0]), reverse=True)
-
-
-JUNK_STATUS = "junk"
-
-
-def apply_edits(
-    found: Assignments, state: State, rows: np.ndarray | None = None, embed: Features | None = None
-) -> Assignments:
-    """Return what the model made of some inputs as the edits of its run have it.
-
-    `rows` (m,) are the inputs' rows in the run, -1 for images that it does not know; None: all rows of the run. Known
-    images stay where a person put them, others follow merges and splits. `embed` gives the embedding of inputs, (m,D).
-    """
-    if rows is None:
-        clusters = state.clusters
-    else:
-        known = np.array([row >= 0 and state.home[row] >= 0 and not state.guessed[row] for row in rows], dtype=bool)
-        known &= found.clusters >= 0
-        clusters, others = found.clusters.copy(), np.flatnonzero((found.clusters >= 0) & ~known)
-        if len(others):
-            features = embed(others) if embed and state.is_split else None
-            clusters[others] = state.route(clusters[others], features)
-        clusters[known] = state.clusters[rows[known]]
-    junk = clusters == JUNK
-    return replace(
-        found,
-        clusters=np.where(junk, -1, clusters),
-        confidence=np.where(junk, np.nan, found.confidence),
-        status=tuple(JUNK_STATUS if out else said for out, said in zip(junk, found.status, strict=True)),
-        names=tuple(state.names.get(int(cluster), "") for cluster in clusters),
-    )
