@@ -15,7 +15,8 @@ import twincluster.fit as pipeline
 from command_line import colours
 from small_encoders import colour_encoder, some_images
 from test_pipeline import tiny
-from twincluster.data import Images, checksums, open_images, open_source
+from twincluster.data import Images, open_images, open_source
+from twincluster.data import store as checksums
 from twincluster.nn import encode
 from twincluster.nn.feature_cache import CHUNK
 from twincluster.run_images import RunImages

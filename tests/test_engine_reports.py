@@ -8,7 +8,7 @@ import pytest
 from small_runs import KINDS, Diary, assert_equal_state, images_of, make, pictures, train
 from twincluster.core import InputError
 from twincluster.runs import Run
-from twincluster.training import checkpoint
+from twincluster.training import load_checkpoint
 from twincluster.training import trainer as engine
 from twincluster.training.trainer import learning_rate
 
@@ -107,7 +107,7 @@ def test_without_a_run_folder_nothing_is_written(tmp_path: Path, monkeypatch: py
 def test_a_folder_holds_the_state_after_the_last_step(tmp_path: Path) -> None:
     """What `finish` decides is not in it: a run that is resumed once more decides the same again."""
     method = train(images_of(KINDS["rows"]), folder=tmp_path)
-    saved, progress = checkpoint.load(tmp_path / "checkpoint")
+    saved, progress = load_checkpoint(tmp_path / "checkpoint")
     decided = {"online.head.weight", "online.head.bias", "labels", "sure"}
     state = {name.removeprefix("method."): tensor for name, tensor in saved.items() if name.startswith("method.")}
     assert state.keys() == method.state_dict().keys() > decided

@@ -10,7 +10,7 @@ import pytest
 from twincluster.core import InputError
 from twincluster.data import location_of, open_source
 from twincluster.runs import RunData, UpdateRecord, read_stamps, row_names, stamps_of, within_source, write_stamps
-from twincluster.runs.identity import STAMPS_FILE as FILE
+from twincluster.runs.inputs import STAMPS_FILE as FILE
 
 
 def touch(folder: Path, *names: str) -> Path:

@@ -29,7 +29,7 @@ ROOMS = (
     "model",
     "fit",
     "run_images",
-    "findings",
+    "teacher",
     "update",
     "pages export",
     "estimator on_ray",

@@ -159,6 +159,18 @@ class Model:
         rows = images.usable if rows is None else rows
         return self._finite(base.embed(self.network, images.pixels, rows), images, rows)
 
+    def kinds(self, images: Images, rows: np.ndarray | None = None) -> tuple[np.ndarray, ...]:
+        """Return the features that a taught model reads of some rows, each (m,D): of the encoder, or the rows of
+        numbers themselves, standardised; last the learned embedding, all there is of pixels."""
+        rows = images.usable if rows is None else rows
+        embedding = self.embed(images, rows).numpy()
+        if not self.is_of_rows:
+            return (embedding,)
+        given = np.asarray(images.pixels[rows], dtype=np.float32)
+        if not self.config.train.frozen:
+            given = np.divide(given - self.shape.mean, self.shape.std, dtype=np.float32, casting="unsafe")
+        return given, embedding
+
     def assign(self, images: Images) -> Assignments:
         """Return a row per input."""
         return Assignments.of(images, images.usable, self.predict(images))
@@ -194,17 +206,19 @@ def predict(
     encoding: Told | None = None,
     *,
     location: str | None = None,
+    edits: Edits | None = None,
 ) -> Assignments:
     """Assign the inputs of a source to the clusters of a run, with the edits made to it.
 
-    `location` opens the source again. By it, inputs are recognised that have a row in the run.
+    `location` opens the source again. By it, inputs are recognised that have a row in the run. `edits` are those of the
+    run, if they are open already: `RunImages.edits` can learn again what a damaged file held.
     """
     if resolve_device(device) == "cpu":
         keep_freed()
     model = Model.load(run, device)
     images = model.open(listing, decoding, encoding)
-    return Edits(run).applied_to(
-        model.assign(images), listing, location, lambda rows: model.embed(images, rows).numpy()
+    return (edits or Edits(run)).applied_to(
+        model.assign(images), listing, location, lambda rows: model.kinds(images, rows)
     )
 
 

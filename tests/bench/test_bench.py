@@ -171,7 +171,7 @@ def test_watch_reports_a_command_that_fails() -> None:
 def test_watch_takes_its_child_along_when_terminated() -> None:
     child = "import time; time.sleep(60)"
     code = (
-        "import sys; from benchmarks.memory import watch; from twincluster.cli.exits import status_of; "
+        "import sys; from benchmarks.memory import watch; from twincluster.cli.terminal import status_of; "
         f"sys.exit(status_of(lambda: watch([sys.executable, '-c', {child!r}])))"
     )
     with subprocess.Popen([sys.executable, "-c", code]) as parent:

@@ -7,10 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from twincluster.clustering import regroup, sizes, spherical_kmeans
-from twincluster.clustering import sizes as regrouping
-from twincluster.clustering.kmeans import Clusters
-from twincluster.clustering.sizes import Sized, directions, weigh_sizes
+from twincluster.clustering import kmeans, regroup, spherical_kmeans
+from twincluster.clustering.kmeans import Clusters, Sized, directions, weigh_sizes
 
 
 def rows_around(means: list[list[float]], counts: list[int]) -> tuple[Tensor, Tensor]:
@@ -50,9 +48,9 @@ def test_moves_end_where_no_single_one_is_better(balance: float) -> None:
     generator = torch.Generator().manual_seed(1)
     unit, group = F.normalize(torch.randn(300, 6, generator=generator), dim=1), torch.arange(300) % 30
     rows = unit * torch.rand(300, 1, generator=generator)
-    groups = regrouping._Groups(*(sizes.sums(each, group, 30) / 300 for each in (unit, rows, torch.ones(300, 1))))
+    groups = kmeans._Groups(*(kmeans.sums(each, group, 30) / 300 for each in (unit, rows, torch.ones(300, 1))))
     before = torch.arange(30) % 4
-    after = regrouping._move(groups, before, 4, torch.tensor(7.0), balance)
+    after = kmeans._move_groups(groups, before, 4, torch.tensor(7.0), balance)
 
     def worth(clusters: Tensor) -> float:
         total = 0.0
@@ -60,7 +58,7 @@ def test_moves_end_where_no_single_one_is_better(balance: float) -> None:
             members = clusters[group] == cluster
             share = float(members.double().mean())
             total += 7.0 * float((rows[members] @ F.normalize(unit[members].sum(0), dim=0)).sum()) / 300
-            total -= sizes.MARGIN * share * math.log(max(share, 1e-9)) if balance else 0.0
+            total -= kmeans.MARGIN * share * math.log(max(share, 1e-9)) if balance else 0.0
         return total
 
     assert worth(after) > worth(before) + 1e-3
@@ -76,12 +74,12 @@ def test_the_last_group_of_a_cluster_stays() -> None:
     unit = torch.eye(2)[torch.tensor([0, 1] + [1] * 8)]
     rows = unit * torch.tensor([0.01, 5.0] + [1.0] * 8)[:, None]
     group = torch.tensor([0, 0, 1, 1, 1, 1, 2, 2, 2, 2])
-    groups = regrouping._Groups(*(sizes.sums(each, group, 3) / 10 for each in (unit, rows, torch.ones(10, 1))))
+    groups = kmeans._Groups(*(kmeans.sums(each, group, 3) / 10 for each in (unit, rows, torch.ones(10, 1))))
     alone, together = torch.tensor([0, 1, 1]), torch.tensor([0, 1, 0])
-    assert torch.equal(regrouping._move(groups, alone, 2, torch.tensor(3.0), 0.0)[:1], alone[:1])
-    assert len(regrouping._move(groups, together, 2, torch.tensor(3.0), 0.0).unique()) == 2
-    with_empty = regrouping._Groups(*(F.pad(sums, (0, 0, 0, 1)) for sums in groups))  # which is no company
-    after = regrouping._move(with_empty, torch.tensor([0, 1, 1, 0]), 2, torch.tensor(3.0), 0.0)
+    assert torch.equal(kmeans._move_groups(groups, alone, 2, torch.tensor(3.0), 0.0)[:1], alone[:1])
+    assert len(kmeans._move_groups(groups, together, 2, torch.tensor(3.0), 0.0).unique()) == 2
+    with_empty = kmeans._Groups(*(F.pad(sums, (0, 0, 0, 1)) for sums in groups))  # which is no company
+    after = kmeans._move_groups(with_empty, torch.tensor([0, 1, 1, 0]), 2, torch.tensor(3.0), 0.0)
     assert len(after[:3].unique()) == 2
 
 
@@ -89,7 +87,7 @@ def test_rows_that_are_alike_leave_groups_empty_and_nothing_else() -> None:
     rows, wanted, kept = (tensor[::50] for tensor in stuck())  # two of each group
     rows, wanted, kept = (tensor.repeat_interleave(50, 0) for tensor in (rows, wanted, kept))
     unit = F.normalize(rows, dim=1)
-    group = regrouping._groups(unit, 80, seed=0)
+    group = kmeans._groups(unit, 80, seed=0)
     assert len(group.unique()) <= 16
     sized = regroup(unit, rows, clustered(rows, kept, 0.0), 0.0, per_cluster=40, seed=0)
     assert (sized.labels == wanted).all()
@@ -103,13 +101,13 @@ def test_a_cluster_without_the_most_of_any_group_starts_from_where_it_was(monkey
     sized = Sized(directions(unit, few, 3), torch.zeros(3), few, 0.0)
     begun = []
     monkeypatch.setattr(
-        regrouping.kmeans, "spherical_kmeans",
+        kmeans, "spherical_kmeans",
         lambda unit, k, **options: begun.append(options["init"]) or spherical_kmeans(unit, k, **options),
     )  # fmt: skip
-    monkeypatch.setattr(regrouping, "_move", lambda groups, before, *_: before)
+    monkeypatch.setattr(kmeans, "_move_groups", lambda groups, before, *_: before)
     regroup(unit, rows, sized, 0.0, per_cluster=10, seed=0)
     assert not begun  # nothing moved, so nothing is tried
-    monkeypatch.setattr(regrouping, "_move", lambda groups, before, *_: torch.ones_like(before))
+    monkeypatch.setattr(kmeans, "_move_groups", lambda groups, before, *_: torch.ones_like(before))
     regroup(unit, rows, sized, 0.0, per_cluster=10, seed=0)
     assert torch.equal(begun[0][[0, 2]], sized.centres[[0, 2]])
     assert not torch.equal(begun[0][1], sized.centres[1])
@@ -120,9 +118,9 @@ def test_a_round_counts_only_where_it_is_better(monkeypatch: pytest.MonkeyPatch,
     rows, _, kept = stuck()
     unit, sized = F.normalize(rows, dim=1), clustered(rows, kept, 0.0)
     goal = regroup(unit, rows, sized, 0.0, per_cluster=5, seed=0)
-    monkeypatch.setattr(regrouping, "_move", lambda groups, before, *_: 1 - before if better else before.flip(0))
-    monkeypatch.setattr(regrouping.kmeans, "spherical_kmeans", lambda unit, k, **_: _ends(unit, k, goal, better))
-    monkeypatch.setattr(regrouping, "_groups", lambda unit, n_groups, seed: torch.arange(len(unit)) % n_groups)
+    monkeypatch.setattr(kmeans, "_move_groups", lambda groups, before, *_: 1 - before if better else before.flip(0))
+    monkeypatch.setattr(kmeans, "spherical_kmeans", lambda unit, k, **_: _ends(unit, k, goal, better))
+    monkeypatch.setattr(kmeans, "_groups", lambda unit, n_groups, seed: torch.arange(len(unit)) % n_groups)
     after = regroup(unit, rows, sized, 0.0, per_cluster=5, seed=0)
     assert torch.equal(after.labels, goal.labels if better else kept)
 
@@ -136,7 +134,7 @@ def _ends(unit: Tensor, n_clusters: int, goal: Sized, better: bool) -> Clusters:
 
 def test_rows_outside_the_pool_join_its_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, wanted, kept = stuck()
-    monkeypatch.setattr(regrouping, "POOL", 100)
+    monkeypatch.setattr(kmeans, "POOL", 100)
     sized = regroup(F.normalize(rows, dim=1), rows, clustered(rows, kept, 0.0), 0.0, per_cluster=5, seed=0)
     assert (sized.labels == wanted).float().mean() > 0.99
 

@@ -10,11 +10,10 @@ from scipy.cluster.hierarchy import linkage
 from torch import Tensor
 
 from small_runs import Diary, images_of, train
-from twincluster.clustering import check_parts, sizes, spherical_kmeans
+from twincluster.clustering import check_parts, kmeans, spherical_kmeans
 from twincluster.clustering import kmeans as assign
-from twincluster.clustering.kmeans import Clusters, match_labels
+from twincluster.clustering.kmeans import Clusters, joined_parts, match_labels, weigh_sizes
 from twincluster.clustering.metrics import STRAIN
-from twincluster.clustering.sizes import joined_parts, weigh_sizes
 from twincluster.config import make_config
 from twincluster.core import InputError
 from twincluster.resolve import check_method
@@ -73,13 +72,13 @@ def test_a_soft_prior_is_where_shifts_and_shares_agree() -> None:
     logits = 2 * torch.randn(200, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     logits[:, 0] += 2
     shift = torch.zeros(4, dtype=torch.float64)
-    weight = sizes.MARGIN * 0.4 / 0.6
+    weight = kmeans.MARGIN * 0.4 / 0.6
     for _ in range(500):
-        share = ((logits + shift) / sizes.SHARPNESS).softmax(1).mean(0)
+        share = ((logits + shift) / kmeans.SHARPNESS).softmax(1).mean(0)
         shift -= 0.5 * (share - (-shift / weight).softmax(0))
-    found = sizes._shifts(logits, torch.zeros(4, dtype=torch.float64), 0.4)
+    found = kmeans._shifts(logits, torch.zeros(4, dtype=torch.float64), 0.4)
     for _ in range(20):
-        found = sizes._shifts(logits, found, 0.4)
+        found = kmeans._shifts(logits, found, 0.4)
     torch.testing.assert_close(found, shift - shift.mean(), rtol=0, atol=0.02)
 
 
@@ -92,13 +91,13 @@ def test_uneven_sizes_are_the_weights_of_a_mixture() -> None:
         total = [0.0] * 3
         for row in logits.tolist():
             terms = [
-                math.exp((value + math.log(3 * w)) / sizes.SHARPNESS) for value, w in zip(row, weights, strict=True)
+                math.exp((value + math.log(3 * w)) / kmeans.SHARPNESS) for value, w in zip(row, weights, strict=True)
             ]
             total = [t + term / sum(terms) for t, term in zip(total, terms, strict=True)]
         weights = [max(t / 300, 1e-9) for t in total]
     shift = torch.zeros(3, dtype=torch.float64)
     for _ in range(20):
-        shift = sizes._shifts(logits, shift, -1.0)
+        shift = kmeans._shifts(logits, shift, -1.0)
     wanted = torch.tensor(weights, dtype=torch.float64).log()
     torch.testing.assert_close(shift, wanted - wanted.mean(), rtol=0, atol=0.05)
 
@@ -151,7 +150,7 @@ def test_few_rows_give_no_parts() -> None:
 
 def test_the_memory_for_joining_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     joined: list[int] = []
-    monkeypatch.setattr(sizes, "MOST_PARTS", 20)
+    monkeypatch.setattr(kmeans, "MOST_PARTS", 20)
     monkeypatch.setattr(
         hierarchy, "linkage", lambda centres, method: joined.append(len(centres)) or linkage(centres, method)
     )
@@ -165,7 +164,7 @@ def test_the_memory_for_joining_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_too_many_uneven_clusters_are_refused_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sizes, "MOST_PARTS", 8)
+    monkeypatch.setattr(kmeans, "MOST_PARTS", 8)
     rows, _ = blobs([10] * 6)
     with pytest.raises(InputError, match="there may be 4 clusters then, not 6"):
         train(images_of(rows.numpy()), "n_clusters=6", "anchored.balance=-1", "train.epochs=1")

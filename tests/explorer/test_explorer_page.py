@@ -153,48 +153,6 @@ def test_move_junk_and_split_off_what_is_selected(window: Window, served: Served
     expect(page.locator("#views")).to_contain_text("Junk (0)")
 
 
-def test_what_is_like_the_selected_images_follows_them_and_goes_on_when_they_are_moved(
-    window: Window, served: Served
-) -> None:
-    page = window.page
-    open_cluster(page, 0)
-    chosen = served.rows(of="cluster", cluster=0)[-1]  # the least typical one
-    page.keyboard.press("End")
-    page.keyboard.press("Space")
-    page.keyboard.press("l")
-    order = served.rows(of="cluster", cluster=0, order="alike", like=chosen)
-    expect(page.locator(".tile").first).to_have_attribute("aria-selected", "true")
-    expect(page.locator(".grid")).to_have_attribute("aria-activedescendant", "tile-0")
-    expect(page.get_by_role("button", name="Typical first")).to_have_attribute("aria-pressed", "false")
-    expect(page.get_by_role("button", name="Most alike first")).to_have_attribute("aria-pressed", "true")
-    page.locator(".tile").nth(2).click(modifiers=["Shift"])
-    page.keyboard.press("m")
-    page.locator("dialog input").fill("cluster 2")
-    page.keyboard.press("Enter")
-    expect(page.locator("dialog")).to_have_count(0)
-    assert set(order[:3]) <= set(Edits(served.run).state.members(2))
-    expect(page.locator(".tile")).to_have_count(len(order) - 3)
-    rest = served.rows(of="cluster", cluster=0, order="alike", like=chosen)  # compared with another middle now
-    page.locator(".tile").first.click()
-    page.keyboard.press("j")
-    expect(page.locator("#views")).to_contain_text("Junk (1)")
-    assert np.flatnonzero(Edits(served.run).state.junk).tolist() == rest[:1], "the next that is like what was moved"
-
-
-def test_without_features_the_order_stays(window: Window, served: Served) -> None:
-    page = window.page
-    open_cluster(page, 0)
-    served.library.seen = None
-    page.keyboard.press("Space")
-    page.get_by_role("button", name="More like these").click()
-    expect(page.locator("#told")).to_have_text(served.library.no_features)
-    assert len([said for said in window.complaints if "400" in said]) == 1
-    window.complaints.clear()
-    expect(page.get_by_role("button", name="Typical first")).to_have_attribute("aria-pressed", "true")
-    expect(page.get_by_role("button", name="Most alike first")).to_be_hidden()
-    expect(page.locator(".tile").first).to_be_visible()
-
-
 def test_with_one_cluster_left_images_move_to_a_new_one(window: Window, served: Served) -> None:
     served.edit("merge", clusters=[0, 1, 2])
     page = window.page

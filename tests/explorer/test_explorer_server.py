@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -43,52 +42,6 @@ def test_rows_come_in_the_order_and_with_the_paths_asked_for(served: Served) -> 
         row for row, path in enumerate(known.paths) if "copy" in path
     ]
     assert served.get("/api/rows", params={"of": "cluster", "cluster": 7}).status_code == 404
-
-
-def test_what_is_most_like_some_images_comes_right_after_them(served: Served) -> None:
-    """On features of our own: in every cluster a kind of which two images are chosen, and another one."""
-    library = served.library
-    assert library.seen is not None
-    members = np.flatnonzero(library.assignments.clusters == 1)
-    shared = np.zeros((len(library.seen.rows), library.seen.features.shape[1]), np.float32)
-    shared[:, 0] = 5.0  # what all have in common says nothing
-    odd = members[1::2]
-    shared[library.seen.places[odd], 1] = np.linspace(1.0, 2.0, len(odd))
-    library.seen = replace(library.seen, features=shared / np.linalg.norm(shared, axis=1, keepdims=True))
-    chosen = [int(row) for row in odd[:2]]
-    found = served.rows(of="cluster", cluster=1, order="alike", like=",".join(map(str, chosen)))
-    assert found[:2] == chosen
-    assert found[2 : len(odd)] == odd[:1:-1].tolist(), "the strongest of the kind first"
-    assert set(found[len(odd) :]) == set(members.tolist()) - set(odd.tolist())
-
-    served.edit("move", rows=chosen, to=0)  # and then whatever else is like them
-    assert served.rows(of="cluster", cluster=1, order="alike", like=",".join(map(str, chosen))) == found[2:]
-    everywhere = served.rows(of="all", order="alike", like=str(chosen[0]))
-    assert everywhere[0] == chosen[0]
-    assert len(everywhere) == int((library.assignments.clusters >= 0).sum())
-
-
-@pytest.mark.parametrize("like", ["", "-1", "1,x", ",".join(["1"] * 501)])
-def test_what_names_no_images_has_no_like(served: Served, like: str) -> None:
-    assert served.get("/api/rows", params={"of": "all", "order": "alike", "like": like}).status_code == 400
-
-
-def test_images_that_are_not_there_have_no_like(served: Served) -> None:
-    answer = served.get("/api/rows", params={"of": "all", "order": "alike", "like": "1,999999"})
-    assert (answer.status_code, answer.json()) == (404, {"error": "there is no such image"})
-
-
-def test_images_that_cannot_be_read_again_have_no_like(served: Served) -> None:
-    (unreadable,) = served.rows(of="unreadable")
-    answer = served.get("/api/rows", params={"of": "all", "order": "alike", "like": unreadable})
-    assert answer.status_code == 400
-    assert answer.json()["error"].endswith("can be read again: select others")
-
-
-def test_likeness_waits_for_the_features(served: Served) -> None:
-    served.library.seen = None
-    answer = served.get("/api/rows", params={"of": "all", "order": "alike", "like": "1"})
-    assert (answer.status_code, answer.json()["error"]) == (400, served.library.no_features)
 
 
 def test_pictures_are_small_are_whole_and_are_kept_by_the_browser(served: Served) -> None:

@@ -119,19 +119,20 @@ def test_hole_agrees_with_erasing_a_square(side: int, size: int) -> None:
         close(actual[i], expected)
 
 
-@pytest.mark.parametrize("side", [16, 32])
-def test_a_whole_view_agrees_with_torchvision_step_by_step(side: int) -> None:
-    settings = dataclasses.replace(EVERYTHING, rotate=0.0)
+@pytest.mark.parametrize("side,grey_last", [(16, False), (32, False), (32, True)])
+def test_a_whole_view_agrees_with_torchvision_step_by_step(side: int, grey_last: bool) -> None:
+    settings = dataclasses.replace(EVERYTHING, rotate=0.0, grey_last=grey_last)
     images = photos(32, 32, 32)
     choice = ours.parameters(draws(32), settings, 32, 32)
     actual = ours.augment_images(images, draws(32), settings, side, MEAN, STD)
     cropped = ours.crop(images, choice.box, torch.zeros(32, dtype=torch.bool), None, side)  # checked above
     for i in range(32):
-        view = tv.rgb_to_grayscale(cropped[i], 3) if choice.grey[i] else cropped[i]
+        view = tv.rgb_to_grayscale(cropped[i], 3) if choice.grey[i] and not grey_last else cropped[i]
         view = tv.adjust_brightness(view, choice.brightness[i].item())
         view = tv.adjust_contrast(view, choice.contrast[i].item())
         view = tv.adjust_saturation(view, choice.saturation[i].item())
         view = tv.adjust_hue(view, choice.hue[i].item())
+        view = tv.rgb_to_grayscale(view, 3) if choice.grey[i] and grey_last else view
         view = tv.gaussian_blur(view, [13, 13], [choice.sigma[i].item()]) if choice.sigma[i] else view
         undecided = (view - 0.5).abs() < 1e-5  # rounding may put these on either side of the threshold
         view = tv.solarize(view, 0.5) if choice.threshold[i] < 1 else view

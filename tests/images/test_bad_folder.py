@@ -140,7 +140,9 @@ def test_all_images_identical(tmp_path: Path) -> None:
 
 
 def test_five_hundred_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("twincluster.clustering.layout.FEWEST", 10**9)  # a map by PCA: t-SNE takes longer than the fit
+    monkeypatch.setattr(
+        "twincluster.clustering.neighbours.FEWEST", 10**9
+    )  # a map by PCA: t-SNE takes longer than the fit
     (tmp_path / "photos").mkdir()
     for number in range(500):
         noise(number, (12, 12)).save(tmp_path / "photos" / f"{number:03d}.png")

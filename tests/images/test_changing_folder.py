@@ -14,7 +14,7 @@ from PIL import Image
 from command_line import TINY
 from twincluster import fit as pipeline
 from twincluster.config import make_config, parse_overrides
-from twincluster.data import files as folders
+from twincluster.data import listing as folders
 from twincluster.data import open_images, open_source
 
 

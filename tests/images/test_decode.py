@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageDraw, features
 
 from twincluster.data import decode, decode_whole, decoding
-from twincluster.data.files import IMAGE_SUFFIXES
+from twincluster.data.listing import IMAGE_SUFFIXES
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from PIL import Image
 
 from twincluster.data import decode, decoding, may_pass, typical_side
 from twincluster.data.decoding import header_sizes
-from twincluster.data.files import IMAGE_SUFFIXES
+from twincluster.data.listing import IMAGE_SUFFIXES
 
 MISSING = "unreadable: HEIC needs pillow-heif: pip install 'twincluster[heic]'"
 BEGINNING = b"\0\0\0\x1cftypheic\0\0\0\0mif1heicmiaf" + b"\0" * 100  # of a HEIC file, as a telephone writes it

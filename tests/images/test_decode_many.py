@@ -16,8 +16,8 @@ from PIL import Image
 
 from twincluster.data import decode
 from twincluster.data import pool as module
-from twincluster.data.checksums import digest_of
 from twincluster.data.pool import RowFile, Said, decode_many
+from twincluster.data.store import digest_of
 
 SIDE, START = 8, 5  # of the rows; the bytes before the first one
 BLACK = np.zeros((SIDE, SIDE, 3), np.uint8)

@@ -8,8 +8,8 @@ import pytest
 from small_shards import encoded, pack, write_shards
 
 from twincluster.data import open_source
-from twincluster.data import tar as tar_index
-from twincluster.data.tar import index_of, read_index
+from twincluster.data import shards as tar_index
+from twincluster.data.shards import index_of, read_index
 
 
 @pytest.fixture(autouse=True)

@@ -14,8 +14,8 @@ from edited_runs import features
 from small_runs import pictures
 from twincluster.clustering import score
 from twincluster.pages import write_report
-from twincluster.pages.report.gather import gather
 from twincluster.pages.report.material import open_material
+from twincluster.pages.report.page import gather
 from twincluster.run_images import RunImages
 from twincluster.runs import Edits, Run
 
@@ -24,7 +24,7 @@ JUNK = [1, 5]
 
 @pytest.fixture(autouse=True)
 def quick_maps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("twincluster.clustering.layout.FEWEST", 10**6)  # PCA, not t-SNE
+    monkeypatch.setattr("twincluster.clustering.neighbours.FEWEST", 10**6)  # PCA, not t-SNE
 
 
 @pytest.fixture

@@ -12,11 +12,9 @@ from twincluster.clustering import score
 from twincluster.core import InputError
 from twincluster.estimator import TwinContrastClustering
 from twincluster.pages import write_report
-from twincluster.pages.report import problems
-from twincluster.pages.report.gather import curves_of, gather
-from twincluster.pages.report.material import open_material, spread_evenly
-from twincluster.pages.report.page import page_of
-from twincluster.pages.report.problems import centres, per_card, representatives
+from twincluster.pages.report import material as problems
+from twincluster.pages.report.material import centres, open_material, per_card, representatives, spread_evenly
+from twincluster.pages.report.page import curves_of, gather, page_of
 from twincluster.runs import Run
 
 SHORT = {"train": {"epochs": 1, "backbone": "small", "image_size": 8}}

@@ -13,8 +13,8 @@ from command_line import command, worked
 from small_runs import pictures
 from twincluster.data import open_source
 from twincluster.estimator import TwinContrastClustering
-from twincluster.pages.report.gather import Gathered, gather
 from twincluster.pages.report.material import open_material
+from twincluster.pages.report.page import Gathered, gather
 from twincluster.runs import Run, stamps_of, write_stamps
 
 
@@ -28,7 +28,7 @@ def saved(folder: Path, count: int, value: int) -> Path:
 
 @pytest.fixture(autouse=True)
 def quick_maps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("twincluster.clustering.layout.FEWEST", 10**6)  # PCA, not t-SNE
+    monkeypatch.setattr("twincluster.clustering.neighbours.FEWEST", 10**6)  # PCA, not t-SNE
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_a_map_of_some_says_from_which_they_were_chosen(
 ) -> None:
     later = saved(tmp_path / "later", 12, 200)
     worked("update", run.folder, later)
-    monkeypatch.setattr("twincluster.pages.report.gather.POINTS", 6)
+    monkeypatch.setattr("twincluster.pages.report.page.POINTS", 6)
     found = gather(open_material(run)).data
     assert found["map"]["note"] == "6 of 24 images, evenly chosen"
     paths = [found["images"]["path"][image] for image in found["map"]["image"]]

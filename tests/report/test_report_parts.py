@@ -16,10 +16,10 @@ from sklearn.decomposition import PCA
 from benchmarks.report import find_browser, write_run
 from command_line import TINY, benchmark_worked, colours_file, command, worked
 from small_runs import pictures
-from twincluster.clustering import layout
+from twincluster.clustering import neighbours as layout
 from twincluster.data import open_source
 from twincluster.pages import write_report
-from twincluster.pages.report.thumbnails import SHEET, make_sheets, tile
+from twincluster.pages.report.material import SHEET, make_sheets, tile
 
 
 def test_pca_is_that_of_scikit_learn_up_to_sign() -> None:
@@ -85,7 +85,7 @@ def test_small_pictures_keep_their_pixels() -> None:
 
 def test_a_run_of_60000_images_stays_under_15_megabytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("twincluster.pages.report.material.CPU_FEATURES", 4000)  # the size does not depend on it,
-    monkeypatch.setattr("twincluster.clustering.layout.FEWEST", 10**9)  # nor on whether the map is t-SNE
+    monkeypatch.setattr("twincluster.clustering.neighbours.FEWEST", 10**9)  # nor on whether the map is t-SNE
     path, _, gathered = write_report(write_run(tmp_path / "noise", 60_000, 1000, 16))
     assert path.stat().st_size < 15e6
     assert gathered.data["run"]["inputs"] == 60_000

@@ -128,6 +128,14 @@ def test_peers_follow_the_set() -> None:
     assert training.recipe == "deepcluster-v2-cifar10"
     config = training.config(Asked("imagenet_dogs", Path("out")), 0)
     assert (config.n_clusters, config.train.image_size) == (15, 96)
+    # with a recipe of its own paper for the set, that one, and for sets that are like it
+    asked = {data: Asked(data, Path("out")) for data in ("stl10", "imagenet10", "imagenet_dogs", "cifar100")}
+    peers = {data: by_own_paper(data, "iic") for data in asked}
+    assert [peer.recipe for peer in peers.values()] == ["iic-stl10", "iic-stl10", "iic-stl10", "iic-cifar100"]
+    configs = {data: peer.config(asked[data], 0) for data, peer in peers.items()}
+    assert {(c.n_clusters, c.train.image_size) for c in configs.values()} == {(10, 64), (10, 96), (15, 96), (20, 32)}
+    assert by_own_paper("imagenet_dogs", "cc").recipe == "cc-imagenet10"
+    assert by_own_paper("tiny_imagenet", "cc").recipe == "cc-cifar10"
     config = by_own_paper("digits", "dccs").config(Asked("digits", Path("out")), 0)
     # with the optimiser of digits it diverges
     assert config.optimiser == make_config(load_recipe("dccs-cifar10").settings).optimiser
@@ -147,7 +155,7 @@ def test_the_sweep_changes_one_setting_at_a_time() -> None:
 def test_commands_for_a_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     lines = worked("reproduce", "table3", "--data", "digits", "--seeds", 2, "--dry-run").out.splitlines()
-    assert len(lines) == 16
+    assert len(lines) == 18
     assert shlex.split(lines[-1]) == [
         "twincluster", "fit", "digits", "--recipe", "paper-digits", "--seed", "1",
         "--out", "runs/reproduce-digits/tcc-1",
@@ -174,6 +182,10 @@ def test_classics_stand_in_table_2(sets: Path, tmp_path: Path, monkeypatch: pyte
     worked("reproduce", "table2", *FEW, "--data-root", sets, "--out", tmp_path / "out")
     rows = {row[0]: row for row in cells(tmp_path / "out" / "table2.md")}
     assert rows["AC"][1] == ".228 / .105 / .065"
+    assert rows["AC"][5].startswith("by Ward's linkage: the paper does not say by which; on pixels")
+    assert rows["SCL"][1] == ".733 / .669 / .568"
+    assert rows["SCL"][5].startswith("published in a comment of the paper's LaTeX source; ")
+    assert rows["AC, by average linkage"][1] == "-"
     assert 0.1 <= float(rows["AC"][2].split(" / ")[0]) <= 1
     assert rows["DDC"][5].startswith("there is no such method")
     assert rows["twincluster, by default"][1] == "-"

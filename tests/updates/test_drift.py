@@ -11,8 +11,8 @@ import torch
 
 from twincluster.core import InputError
 from twincluster.runs import FEWEST, Drift, Reference
-from twincluster.runs.drift import REFERENCE_FILE as FILE
-from twincluster.runs.drift import TAIL, _verdict
+from twincluster.runs.inputs import REFERENCE_FILE as FILE
+from twincluster.runs.inputs import TAIL, _verdict
 
 
 def cloud(n: int, seed: int, spread: float = 0.2) -> tuple[torch.Tensor, torch.Tensor]:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from twincluster.cli.help import Count
+from twincluster.cli.terminal import Count
 from twincluster.config import how_long
 from twincluster.core import InputError, check_writable, closest
 

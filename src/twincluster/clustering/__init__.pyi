@@ -1,6 +1,5 @@
 from twincluster.clustering import kmeans as kmeans
 from twincluster.clustering import neighbours as neighbours
-from twincluster.clustering import sizes as sizes
 from twincluster.clustering.choose import FEWEST_DIRECTIONS as FEWEST_DIRECTIONS
 from twincluster.clustering.choose import FEWEST_PER_CLUSTER as FEWEST_PER_CLUSTER
 from twincluster.clustering.choose import Candidate as Candidate
@@ -11,12 +10,12 @@ from twincluster.clustering.classic import CLASSICS as CLASSICS
 from twincluster.clustering.classic import TITLES as TITLES
 from twincluster.clustering.classic import cluster_by as cluster_by
 from twincluster.clustering.classic import pixel_rows as pixel_rows
+from twincluster.clustering.kmeans import GROUPS as GROUPS
+from twincluster.clustering.kmeans import check_parts as check_parts
 from twincluster.clustering.kmeans import principal_directions as principal_directions
+from twincluster.clustering.kmeans import regroup as regroup
 from twincluster.clustering.kmeans import spherical_kmeans as spherical_kmeans
-from twincluster.clustering.layout import POINTS as POINTS
-from twincluster.clustering.layout import Layout as Layout
-from twincluster.clustering.layout import how_many as how_many
-from twincluster.clustering.layout import lay_out as lay_out
+from twincluster.clustering.kmeans import worth as worth
 from twincluster.clustering.metrics import Advice as Advice
 from twincluster.clustering.metrics import Health as Health
 from twincluster.clustering.metrics import Scores as Scores
@@ -26,12 +25,12 @@ from twincluster.clustering.metrics import score as score
 from twincluster.clustering.metrics import silhouette as silhouette
 from twincluster.clustering.metrics import steadier as steadier
 from twincluster.clustering.neighbours import CHUNK as CHUNK
+from twincluster.clustering.neighbours import POINTS as POINTS
+from twincluster.clustering.neighbours import Layout as Layout
+from twincluster.clustering.neighbours import how_many as how_many
+from twincluster.clustering.neighbours import lay_out as lay_out
 from twincluster.clustering.neighbours import nearest_in_pool as nearest_in_pool
 from twincluster.clustering.neighbours import pool_step as pool_step
-from twincluster.clustering.sizes import GROUPS as GROUPS
-from twincluster.clustering.sizes import check_parts as check_parts
-from twincluster.clustering.sizes import regroup as regroup
-from twincluster.clustering.sizes import worth as worth
 from twincluster.clustering.teaching import NO_EXAMPLE as NO_EXAMPLE
 from twincluster.clustering.teaching import Head as Head
 from twincluster.clustering.teaching import Lesson as Lesson
@@ -40,4 +39,5 @@ from twincluster.clustering.teaching import choose_questions as choose_questions
 from twincluster.clustering.teaching import clusters_for_labels as clusters_for_labels
 from twincluster.clustering.teaching import restlessness as restlessness
 from twincluster.clustering.teaching import saturated as saturated
+from twincluster.clustering.teaching import share_interval as share_interval
 from twincluster.clustering.teaching import teach as teach

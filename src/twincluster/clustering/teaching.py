@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -74,6 +74,15 @@ class Space:
         """(m,D) other rows in this space."""
         return _joined(self.views, [features] if second is None else [features, second])
 
+    def tensors(self) -> dict[str, np.ndarray]:
+        """Everything as arrays by name, to be saved."""
+        own = {"rows": self.rows, "neighbours": self.neighbours, "cosine": self.cosine}
+        return own | _tensors_of(self.views)
+
+    @classmethod
+    def from_tensors(cls, arrays: Mapping[str, np.ndarray]) -> Space:
+        return cls(_views_of(arrays), arrays["rows"], arrays["neighbours"], arrays["cosine"])
+
     @cached_property
     def density(self) -> np.ndarray:
         """(n,) the mean cosine of each row and its neighbours."""
@@ -119,16 +128,11 @@ class Head:
 
     def tensors(self) -> dict[str, np.ndarray]:
         """Everything as arrays by name, to be saved."""
-        arrays = {"classes": self.classes, "weight": self.weight, "bias": self.bias}
-        for number, view in enumerate(self.views):
-            arrays |= {f"mean.{number}": view.mean, f"directions.{number}": view.directions}
-        return arrays
+        return {"classes": self.classes, "weight": self.weight, "bias": self.bias} | _tensors_of(self.views)
 
     @classmethod
     def from_tensors(cls, arrays: Mapping[str, np.ndarray]) -> Head:
-        count = sum(name.startswith("mean.") for name in arrays)
-        views = tuple(View(arrays[f"mean.{number}"], arrays[f"directions.{number}"]) for number in range(count))
-        return cls(arrays["classes"], arrays["weight"], arrays["bias"], views)
+        return cls(arrays["classes"], arrays["weight"], arrays["bias"], _views_of(arrays))
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,6 +260,29 @@ def saturated(lessons: Sequence[Lesson]) -> bool:
     return bool(half.count >= TYPICAL and restlessness(half, lessons[-1]) < STILL)
 
 
+def share_interval(right: int, asked: int, total: int, confidence: float = 0.95) -> tuple[float, float]:
+    """The share of right ones among `total` rows, of which `asked` drawn at random were `right` times right.
+
+    Clopper and Pearson's interval (1934) for a sample without replacement: all shares under which neither so few nor so
+    many right answers were surprising. It is exact, and the narrower the larger the part that was asked.
+    """
+    from scipy.stats import hypergeom
+
+    total, rare = max(total, asked), (1 - confidence) / 2
+    low, high = right, total - (asked - right)  # what the answers leave possible
+    fewest = _first(low, high, lambda count: bool(hypergeom.sf(right - 1, total, count, asked) > rare))
+    beyond = _first(fewest, high + 1, lambda count: bool(hypergeom.cdf(right, total, count, asked) <= rare))
+    return fewest / max(total, 1), (beyond - 1) / max(total, 1)
+
+
+def _first(low: int, high: int, holds: Callable[[int], bool]) -> int:
+    """The first whole number from `low` on for which a condition holds; it holds from there on, and at `high`."""
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle + 1, high)
+    return low
+
+
 # -- the space ---------------------------------------------------------------------------------------------------------
 
 
@@ -265,6 +292,17 @@ def _checked(features: np.ndarray) -> np.ndarray:
         row = int(np.flatnonzero(~np.isfinite(features).all(1))[0])
         raise InputError(f"the features of row {row} hold NaN or infinite values: leave this row out")
     return features
+
+
+def _tensors_of(views: Sequence[View]) -> dict[str, np.ndarray]:
+    numbered = list(enumerate(views))
+    means = {f"mean.{number}": view.mean for number, view in numbered}
+    return means | {f"directions.{number}": view.directions for number, view in numbered}
+
+
+def _views_of(arrays: Mapping[str, np.ndarray]) -> tuple[View, ...]:
+    count = sum(name.startswith("mean.") for name in arrays)
+    return tuple(View(arrays[f"mean.{number}"], arrays[f"directions.{number}"]) for number in range(count))
 
 
 def _unit(rows: np.ndarray) -> np.ndarray:

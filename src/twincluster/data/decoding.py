@@ -17,7 +17,6 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 
-from twincluster.data.files import CHANGED, Input, RefusedError, open_input, suffix_of
 from twincluster.data.headers import (
     LARGEST,
     ORDINARY,
@@ -35,6 +34,7 @@ from twincluster.data.headers import (
     levels_of,
     scan_of,
 )
+from twincluster.data.listing import CHANGED, Input, RefusedError, open_input, suffix_of
 
 INCOMPLETE = "incomplete"  # status of a file that ends before its image does
 TOO_LARGE = "too_large"  # status of an image that takes more memory than LARGEST

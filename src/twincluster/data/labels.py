@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from twincluster.core import InputError
-from twincluster.data.files import IMAGE_SUFFIXES, printable
+from twincluster.data.listing import IMAGE_SUFFIXES, printable
 
 Table = dict[str, list[str]]  # column by name; of many columns in a .parquet, those that are not used are empty
 

@@ -78,15 +78,21 @@ def by_paper(data: str, method: str = "tcc", name: str = "", settings: tuple[str
     return Training(name or method, recipe, "" if method == "tcc" else method, settings)
 
 
+# the sets whose recipe serves best where a method has none for the set itself
+ALIKE = {"imagenet10": ("stl10",), "imagenet_dogs": ("imagenet10", "stl10")}
+
+
 def by_own_paper(data: str, method: str) -> Training:
-    """A peer with the settings of its own recipe, which is for CIFAR-10, at the size and number of this set."""
-    recipe = f"{method.replace('_', '-')}-cifar10"
+    """A peer with the settings of its own paper, at the size and number of this set."""
+    known = recipe_names()
+    names = [f"{method}-{other}".replace("_", "-") for other in (data, *ALIKE.get(data, ()), "cifar10")]
+    recipe = next(name for name in names if name in known)
     if data == "digits":  # which all but its optimiser is too large for
         optimiser = asdict(make_config(load_recipe(recipe).settings).optimiser)
         return Training(method, data, method, tuple(f"optimiser.{name}={value}" for name, value in optimiser.items()))
     paper = load_recipe(paper_recipe(data)).settings
     fitting = (f"n_clusters={paper['n_clusters']}", f"train.image_size={paper['train']['image_size']}")
-    return Training(method, recipe, settings=() if data == "cifar10" else fitting)
+    return Training(method, recipe, settings=() if recipe == names[0] else fitting)
 
 
 def by_default(data: str) -> list[Training]:

@@ -11,7 +11,10 @@ from twincluster.pages.explorer.library import Library
 from twincluster.runs import ConflictError, Edits, State
 
 MOST_ROWS = 2_000_000
-KINDS = ("rename", "merge", "split", "split_off", "move", "junk", "unjunk", "undo", "redo")
+KINDS = (
+    "rename", "merge", "split", "split_off", "move", "confirm", "answer", "accept", "refuse", "junk", "unjunk", "undo",
+    "redo",
+)  # fmt: skip
 
 
 def correct(library: Library, asked: Any) -> State:
@@ -38,6 +41,22 @@ def correct(library: Library, asked: Any) -> State:
             return edits.move(_numbers(asked, "rows"), name=_name(asked), expected=expected)
         case "move":
             return edits.move(_numbers(asked, "rows"), _whole(asked, "to"), expected=expected)
+        case "confirm":
+            return edits.confirm(_numbers(asked, "rows"), expected=expected)
+        case "answer":
+            to = None if asked.get("to") is None else _whole(asked, "to")
+            rows, sample = _numbers(asked, "rows"), asked.get("sample") is True
+            return edits.answer(rows, to, name=_name(asked), sample=sample, expected=expected)
+        case "accept":
+            rows, targets = library.lessons.chosen(_groups(asked), expected)
+            return edits.accept(rows, targets, expected=expected)
+        case "refuse" if asked.get("groups") is not None:
+            rows, targets = library.lessons.chosen(_groups(asked), expected)
+            if len(np.unique(targets)) > 1:
+                raise InputError("refuse one group at a time")
+            return edits.refuse(rows, int(targets[0]), expected=expected)
+        case "refuse":
+            return edits.refuse(_numbers(asked, "rows"), _numbers(asked, "to").tolist(), expected=expected)
         case "junk":
             return edits.mark_junk(_numbers(asked, "rows"), expected=expected)
         case "unjunk":
@@ -46,6 +65,17 @@ def correct(library: Library, asked: Any) -> State:
             return edits.undo(expected=expected)
         case _:
             return edits.redo(expected=expected)
+
+
+def grow_from(library: Library, asked: Any) -> dict[str, Any]:
+    """The next images like some and unlike others. `asked` is {like, unlike}, as JSON gave it."""
+    if not isinstance(asked, dict):
+        raise InputError("like and unlike are expected")
+    like, unlike = _numbers(asked, "like"), _numbers(asked, "unlike")
+    both = np.concatenate([like, unlike])
+    if not len(like) or both.min() < 0 or not library.has(int(both.max())):
+        raise InputError("like and unlike name images of the run, like at least one")
+    return library.lessons.grow(like, unlike)
 
 
 def _have_features(library: Library, edits: Edits, cluster: int) -> bool:
@@ -69,6 +99,25 @@ def _numbers(asked: dict[str, Any], field: str) -> np.ndarray:
     if not isinstance(values, list) or len(values) > MOST_ROWS or not all(map(_is_whole, values)):
         raise InputError(f"{field} must be a list of whole numbers")
     return np.array(values, dtype=np.int64)
+
+
+def _groups(asked: dict[str, Any]) -> set[tuple[int, int]] | None:
+    """Proposed groups by where they are and where they would go; None stands for all of them."""
+    groups = asked.get("groups")
+    if groups is None:
+        return None
+    pairs = [tuple(pair) for pair in groups if isinstance(pair, list)] if isinstance(groups, list) else []
+    if (
+        not pairs
+        or len(pairs) != len(groups)
+        or not all(len(pair) == 2 and all(map(_is_whole, pair)) for pair in pairs)
+    ):
+        raise InputError("groups must be a list of pairs of clusters, from which and to which")
+    return {(source, to) for source, to in groups}
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(_is_whole, value))
 
 
 def _is_whole(value: Any) -> TypeGuard[int]:

@@ -26,6 +26,7 @@ import numpy as np
 from twincluster.clustering import POINTS, Layout, lay_out
 from twincluster.core import InputError, unfinished
 from twincluster.data import Images, Member, cache_folder
+from twincluster.pages.explorer.lessons import Lessons
 from twincluster.pages.report.material import spread_evenly
 from twincluster.run_images import IS_ROWS, Pictures, RunImages
 from twincluster.runs import REPORT_FILE as REPORT
@@ -49,12 +50,6 @@ class Seen:
         """(m,) cosines with a feature (D,), times its length."""
         parts = [self.features[start : start + CHUNK] @ feature for start in range(0, len(self.rows), CHUNK)]
         return np.concatenate(parts or [np.empty(0, np.float32)])
-
-    def middle(self, rows: np.ndarray) -> np.ndarray:
-        """(D,) mean feature of those rows that have one; zeros where none has."""
-        members = np.zeros(len(self.rows), self.features.dtype)
-        members[self.places[rows][self.places[rows] >= 0]] = 1
-        return np.asarray(members @ self.features / max(1.0, members.sum()))
 
     def nearest(self, feature: np.ndarray, count: int, without: int = -1) -> list[tuple[int, float]]:
         """Rows of highest cosine with a feature (D,), best first."""
@@ -89,6 +84,7 @@ class Library:
         self.edits = Edits(run, self._features_later)
         self.edits.state  # noqa: B018  a file of edits that does not fit is told before the server starts
         self.ready = Event()  # set when there is nothing more to wait for
+        self.lessons = Lessons(self)
         self._dated: Signature = ()  # of the report that has been told of edits
         self._layout: tuple[np.ndarray, Layout] | None = None
         self._no_map = ""  # why there is none
@@ -130,21 +126,6 @@ class Library:
             lost = self.assignments.paths[rows[np.flatnonzero(places < 0)[0]]]
             raise InputError(f"{lost[:200]} cannot be read again: put it back, or move it to another cluster first")
         return np.asarray(self.seen.features[places])
-
-    def most_alike(self, rows: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-        """`rows` in another order: those that are chosen, then what is most like the chosen ones, which may meanwhile
-        be elsewhere. Rows without features come last."""
-        if self.seen is None:
-            raise InputError(self.no_features)
-        if not (self.seen.places[chosen] >= 0).any():
-            raise InputError("none of the selected images can be read again: select others")
-        likeness = np.full(len(rows), -np.inf)
-        known = self.seen.places[rows] >= 0
-        # what all of the rows share tells nothing: each is compared with the way from their middle to the chosen ones'
-        way = self.seen.middle(chosen) - self.seen.middle(rows)
-        likeness[known] = self.seen.compare(way)[self.seen.places[rows[known]]]
-        likeness[np.isin(rows, chosen)] = np.inf
-        return np.asarray(rows[np.argsort(-likeness, kind="stable")])
 
     def layout(self) -> tuple[np.ndarray, Layout]:
         """Rows on the map, and their places; InputError where there is none, or none yet."""
@@ -193,6 +174,8 @@ class Library:
         except Exception as error:  # a thread has nobody to tell: the page does
             self.no_features = f"the features could not be computed ({' '.join(str(error).split())[:300]})"
         self.ready.set()
+        if self.seen is not None:
+            self.lessons.start()
 
     def _computed(self) -> tuple[np.ndarray, np.ndarray]:
         features, rows = self.inputs.features()
@@ -254,7 +237,8 @@ class Newest:
 
     @property
     def busy(self) -> bool:
-        return self._opening.locked() or not self.library.ready.is_set() or self.library.waits_for_map
+        library = self.library
+        return self._opening.locked() or not library.ready.is_set() or library.waits_for_map or library.lessons.busy
 
     def _open(self) -> None:
         tried = self.library.read_signature(*OPENED)  # before anything is read
@@ -262,6 +246,7 @@ class Newest:
             library = Library(Run.open(self.library.run.folder), self.library.root)
             library.start()
             library.ready.wait()
+            self.library.lessons.stop()
             self._app, self.library = self._make(library, self), library
             self._failed, self.trouble = None, ""
         except OSError as error:  # it may pass by itself: the next look tries again

@@ -24,7 +24,7 @@ from starlette.concurrency import run_in_threadpool
 
 from twincluster.core import InputError
 from twincluster.pages.explorer import pictures
-from twincluster.pages.explorer.corrections import correct
+from twincluster.pages.explorer.corrections import correct, grow_from
 from twincluster.pages.explorer.guard import Access, Guard, Server, has_no_descriptor, is_local
 from twincluster.pages.explorer.library import Library, Newest
 from twincluster.pages.explorer.pictures import MOST_BYTES, Visitors
@@ -44,12 +44,14 @@ ASSETS = {  # by the name that the page asks for
 }
 
 
-def serve_library(library: Library, listening: socket.socket, host: str, in_browser: bool = False) -> None:
-    """Answers until it is interrupted."""
+def serve_library(
+    library: Library, listening: socket.socket, host: str, in_browser: bool = False, page: str = ""
+) -> None:
+    """Answers until it is interrupted. `page` is what the address ends with, as in "#teach"."""
     number = int(listening.getsockname()[1])
     access = Access(number, "" if is_local(host) else secrets.token_urlsafe(24))
     shown = socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
-    address = f"http://{shown}:{number}/{f'?token={access.token}' if access.token else ''}"
+    address = f"http://{shown}:{number}/{f'?token={access.token}' if access.token else ''}{page}"
     print(f"open {address} in a browser", flush=True)
     print("Ctrl+C ends it; corrections are kept as they are made", flush=True)
     torch.set_num_threads(max(1, torch.get_num_threads() - 1))  # the features are not to take the page's core
@@ -76,6 +78,7 @@ def _app_of(library: Library, newest: Newest) -> FastAPI:
     _add_views(app, library, view)
     _add_watch(app, library, newest)
     _add_pictures(app, library)
+    _add_lessons(app, library)
     _add_edits(app, library, view)
     _add_faults(app, view)
     return app
@@ -108,14 +111,8 @@ def _add_views(app: FastAPI, library: Library, view: View) -> None:
         cluster: Annotated[int, Query(ge=-1, le=2**53)] = -1,
         order: Order = "typical",
         path: Annotated[str, Query(max_length=1000)] = "",
-        like: Annotated[str, Query(max_length=10_000)] = "",
     ) -> Response:
-        chosen = _numbers(like) if order == "alike" else []
-        if chosen is None:
-            return _said(400, f"like: {ROW_NUMBERS}")
-        if chosen and not library.has(max(chosen)):
-            return _said(404, NO_IMAGE)
-        found = view.rows(of, cluster, order, path, chosen)
+        found = view.rows(of, cluster, order, path)
         return _json(found) if found else _said(404, f"there is no cluster {cluster}: it was merged or split")
 
     @app.get("/api/details")
@@ -149,6 +146,7 @@ def _add_watch(app: FastAPI, library: Library, newest: Newest) -> None:
     def number() -> Response:
         """What a page asks every other second: whether it has to look again."""
         newest.look()
+        library.lessons.wake()  # somebody else may have edited
         seen = {"ready": library.ready.is_set(), "version": library.version}
         try:
             return _json(seen | {"number": library.edits.state.number, "trouble": newest.trouble})
@@ -177,21 +175,61 @@ def _add_pictures(app: FastAPI, library: Library) -> None:
         return answer(row, pictures.whole, request)
 
 
+def _add_lessons(app: FastAPI, library: Library) -> None:
+    lessons = library.lessons
+
+    @app.get("/api/lesson")
+    def status() -> Response:
+        return _json(lessons.status())
+
+    @app.get("/api/proposals")
+    def proposals() -> Response:
+        return _json(lessons.proposals())
+
+    @app.get("/api/proposals/{source}/{to}")
+    def group(source: int, to: int) -> Response:
+        return _json(lessons.group(source, to))
+
+    @app.get("/api/questions")
+    def questions(
+        count: Annotated[int, Query(ge=0, le=MOST_ROWS)] = 8,
+        keep: Annotated[str, Query(max_length=10_000)] = "",
+        without: Annotated[str, Query(max_length=10_000)] = "",
+    ) -> Response:
+        kept, left_out = _some_numbers(keep), _some_numbers(without)
+        if kept is None or left_out is None:
+            return _said(400, f"keep, without: {ROW_NUMBERS}")
+        return _json(lessons.questions(count, kept, left_out))
+
+    @app.get("/api/sheet")
+    def sheet(
+        cluster: Annotated[int | None, Query(ge=0, le=2**53)] = None,
+        without: Annotated[str, Query(max_length=10_000)] = "",
+    ) -> Response:
+        left_out = _some_numbers(without)
+        return _said(400, f"without: {ROW_NUMBERS}") if left_out is None else _json(lessons.sheet(cluster, left_out))
+
+    @app.post("/api/grow")
+    async def grow(request: Request) -> Response:
+        asked = await _json_of(request)
+        return asked if isinstance(asked, Response) else _json(await run_in_threadpool(grow_from, library, asked))
+
+
+def _some_numbers(text: str) -> list[int] | None:
+    """The same, of which there may be none."""
+    return _numbers(text) if text else []
+
+
 def _add_edits(app: FastAPI, library: Library, view: View) -> None:
     visitors = Visitors(library)
 
     @app.post("/api/edit")
     async def edit(request: Request) -> Response:
-        if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
-            return _said(415, "an edit is sent as application/json")
-        body = await _body(request, MOST_JSON)
-        if body is None:
-            return _said(413, f"an edit has at most {MOST_JSON:,} bytes")
-        try:
-            asked = json.loads(body)
-        except (ValueError, RecursionError):
-            return _said(400, "an edit is a JSON object")
+        asked = await _json_of(request)
+        if isinstance(asked, Response):
+            return asked
         await run_in_threadpool(correct, library, asked)
+        library.lessons.wake()
         await run_in_threadpool(library.date_report)
         return _json(await run_in_threadpool(view.state))
 
@@ -201,6 +239,19 @@ def _add_edits(app: FastAPI, library: Library, view: View) -> None:
         if body is None:
             return _said(413, f"a file may have {MOST_BYTES // 1_000_000} MB at most")
         return _json(await run_in_threadpool(visitors.look_at, body))
+
+
+async def _json_of(request: Request) -> Any:
+    """What a request holds as JSON, or the answer that refuses it."""
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        return _said(415, "an edit is sent as application/json")
+    body = await _body(request, MOST_JSON)
+    if body is None:
+        return _said(413, f"an edit has at most {MOST_JSON:,} bytes")
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return _said(400, "an edit is a JSON object")
 
 
 async def _body(request: Request, most: int) -> bytes | None:

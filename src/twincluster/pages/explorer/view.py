@@ -20,7 +20,7 @@ ON_CARDS = 4_000  # images on all cards together, as far as each card has its sh
 MOST, FEWEST, DOUBTFUL = 8, 4, 3
 NEIGHBOURS = 24
 PIXELATED = 48  # pixels a side up to which pixels are shown as squares
-Order = Literal["typical", "doubtful", "source", "alike"]
+Order = Literal["typical", "doubtful", "source"]
 
 
 class View:
@@ -34,9 +34,8 @@ class View:
     def state(self) -> dict[str, Any]:
         return self._current()[0]
 
-    def rows(self, of: str, cluster: int, order: Order, path: str, like: Sequence[int] = ()) -> dict[str, Any] | None:
-        """Rows of a cluster, of all, of junk or of what is unreadable; None where there is no such cluster. In the
-        order "alike" those named by `like` come first, as far as they are among them, then what is most like them."""
+    def rows(self, of: str, cluster: int, order: Order, path: str) -> dict[str, Any] | None:
+        """Rows of a cluster, of all, of junk or of what is unreadable; None where there is no such cluster."""
         state, clusters, near = self._current()
         if of == "cluster" and all(cluster != one["id"] for one in state["clusters"]):
             return None
@@ -49,16 +48,14 @@ class View:
             rows = rows[np.argsort(-near[rows], kind="stable")]
         elif order == "doubtful":
             rows = rows[np.argsort(self.library.assignments.confidence[rows], kind="stable")]
-        elif order == "alike":
-            rows = self.library.most_alike(rows, np.asarray(like, dtype=np.int64))
         return {"number": state["number"], "rows": rows.tolist()}
 
     def details(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         _, clusters, _ = self._current()
-        known = self.library.assignments
+        known, examples = self.library.assignments, self.library.edits.state.shown
         return [
             {"row": row, "path": known.paths[row], "cluster": int(clusters[row]), "status": known.status[row]}
-            | {"confidence": _rounded(known.confidence[row])}
+            | {"confidence": _rounded(known.confidence[row]), "example": row < len(examples) and bool(examples[row])}
             for row in rows
         ]
 

@@ -101,6 +101,7 @@ export interface Row {
   cluster: number;
   status: string;
   confidence: number | null;
+  example?: boolean; // a person has placed or confirmed it
   cosine?: number;
 }
 
@@ -112,6 +113,52 @@ export interface View {
   enter?(cluster?: number): void;
   leave?(): void;
   drawBar?(): void;
+  learned?(): unknown; // there is a new lesson
+  undo?(): unknown; // takes back what was done last on this page
   results?: HTMLElement | null; // gets the focus after a search
   cluster?: number;
+}
+
+/** Answer of /api/lesson: what the teacher has learned from the edits up to `number`. */
+export interface Lesson {
+  stage: "preparing" | "ready" | "absent";
+  absent: string; // why there is none
+  number: number | null; // of the newest edit it is about
+  moves?: number; // images that would move
+  groups?: number;
+  settled?: boolean; // `enough` is about this lesson too
+  examples?: number;
+  enough?: boolean; // more answers would change little
+  trust?: Trust | null;
+}
+
+/** The estimate of the share of images in the right cluster. */
+export interface Trust {
+  overall: Estimate;
+  clusters: (Estimate & { id: number })[];
+}
+
+export interface Estimate {
+  share: number;
+  low: number; // of the 95 % interval
+  high: number;
+  count: number; // random questions that were answered
+}
+
+/** Images that would move from one cluster to another. */
+export interface Group {
+  source: number;
+  to: number;
+  size: number;
+  certainty: number;
+  rows: number[]; // the first
+}
+
+export interface Question {
+  row: number;
+  clusters: { id: number; probability: number }[];
+  sample: boolean; // about a random image
+  from: number; // place of the first cluster on the screen: "none of these" shows the next five
+  picture?: HTMLImageElement | null;
+  path?: string;
 }

@@ -311,6 +311,17 @@ function meter(text, value) {
     make("span", { class: "figure", text: decimal(value) }));
 }
 
+function stepCards(place, key) {
+  const cards = [...place.querySelectorAll(".card")];
+  const at = cards.findIndex((card) => card.contains(document.activeElement));
+  const top = (card) => card.getBoundingClientRect().top;
+  const columns = Math.max(1, cards.filter((card) => top(card) === top(cards[0])).length);
+  const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns };
+  const next = cards[at < 0 ? 0 : at + steps[key]]?.querySelector("a");
+  next?.focus();
+  return Boolean(next);
+}
+
 // parts/gallery.js
 // A few images side by side, each a button.
 
@@ -434,21 +445,9 @@ class ClustersView {
       this.app.choose(current, !chosen.has(current));
       this.refresh();
     } else if (event.key === "/") this.cards.field.focus();
-    else if (event.key.startsWith("Arrow") && tagName !== "INPUT") return this.step(event.key);
+    else if (event.key.startsWith("Arrow") && tagName !== "INPUT") return stepCards(this.body, event.key);
     else return false;
     return true;
-  }
-
-  step(key) {
-    const cards = [...this.body.querySelectorAll(".card")];
-    const at = cards.findIndex((card) => card.contains(document.activeElement));
-    if (at < 0) return false;
-    const top = (card) => card.getBoundingClientRect().top;
-    const columns = Math.max(1, cards.filter((card) => top(card) === top(cards[0])).length);
-    const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns };
-    const next = cards[at + steps[key]]?.querySelector("a");
-    next?.focus();
-    return Boolean(next);
   }
 }
 
@@ -460,7 +459,10 @@ const KEYS = [
   ["arrow keys", "go through the images"], ["space", "select or leave out the image"], ["shift with arrow keys or click", "select a range"],
   ["ctrl+A", "select all"], ["escape", "select none; in a cluster: back to all clusters"], ["enter", "open the image, or the cluster"],
   ["r", "rename the cluster"], ["m", "merge clusters; with images selected: move them"], ["n", "put the selected images into a new cluster"],
-  ["l", "put what is most like the selected images right after them"],
+  ["c", "these are right: the selected images become examples"],
+  ["l", "more like these: grow the selected images, fifty at a time, from the whole set"],
+  ["a", "accept all proposals"], ["y", "accept the proposed group"], ["x", "refuse the proposed group, or the selected images of it"],
+  ["1 to 5", "teach: it belongs to this cluster"], ["0", "teach: to none of these"],
   ["s", "split the cluster, or split off the selected images"], ["j", "mark as junk, or take out of the junk"],
   ["u", "undo"], ["shift+U", "redo"], ["/", "find"], ["?", "this list"],
 ];
@@ -479,8 +481,18 @@ class Corrections {
     this.app.tell(done);
   }
 
-  now(kind, fields, done) {
-    return this.edit(kind, fields, done).catch((error) => this.app.tell(messageOf(error)));
+  async now(kind, fields, done) {
+    await this.done(kind, fields, done);
+  }
+
+  async done(kind, fields, done) {
+    try {
+      await this.edit(kind, fields, done);
+    } catch (error) {
+      this.app.tell(messageOf(error));
+      return false;
+    }
+    return true;
   }
 
   images(rows) {
@@ -492,6 +504,7 @@ class Corrections {
     return [
       action("m", "Move…", (rows) => this.move(rows, from)),
       action("n", "New cluster…", (rows) => this.moveToNew(rows)),
+      action("c", "These are right", (rows) => this.confirm(rows)),
       ...(from === null ? [] : [action("s", "Split off…", (rows) => this.splitOff(from, rows))]),
       junk ? action("j", "Not junk", (rows) => this.unjunk(rows)) : action("j", "Junk", (rows) => this.junk(rows)),
     ];
@@ -588,6 +601,23 @@ class Corrections {
       title: `New cluster of ${this.images(rows)}`, fields: [field("Name", name)], action: "Make it",
       act: () => this.edit("move", { rows, name: name.value.trim() || undefined }, `A new cluster has ${this.images(rows)}.`),
     });
+  }
+
+  confirm(rows) {
+    return this.now("confirm", { rows }, `${this.images(rows)} confirmed: no computation moves ${rows.length === 1 ? "it" : "them"}.`);
+  }
+
+  async accept(groups, images) {
+    const fields = groups ? { groups: groups.map(({ source, to }) => [source, to]) } : {};
+    return this.done("accept", fields, `Moved ${plural(images, this.talk.one)} as proposed. U takes it back.`);
+  }
+
+  async refuse({ source, to, size }) {
+    return this.done("refuse", { groups: [[source, to]] }, `${plural(size, this.talk.one)} will not be proposed for ${this.talk.nameOf(to)} again.`);
+  }
+
+  refuseRows(rows, to) {
+    return this.done("refuse", { rows, to: [to] }, `${this.images(rows)} will not be proposed for ${this.talk.nameOf(to)} again.`);
   }
 
   junk(rows) {
@@ -705,6 +735,65 @@ class Drops {
     }
   }
 }
+
+// explorer/lessons.js
+// What the teacher has learned from the corrections: asked for until it is about the newest edit.
+
+
+const SOON = 200; // milliseconds between two looks while a lesson is being computed
+const LATER = 1500; // while the features are prepared, or the server does not answer
+
+class Lessons {
+  constructor(app) {
+    this.app = app;
+    this.now = { stage: "preparing", absent: "", number: null };
+    this.timer = 0;
+    this.asking = false;
+  }
+
+  get moves() {
+    return this.now.moves ?? 0;
+  }
+
+  get fresh() {
+    return this.now.stage === "ready" && this.now.number === this.app.talk.state.number;
+  }
+
+  follow() {
+    clearTimeout(this.timer);
+    if (!this.asking) this.look();
+  }
+
+  async look() {
+    let wait = LATER;
+    this.asking = true;
+    try {
+      this.now = await this.app.talk.ask("/api/lesson");
+      wait = this.now.stage === "ready" ? SOON : LATER;
+      this.app.learned();
+    } catch {
+      // the page says already that the server does not answer
+    }
+    this.asking = false;
+    clearTimeout(this.timer);
+    if (this.now.stage !== "absent" && !(this.fresh && this.now.settled)) this.timer = setTimeout(() => this.look(), wait);
+  }
+}
+
+const wouldMove = (moves, one = "image") => `${plural(moves, one)} would move`;
+
+function whyNot(lesson) {
+  if (lesson.stage === "ready") return "";
+  return lesson.absent ? `Nothing can be learned here: ${lesson.absent}.` : "Preparing: the images are being compared with each other …";
+}
+
+function way({ talk }, source, to) {
+  const mark = (id) => (id < 0 ? null : swatch(id));
+  return [mark(source), make("span", { text: talk.nameOf(source) }), make("span", { text: "→", class: "arrow", "aria-label": "to" }),
+    mark(to), make("span", { text: talk.nameOf(to) })];
+}
+
+const whole = (share) => `${count(Math.round(100 * share))}%`;
 
 // parts/grid.js
 // A grid of any number of images. Only the tiles in sight exist: they come and go as one scrolls.
@@ -845,7 +934,7 @@ class ImageGrid {
     if (at < 0) return;
     const row = this.rows[at];
     if (event.shiftKey) this.range(at, event.ctrlKey || event.metaKey);
-    else if (event.ctrlKey || event.metaKey || /** @type {PointerEvent} */ (event).pointerType === "touch") this.toggle(row);
+    else if (this.uses.toggles || event.ctrlKey || event.metaKey || /** @type {PointerEvent} */ (event).pointerType === "touch") this.toggle(row);
     else this.selected = new Set([row]);
     if (!event.shiftKey) this.anchor = at;
     this.mark(at);
@@ -919,8 +1008,7 @@ class ImageGrid {
 
 
 
-const ORDER_NAMES = [["typical", "Typical first"], ["doubtful", "Doubtful first"], ["source", "As in the source"], ["alike", "Most alike first"]];
-const MOST_LIKE = 500; // images that others are compared with
+const ORDER_NAMES = [["typical", "Typical first"], ["doubtful", "Doubtful first"], ["source", "As in the source"]];
 const CLUSTER_KEYS = ["m", "s"]; // are about the cluster where none of its images is selected
 
 class SelectionGrid {
@@ -932,21 +1020,27 @@ class SelectionGrid {
       changed: () => this.draw(),
       picture: (row) => (place.of === "unreadable" ? null : app.pictures.element(row)),
       describe: (rows) => this.describe(rows),
+      toggles: place.toggles,
     });
     this.text = make("span", { role: "status", class: "figure" });
-    this.from = place.of === "cluster" ? place.cluster ?? null : null;
+    this.from = ["cluster", "group"].includes(place.of) && (place.cluster ?? -1) >= 0 ? place.cluster ?? null : null;
+    const junk = place.of === "junk" || (place.of === "group" && this.from === null);
     this.actions = place.of === "unreadable" ? [] : [
-      ...(place.like ? [{ key: "l", text: "More like these", act: place.like }] : []), ...app.corrections.ofImages(this.from, place.of === "junk")];
+      ...(place.extra ?? []), ...(place.like ? [{ key: "l", text: "More like these", act: place.like }] : []), ...app.corrections.ofImages(this.from, junk)];
     this.open = button("Open", () => app.viewer.open(this.grid.rows, Math.max(0, this.grid.active)), { class: "needs" });
     this.bar = make("div", { class: "row chosen", role: "group", "aria-label": "Selected images" }, this.text,
       place.of === "unreadable" ? [] : [
         button("Select all", () => this.grid.selectAll()), button("None", () => this.grid.selectNone(), { class: "needs" }), this.open,
-        this.actions.map(({ key, text, act }) => button(text, () => act(this.rows), { class: "needs", "aria-keyshortcuts": key }))]);
+        this.actions.map(({ key, text, act }) => button(text, () => act(this.acted), { class: "needs", "aria-keyshortcuts": key }))]);
     this.draw();
   }
 
   get rows() {
     return [...this.grid.selected];
+  }
+
+  get acted() {
+    return this.place.taken?.() ?? this.rows;
   }
 
   draw() {
@@ -959,7 +1053,7 @@ class SelectionGrid {
   }
 
   key({ key }) {
-    const { rows } = this;
+    const rows = this.acted;
     const action = this.actions.find((one) => one.key === key);
     if (!action || (!rows.length && this.from !== null && CLUSTER_KEYS.includes(key))) return false;
     if (rows.length) action.act(rows);
@@ -970,8 +1064,8 @@ class SelectionGrid {
   async describe(rows) {
     const { talk } = this.app;
     const found = await talk.ask(`/api/details?rows=${rows.join(",")}`);
-    return found.map(({ row, path, cluster, confidence, status }) =>
-      [row, `${path}, ${cluster === -1 ? status : `${talk.nameOf(cluster)}, confidence ${decimal(confidence)}`}`]);
+    return found.map(({ row, path, cluster, confidence, status, example }) =>
+      [row, `${path}, ${cluster === -1 ? status : `${talk.nameOf(cluster)}, ${example ? "placed by you" : `confidence ${decimal(confidence)}`}`}`]);
   }
 }
 
@@ -983,10 +1077,9 @@ class ListView {
     this.usual = of === "all" ? "source" : "typical";
     this.order = this.usual;
     this.path = "";
-    this.like = [];
     this.asked = 0;
     this.typing = 0;
-    this.list = new SelectionGrid(app, { of, cluster, like: of === "unreadable" ? null : (rows) => this.showLike(rows) });
+    this.list = new SelectionGrid(app, { of, cluster, like: of === "unreadable" ? null : (rows) => app.showLike(rows) });
     this.grid = this.list.grid;
     this.heading = make("h2", { id: "title", class: "title" });
     this.empty = note("");
@@ -1012,13 +1105,7 @@ class ListView {
   arrange(order) {
     this.order = order;
     press(this.orders, order);
-    /** @type {HTMLElement} */ (this.orders.lastChild).hidden = order !== "alike"; // which begins with a selection
     return this.refresh();
-  }
-
-  async showLike(rows) {
-    this.like = rows.slice(0, MOST_LIKE);
-    if (await this.arrange("alike")) this.grid.go(0, false);
   }
 
   async refresh() {
@@ -1031,7 +1118,6 @@ class ListView {
     this.heading.replaceChildren(...(this.of === "cluster" ? [swatch(this.cluster)] : []), titles[this.of]);
     const turn = ++this.asked;
     const query = new URLSearchParams({ of: this.of, cluster: String(this.cluster), order: this.order, path: this.path });
-    if (this.order === "alike") query.set("like", this.like.join(","));
     try {
       const { rows } = await talk.ask(`/api/rows?${query}`);
       if (turn !== this.asked) return true;
@@ -1042,7 +1128,6 @@ class ListView {
       if (document.activeElement === document.body) this.enter(); // it was empty, and has something again
     } catch (error) {
       this.app.tell(messageOf(error));
-      if (this.order === "alike") this.arrange(this.usual);
       return false;
     }
     return true;
@@ -1067,6 +1152,118 @@ class ListView {
 
   enter() {
     this.results.focus({ preventScroll: true });
+  }
+}
+
+// explorer/memory.js
+// What a reload of the page is to keep: in this tab alone, and for this run alone.
+
+
+const place = ({ talk }, what) => `${talk.state.pictures.version}:${what}`;
+
+function keep(app, what, value) {
+  try {
+    sessionStorage.setItem(place(app, what), JSON.stringify(value));
+  } catch {
+    // full, or not allowed: a reload begins anew
+  }
+}
+
+function kept(app, what, otherwise) {
+  try {
+    return { ...otherwise, ...JSON.parse(sessionStorage.getItem(place(app, what)) ?? "{}") };
+  } catch {
+    return otherwise;
+  }
+}
+
+// explorer/like.js
+// A set of images that grows: the next fifty most like it, of all images; take out what is wrong, and again.
+
+
+const SHOWN = 16; // examples shown
+
+class LikeView {
+  constructor(app, like) {
+    this.app = app;
+    const before = like.length ? null : kept(app, "like", { like: [], unlike: [] });
+    this.like = before?.like ?? like;
+    this.unlike = before?.unlike ?? [];
+    this.asked = 0;
+    this.text = make("p", { class: "note", role: "status" });
+    this.examples = make("div", { class: "examples" });
+    this.list = new SelectionGrid(app, { of: "like", toggles: true, taken: () => this.taken });
+    this.next = button("Next 50", () => this.step(), { class: "main", "aria-keyshortcuts": "l" });
+    this.body = make("section", { class: "list", "aria-labelledby": "title" },
+      make("div", { class: "row list-top" }, make("h2", { id: "title", class: "title", text: "More like these" }), make("div", { class: "row" }, this.next)),
+      this.text, this.examples, this.list.bar, this.list.grid.body);
+    this.show();
+  }
+
+  get taken() {
+    return [...new Set([...this.like, ...this.list.rows])];
+  }
+
+  step() {
+    const ticked = this.list.grid.selected;
+    const left = this.list.grid.rows.filter((row) => !ticked.has(row));
+    this.like = this.taken;
+    this.unlike = [...new Set([...this.unlike, ...left])];
+    return this.show();
+  }
+
+  async show() {
+    const { app, like, unlike } = this;
+    this.drawExamples();
+    if (!like.length) {
+      this.text.textContent = "Select some images anywhere, then press L: the images most like them appear here.";
+      this.next.disabled = true;
+      return;
+    }
+    keep(app, "like", { like, unlike });
+    const turn = ++this.asked;
+    this.text.textContent = "Looking …";
+    try {
+      const { rows, searched } = await app.talk.ask("/api/grow", {
+        method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ like, unlike }) });
+      if (turn !== this.asked) return;
+      this.text.textContent = rows.length ? `The next ${count(rows.length)} of all ${plural(searched, app.talk.one)}, whatever their cluster. `
+        + "Take out what is wrong, then press L for more, or say below where all of them belong."
+        : `Nothing is left: all ${plural(searched, app.talk.one)} are taken or left out.`;
+      this.list.grid.show(rows);
+      this.list.grid.selectAll();
+      if (rows.length) this.list.grid.go(0, false);
+      this.enter();
+    } catch (error) {
+      this.text.textContent = messageOf(error);
+    }
+  }
+
+  drawExamples() {
+    const { pictures, talk, viewer } = this.app;
+    const { like, unlike } = this;
+    const images = like.slice(-SHOWN).map((row) => pictures.thumb(row, `Open ${talk.one} ${row}`, () => viewer.open(like, like.indexOf(row))));
+    this.examples.replaceChildren(...(like.length ? [
+      note(`${plural(like.length, "example")}${unlike.length ? `, ${count(unlike.length)} left out` : ""}`), gallery(images, "strip-of")] : []));
+  }
+
+  refresh() {
+    this.list.draw();
+  }
+
+  get results() {
+    return this.list.grid.body;
+  }
+
+  enter() {
+    this.results.focus({ preventScroll: true });
+  }
+
+  key(event) {
+    if (event.key === "l") this.step();
+    else if (event.key === "Escape") this.app.go("clusters");
+    else return this.list.key(event);
+    return true;
   }
 }
 
@@ -1522,6 +1719,191 @@ class Pictures {
   }
 }
 
+// explorer/proposals.js
+// What would move after the corrections: groups of images, each from one cluster to another, to be accepted or refused.
+
+
+const LEARNING = "Learning from your corrections …";
+const NOTHING = "Nothing would move. Confirm, move or junk some images, or answer questions under Teach.";
+
+class ProposalsView {
+  constructor(app) {
+    this.app = app;
+    this.groups = [];
+    this.number = null;
+    this.asked = 0;
+    this.heading = make("h2", { id: "title", class: "title", text: "Proposals" });
+    this.text = make("p", { class: "note", role: "status" });
+    this.all = button("Accept all", () => this.acceptAll(), { class: "main", "aria-keyshortcuts": "a" });
+    this.cards = make("div", { class: "cards" });
+    this.body = make("section", { class: "proposals", "aria-labelledby": "title" }, make("div", { class: "row list-top" }, this.heading, this.all), this.text, this.cards);
+    this.refresh();
+  }
+
+  async refresh() {
+    const { app } = this;
+    this.mark();
+    if (!app.lessons.fresh || this.number === app.talk.state.number) return;
+    const turn = ++this.asked;
+    try {
+      const found = await app.talk.ask("/api/proposals");
+      if (turn !== this.asked) return;
+      this.number = found.number;
+      this.groups = found.groups;
+      this.draw(found.moves, found.more);
+    } catch (error) {
+      app.tell(messageOf(error));
+    }
+  }
+
+  learned() {
+    this.refresh();
+  }
+
+  mark() {
+    const { app, number, groups } = this;
+    const stale = number !== app.talk.state.number;
+    const why = whyNot(app.lessons.now);
+    this.body.classList.toggle("stale", stale);
+    this.all.hidden = !groups.length;
+    for (const one of this.body.querySelectorAll("button.deed, .main")) one.setAttribute("aria-disabled", String(stale));
+    if (why || stale) this.text.textContent = why || LEARNING;
+  }
+
+  draw(moves, more) {
+    const focused = document.activeElement?.closest(".card")?.id;
+    this.heading.textContent = moves ? wouldMove(moves, this.app.talk.one) : "Proposals";
+    this.text.textContent = !moves ? NOTHING : "The most certain come first. Undo (U) takes back what you accept."
+      + (more ? ` ${plural(more, "small group")} not shown.` : "");
+    this.cards.replaceChildren(...this.groups.map((group) => this.card(group)));
+    this.mark();
+    if (focused) (document.getElementById(focused) ?? this.cards.firstElementChild)?.querySelector("a")?.focus({ preventScroll: true });
+  }
+
+  card(group) {
+    const { pictures, talk, viewer } = this.app;
+    const { source, to, size, certainty, rows } = group;
+    const name = `${talk.nameOf(source)} to ${talk.nameOf(to)}`;
+    const images = rows.slice(0, 8).map((row, at) => pictures.thumb(row, `Open ${talk.one} ${row}`, () => viewer.open(rows, at)));
+    const deed = (text, act, kind) => button(text, act, { class: `deed ${kind}`, "aria-label": `${text}: ${name}` });
+    return make("article", { class: "card", id: `group-${source}-${to}`, "data-source": source, "data-to": to },
+      make("h3", {}, make("a", { href: `#proposals/${source}/${to}` }, way(this.app, source, to))),
+      note(`${plural(size, talk.one)} · certainty ${decimal(certainty)}`), gallery(images, "typical"),
+      make("p", { class: "row deeds" }, deed("Accept", () => this.accept([group]), "quiet"),
+        make("a", { class: "quiet", href: `#proposals/${source}/${to}`, text: "Look through", "aria-label": `Look through: ${name}` }),
+        deed("Refuse", () => this.refuse(group), "quiet")));
+  }
+
+  acceptAll() {
+    if (this.groups.length) this.accept(null);
+  }
+
+  accept(groups) {
+    if (this.number !== this.app.talk.state.number) return this.app.tell(LEARNING);
+    return this.app.corrections.accept(groups, (groups ?? this.groups).reduce((sum, { size }) => sum + size, 0));
+  }
+
+  refuse(group) {
+    if (this.number !== this.app.talk.state.number) return this.app.tell(LEARNING);
+    return this.app.corrections.refuse(group);
+  }
+
+  get results() {
+    return /** @type {HTMLElement | null} */ (this.body.querySelector(".card a"));
+  }
+
+  key(event) {
+    const card = /** @type {HTMLElement | null} */ (document.activeElement?.closest(".card"));
+    const group = card && this.groups.find(({ source, to }) => card.id === `group-${source}-${to}`);
+    if (event.key === "a") this.acceptAll();
+    else if (event.key === "y" && group) this.accept([group]);
+    else if (event.key === "x" && group) this.refuse(group);
+    else if (event.key === "Escape") this.app.go("clusters");
+    else if (event.key.startsWith("Arrow")) return stepCards(this.cards, event.key);
+    else return false;
+    return true;
+  }
+}
+
+class GroupView {
+  constructor(app, source, to) {
+    this.app = app;
+    this.source = source;
+    this.to = to;
+    this.number = null;
+    this.asked = 0;
+    this.heading = make("h2", { id: "title", class: "title" }, way(app, source, to));
+    this.text = make("p", { class: "note", role: "status" });
+    this.list = new SelectionGrid(app, { of: "group", cluster: source, like: (rows) => app.showLike(rows), extra: [
+      { key: "x", text: "Do not belong there", act: (rows) => app.corrections.refuseRows(rows, to) }] });
+    const deeds = make("div", { class: "row" },
+      button("Accept the group", () => this.accept(), { class: "main", "aria-keyshortcuts": "y" }),
+      button("Refuse the group", () => this.refuse(), { class: "deed" }));
+    this.body = make("section", { class: "list", "aria-labelledby": "title" }, make("div", { class: "row list-top" }, this.heading, deeds),
+      this.text, this.list.bar, this.list.grid.body);
+    this.refresh();
+  }
+
+  get group() {
+    return { source: this.source, to: this.to, size: this.list.grid.rows.length, certainty: 1, rows: [] };
+  }
+
+  async refresh() {
+    const { app } = this;
+    const stale = this.number !== app.talk.state.number;
+    for (const one of this.body.querySelectorAll(".main, .deed")) one.setAttribute("aria-disabled", String(stale));
+    if (stale) this.text.textContent = whyNot(app.lessons.now) || LEARNING;
+    if (!app.lessons.fresh || !stale) return;
+    const turn = ++this.asked;
+    try {
+      const { rows, number } = await app.talk.ask(`/api/proposals/${this.source}/${this.to}`);
+      if (turn !== this.asked) return;
+      this.number = number;
+      this.heading.replaceChildren(...way(app, this.source, this.to).filter((one) => one !== null));
+      this.list.grid.show(rows);
+      this.list.draw();
+      for (const one of this.body.querySelectorAll(".main, .deed")) one.setAttribute("aria-disabled", String(!rows.length));
+      this.text.textContent = rows.length ? "The most certain come first. Select what does not belong there, and press X."
+        : "Nothing would move this way any more.";
+    } catch (error) {
+      app.tell(messageOf(error));
+    }
+  }
+
+  learned() {
+    this.refresh();
+  }
+
+  async accept() {
+    if (this.number !== this.app.talk.state.number) return this.app.tell(LEARNING);
+    if (!this.list.grid.rows.length) return undefined;
+    if (await this.app.corrections.accept([this.group], this.group.size)) this.app.go("proposals");
+    return undefined;
+  }
+
+  async refuse() {
+    if (this.number !== this.app.talk.state.number) return this.app.tell(LEARNING);
+    if (!this.list.grid.rows.length) return undefined;
+    if (await this.app.corrections.refuse(this.group)) this.app.go("proposals");
+    return undefined;
+  }
+
+  get results() {
+    return this.list.grid.body;
+  }
+
+  enter() {
+    this.results.focus({ preventScroll: true });
+  }
+
+  key(event) {
+    if (event.key === "y") this.accept();
+    else if (event.key === "Escape" && !this.list.grid.selected.size) this.app.go("proposals");
+    else return this.list.key(event);
+    return true;
+  }
+}
+
 // explorer/talk.js
 // Talks with the server: what the run looks like now, and edits, each with the number of the newest edit that was seen.
 
@@ -1535,6 +1917,7 @@ class Talk {
     this.byId = new Map();
     this.edits = 0; // sent by this page
     this.underway = 0;
+    this.foreign = 0; // changes by somebody else that this page has shown
     this.late = 0; // edits that the server has refused because somebody else made one
     this.announced = false; // whether this page has shown the features
     this.before = Promise.resolve();
@@ -1552,6 +1935,7 @@ class Talk {
     if (answer.ok) return found;
     if (answer.status === 409) {
       this.late += 1;
+      this.foreign += 1;
       this.take(found.state);
       const what = found.state.undo ? ` (now newest: ${found.state.undo})` : "";
       throw new Refusal(`Somebody else made a change meanwhile${what}. Yours was not made: look again, and repeat it.`);
@@ -1619,6 +2003,7 @@ class Talk {
         const before = this.state.run.inputs;
         const state = await this.ask("/api/state");
         if (edits !== this.edits) return;
+        if (edited || updated) this.foreign += 1;
         this.take(state);
         const more = this.state.run.inputs - before;
         if (updated) tell(more > 0 ? `${plural(more, "new image")}, by twincluster update.` : "Some images have changed, by twincluster update.");
@@ -1628,6 +2013,616 @@ class Talk {
       }
     }, POLL);
   }
+}
+
+// explorer/questions.js
+// One image at a time: in which cluster does it belong? The next ones are here, with their pictures, before they are
+// needed; answers go to the server behind the page's back, in their order.
+
+
+const OFFERED = 5; // clusters offered at once
+const EACH = 4; // typical images of each
+const AHEAD = 8; // questions here before they are needed
+const STAY = 3; // of these keep their places when a new lesson has better ones
+const RANDOM_EVERY = 5; // every fifth question is about a random image
+const MOST_SKIPPED = 400;
+const RETRY = 500; // milliseconds until more questions are made
+const JUNK = -2;
+
+
+class Questions {
+  constructor(app) {
+    this.app = app;
+    const before = kept(app, "questions", { queue: /** @type {Question[]} */ ([]), skipped: /** @type {number[]} */ ([]), run: 0 });
+    this.queue = before.queue;
+    this.skipped = new Set(before.skipped);
+    this.run = before.run; // questions since the last random one
+    this.answered = new Set();
+    this.past = [];
+    this.foreign = app.talk.foreign;
+    this.asking = false;
+    this.again = false;
+    this.done = false; // nothing is left to be asked
+    this.number = null;
+    this.strips = new Map();
+    this.picture = button(null, () => this.look(), { class: "teach-picture" });
+    this.path = note("");
+    this.random = make("p", { class: "note random", text: "A random image: its answer counts for the estimate." });
+    this.offers = Array.from({ length: OFFERED }, (_, at) => {
+      const offer = button(null, (event) => this.choose(at, event), { class: "offer", "aria-keyshortcuts": String(at + 1) });
+      return make("li", {}, offer);
+    });
+    const deed = (key, text, act) => button(null, (event) => { act(); this.unfocus(event); }, { "aria-keyshortcuts": key === "space" ? "Space" : key });
+    const deeds = [["n", "New cluster…", () => this.newCluster()], ["m", "Another…", () => this.another()], ["0", "None of these", () => this.none()],
+      ["j", "Junk", () => this.answer(JUNK)], ["space", "Skip", () => this.skip()], ["u", "Undo", () => this.undo()]];
+    this.deeds = make("div", { class: "row deeds", role: "group", "aria-label": "Other answers" }, deeds.map(([key, text, act]) => {
+      const one = deed(key, text, act);
+      one.append(make("kbd", { text: key }), ` ${text}`);
+      return one;
+    }));
+    this.question = make("div", { class: "question" },
+      make("div", { class: "asked-about" }, this.picture, this.path, this.random),
+      make("div", {}, make("h3", { text: "Where does it belong?" }), make("ol", { class: "offers" }, this.offers), this.deeds));
+    this.empty = make("div", { hidden: true }, note("No question is left: every image is answered or skipped."),
+      button("Ask again about skipped images", () => { this.skipped.clear(); this.fetch(); }));
+    this.body = make("div", {}, this.question, this.empty);
+    this.question.hidden = true;
+  }
+
+  get current() {
+    return /** @type {Question | undefined} */ (this.queue[0]);
+  }
+
+  enter() {
+    for (const question of this.queue) this.prepare(question);
+    this.show();
+    this.fetch();
+  }
+
+  refresh() {
+    if (this.app.talk.foreign !== this.foreign) { // an undo would take back what somebody else did
+      this.foreign = this.app.talk.foreign;
+      this.past = [];
+      this.fetch();
+    }
+    this.show();
+  }
+
+  learned() {
+    if (this.app.lessons.now.number !== this.number) this.fetch();
+  }
+
+  async fetch() {
+    if (this.asking || this.app.lessons.now.stage !== "ready") {
+      this.again = this.asking;
+      return;
+    }
+    this.asking = true;
+    const asked = this.queue.slice(0, STAY).map(({ row }) => row);
+    const without = [...this.skipped, ...this.answered].slice(-MOST_SKIPPED);
+    try {
+      const query = new URLSearchParams({ count: String(AHEAD), keep: asked.join(","), without: without.join(",") });
+      const found = await this.app.talk.ask(`/api/questions?${query}`);
+      this.number = found.number;
+      this.take(asked, found.kept, found.questions, found.samples);
+      this.done = !found.left;
+      this.show();
+      if (!this.queue.length && found.left) setTimeout(() => this.fetch(), RETRY);
+    } catch (error) {
+      this.app.tell(messageOf(error));
+    }
+    this.asking = false;
+    if (this.again) {
+      this.again = false;
+      this.fetch();
+    }
+  }
+
+  take(asked, open, useful, random) {
+    const fresh = new Map(open.map((question) => [question.row, question.clusters]));
+    const [first, ...others] = this.queue.filter(({ row }) => fresh.has(row) || !asked.includes(row));
+    const stay = first ? [first, ...others.slice(0, STAY - 1)] : [];
+    for (const question of others) question.clusters = fresh.get(question.row) ?? question.clusters;
+    const out = new Set([...this.answered, ...this.skipped, ...stay.map(({ row }) => row)]);
+    const next = { useful: useful.filter(({ row }) => !out.has(row)), random: random.filter(({ row }) => !out.has(row)) };
+    let since = this.run;
+    for (const { sample } of stay) since = sample ? 0 : since + 1;
+    while (stay.length < AHEAD && (next.useful.length || next.random.length)) {
+      const sample = next.random.length > 0 && (since >= RANDOM_EVERY - 1 || !next.useful.length);
+      const question = /** @type {Question} */ ((sample ? next.random : next.useful).shift());
+      stay.push(this.prepare({ ...question, sample, from: 0 }));
+      since = sample ? 0 : since + 1;
+    }
+    this.queue = stay;
+    this.save();
+  }
+
+  prepare(question) {
+    const { pictures } = this.app;
+    if (!(question.picture instanceof HTMLElement)) {
+      question.picture = pictures.element(question.row);
+      if (question.picture) {
+        question.picture.loading = "eager";
+        question.picture.decoding = "sync";
+        question.picture.src = pictures.address(question.row, "image");
+        question.picture.decode().catch(() => {});
+      }
+    }
+    for (const { id } of question.clusters.slice(0, OFFERED)) this.strip(id);
+    return question;
+  }
+
+  strip(id) {
+    const { pictures, talk } = this.app;
+    const rows = talk.byId.get(id)?.typical.slice(0, EACH) ?? [];
+    const known = `${id}:${rows.join(",")}`;
+    let strip = this.strips.get(known);
+    if (!strip) {
+      if (this.strips.size > 500) this.strips.clear();
+      const images = rows.map((row) => pictures.element(row)).filter((one) => one !== null);
+      for (const image of images) image.loading = "eager";
+      strip = make("span", { class: "offer-images", "aria-hidden": "true" }, images);
+      this.strips.set(known, strip);
+    }
+    return strip;
+  }
+
+  show() {
+    const { current, app } = this;
+    this.question.hidden = !current;
+    this.empty.hidden = Boolean(current) || !this.done;
+    if (!current) return;
+    this.prepare(current);
+    const shown = current.picture ?? make("span", { class: "tile-name", text: `${app.talk.one} ${current.row}` });
+    if (this.picture.firstChild !== shown) this.picture.replaceChildren(shown);
+    this.picture.setAttribute("aria-label", `Open ${app.talk.one} ${current.row}`);
+    this.picture.dataset.row = String(current.row);
+    this.random.hidden = !current.sample;
+    this.offered().forEach((choice, at) => this.offer(this.offers[at], at, choice));
+    this.describe(current);
+  }
+
+  offered() {
+    const { current, app } = this;
+    const there = current?.clusters.filter(({ id }) => app.talk.byId.has(id)) ?? [];
+    const from = current?.from ?? 0;
+    return Array.from({ length: OFFERED }, (_, at) => there[from + at] ?? null);
+  }
+
+  offer(item, at, choice) {
+    item.hidden = !choice;
+    if (!choice) return;
+    const { talk } = this.app;
+    const name = talk.nameOf(choice.id);
+    const strip = this.strip(choice.id);
+    const key = `${choice.id}:${name}:${choice.probability}`;
+    const offer = /** @type {HTMLElement} */ (item.firstElementChild);
+    if (offer.dataset.key === key && offer.contains(strip)) return;
+    offer.dataset.key = key;
+    offer.dataset.cluster = String(choice.id);
+    offer.replaceChildren(make("kbd", { text: String(at + 1) }),
+      make("span", { class: "offer-name" }, swatch(choice.id), make("span", { text: name })),
+      make("span", { class: "figure note", text: percent(choice.probability) }), strip);
+  }
+
+  async describe(question) {
+    const { talk } = this.app;
+    this.path.textContent = question.path ?? "\u00a0";
+    if (question.path !== undefined) return;
+    question.path = "";
+    const rows = this.queue.filter((one) => !one.path).map(({ row }) => row);
+    try {
+      const found = new Map((await talk.ask(`/api/details?rows=${rows.join(",")}`)).map((/** @type {any} */ one) => [one.row, one]));
+      for (const one of this.queue) {
+        const known = found.get(one.row);
+        if (known) one.path = `${baseName(known.path)} · now in ${talk.nameOf(known.cluster)}`;
+      }
+    } catch {
+      return;
+    }
+    if (this.current) this.path.textContent = this.current.path || "\u00a0";
+  }
+
+  save() {
+    const queue = this.queue.slice(0, STAY).map(({ row, clusters, sample, from }) => ({ row, clusters, sample, from }));
+    keep(this.app, "questions", { queue, skipped: [...this.skipped].slice(-MOST_SKIPPED), run: this.run });
+  }
+
+  choose(at, event) {
+    const choice = this.offered()[at];
+    if (choice) this.answer(choice.id);
+    this.unfocus(event);
+  }
+
+  unfocus(event) {
+    if (/** @type {MouseEvent | undefined} */ (event)?.detail && !document.querySelector("dialog[open]")) {
+      /** @type {HTMLElement | null} */ (document.querySelector("main"))?.focus({ preventScroll: true });
+    }
+  }
+
+  answer(to) {
+    const { current } = this;
+    if (!current) return;
+    this.advance(current, 1);
+    this.send(current, "answer", { rows: [current.row], to, sample: current.sample });
+  }
+
+  advance(question, edits) {
+    this.past.push({ question, from: question.from, edits });
+    this.queue = this.queue.filter((one) => one !== question);
+    if (edits) this.answered.add(question.row);
+    this.run = question.sample ? 0 : this.run + 1;
+    this.show();
+    this.save();
+    if (this.queue.length < AHEAD - STAY) this.fetch();
+  }
+
+  send(question, kind, fields) {
+    const { from } = question;
+    this.app.talk.edit(kind, fields).catch((error) => {
+      this.past = this.past.filter((step) => step.question !== question);
+      this.back(question, kind === "refuse" ? Math.max(0, from - OFFERED) : from);
+      this.app.tell(messageOf(error));
+    });
+  }
+
+  back(question, from) {
+    question.from = from;
+    this.answered.delete(question.row);
+    this.skipped.delete(question.row);
+    this.queue = [question, ...this.queue.filter((one) => one !== question)];
+    this.show();
+    this.save();
+  }
+
+  none() {
+    const { current } = this;
+    if (!current) return;
+    const apart = this.offered().filter((choice) => choice !== null).map(({ id }) => id);
+    const more = current.clusters.filter(({ id }) => this.app.talk.byId.has(id)).length > current.from + OFFERED;
+    if (more) {
+      this.past.push({ question: current, from: current.from, edits: 1 });
+      current.from += OFFERED;
+      this.show();
+      this.save();
+    } else {
+      this.skipped.add(current.row);
+      this.advance(current, 1);
+    }
+    if (apart.length) this.send(current, "refuse", { rows: [current.row], to: apart });
+  }
+
+  skip() {
+    const { current } = this;
+    if (!current) return;
+    this.skipped.add(current.row);
+    this.advance(current, 0);
+  }
+
+  undo() {
+    const step = this.past.pop();
+    if (!step) return this.app.corrections.undo();
+    this.back(step.question, step.from);
+    return step.edits ? this.app.corrections.undo() : undefined;
+  }
+
+  newCluster() {
+    const { current, app } = this;
+    if (!current) return undefined;
+    const name = textInput("");
+    return ask({
+      title: "A new cluster", text: "Its first image is this one.", fields: [field("Name", name)], action: "Make it",
+      act: async () => {
+        const called = name.value.trim();
+        await app.corrections.edit("answer", { rows: [current.row], name: called, sample: current.sample }, `${called} is a new cluster.`);
+        this.advance(current, 1);
+      },
+    });
+  }
+
+  another() {
+    const { current, app } = this;
+    if (!current) return undefined;
+    const picker = clusterPicker(app.talk.state.clusters, "Cluster");
+    return ask({ title: "Which cluster?", fields: picker.body, action: "This one", act: async () => {
+      const to = picker.value();
+      return () => this.answer(to);
+    } });
+  }
+
+  look() {
+    if (this.current) this.app.viewer.open([this.current.row], 0);
+  }
+
+  key({ key, target }) {
+    const { tagName } = /** @type {Element} */ (target);
+    if (/^[1-5]$/.test(key)) this.choose(Number(key) - 1);
+    else if (key === "0") this.none();
+    else if (key === "n") this.newCluster();
+    else if (key === "m") this.another();
+    else if (key === "j") this.answer(JUNK);
+    else if (key === " " && !["BUTTON", "A"].includes(tagName)) this.skip();
+    else if (key === "Enter" && !["BUTTON", "A"].includes(tagName)) this.look();
+    else return false;
+    return true;
+  }
+}
+
+// explorer/sheets.js
+// Contact sheets: 24 images of one cluster; what does not belong is clicked, one key confirms the rest.
+
+
+
+const RECENT = 5; // clusters that do not come again at once
+
+class Sheets {
+  constructor(app) {
+    this.app = app;
+    this.sheet = kept(app, "sheet", { cluster: null, rows: [], wrong: [] });
+    this.next = null;
+    this.recent = [];
+    this.past = [];
+    this.foreign = app.talk.foreign;
+    this.number = -1;
+    this.heading = make("h3", { class: "sheet-title" });
+    this.text = make("p", { class: "note", role: "status" });
+    this.rest = button(null, () => this.confirm(), { class: "main", "aria-keyshortcuts": "c" }, );
+    this.tiles = make("div", { class: "sheet", role: "group", "aria-label": "Images of the cluster" });
+    const deed = (key, text, act, shortcut) => {
+      const one = button(null, act, { "aria-keyshortcuts": shortcut });
+      one.append(make("kbd", { text: key }), ` ${text}`);
+      return one;
+    };
+    this.body = make("div", {}, this.heading, this.text, this.tiles,
+      make("div", { class: "row deeds" }, this.rest, deed("space", "Another cluster", () => this.skip(), "Space"),
+        deed("u", "Undo", () => this.undo(), "u")));
+  }
+
+  enter() {
+    if (!this.sheet.rows.length || this.number !== this.app.talk.state.number) this.load();
+    else this.draw();
+  }
+
+  refresh() {
+    if (this.app.talk.foreign === this.foreign) return;
+    this.foreign = this.app.talk.foreign;
+    this.past = [];
+    this.load();
+  }
+
+  learned() {
+    if (!this.sheet.rows.length && !this.next) this.load();
+  }
+
+  async ask(cluster = null) {
+    const query = new URLSearchParams({ without: this.recent.join(",") });
+    if (cluster !== null) query.set("cluster", String(cluster));
+    const found = await this.app.talk.ask(`/api/sheet?${query}`);
+    for (const row of found.rows) this.picture(row); // the browser keeps it
+    return found.rows.length ? { cluster: found.cluster, rows: found.rows, wrong: [] } : null;
+  }
+
+  picture(row) {
+    const picture = this.app.pictures.element(row);
+    if (picture) picture.loading = "eager";
+    return picture ?? make("span", { class: "tile-name", text: String(row) });
+  }
+
+  async load() {
+    if (this.app.lessons.now.stage !== "ready") return;
+    const { cluster, rows, wrong } = this.sheet;
+    this.next = null;
+    this.number = this.app.talk.state.number;
+    try {
+      if (rows.length) {
+        const known = await this.app.talk.ask(`/api/details?rows=${rows.join(",")}`);
+        const open = new Set(known.filter((/** @type {any} */ one) => one.cluster === cluster && !one.example).map((/** @type {any} */ one) => one.row));
+        this.sheet = { cluster, rows: rows.filter((row) => open.has(row)), wrong: wrong.filter((row) => open.has(row)) };
+      }
+      if (!this.sheet.rows.length) this.show(await this.ask());
+      else this.show(this.sheet);
+    } catch (error) {
+      this.text.textContent = messageOf(error);
+    }
+  }
+
+  show(sheet) {
+    this.sheet = sheet ?? { cluster: null, rows: [], wrong: [] };
+    const { cluster } = this.sheet;
+    if (cluster !== null) this.recent = [...this.recent.filter((one) => one !== cluster), cluster].slice(-RECENT);
+    this.draw();
+    if (sheet) this.next ??= this.ask().catch(() => null);
+  }
+
+  draw() {
+    const { app, sheet } = this;
+    const { cluster, rows } = sheet;
+    keep(app, "sheet", sheet);
+    this.heading.replaceChildren(...(cluster === null ? [] : [swatch(cluster), make("span", { text: app.talk.nameOf(cluster) })]));
+    this.rest.hidden = !rows.length;
+    this.tiles.replaceChildren(...rows.map((row) => {
+      const tile = button(null, () => this.toggle(row), { class: "sheet-tile", "data-row": row, "aria-label": `${app.talk.one} ${row}: does not belong` });
+      tile.append(this.picture(row));
+      return tile;
+    }));
+    this.mark();
+  }
+
+  mark() {
+    const { rows, wrong } = this.sheet;
+    const right = rows.length - wrong.length;
+    for (const tile of this.tiles.querySelectorAll("button")) tile.setAttribute("aria-pressed", String(wrong.includes(Number(tile.dataset.row))));
+    this.text.textContent = rows.length ? `${plural(rows.length, this.app.talk.one)} of this cluster. Click what does not belong; then press C.`
+      : "No image is left: all are examples.";
+    this.rest.replaceChildren(make("kbd", { text: "c" }), ` ${!right ? "None belongs" : wrong.length ? `The other ${right} are right` : `All ${right} are right`}`);
+  }
+
+  toggle(row) {
+    const { wrong } = this.sheet;
+    this.sheet.wrong = wrong.includes(row) ? wrong.filter((one) => one !== row) : [...wrong, row];
+    keep(this.app, "sheet", this.sheet);
+    this.mark();
+  }
+
+  confirm() {
+    const { sheet } = this;
+    const { cluster, rows, wrong } = sheet;
+    if (cluster === null || !rows.length) return;
+    const right = rows.filter((row) => !wrong.includes(row));
+    const edits = [...(wrong.length ? [/** @type {[string, {}]} */ (["refuse", { rows: wrong, to: [cluster] }])] : []),
+      ...(right.length ? [/** @type {[string, {}]} */ (["confirm", { rows: right }])] : [])];
+    const step = { sheet, edits: edits.length };
+    this.past.push(step);
+    this.follow();
+    for (const [kind, fields] of edits) {
+      this.app.talk.edit(kind, fields).then(() => { this.number = this.app.talk.state.number; }).catch((error) => {
+        if (this.past.includes(step)) this.show(sheet); // it was not taken: it comes back
+        this.past = this.past.filter((one) => one !== step);
+        this.app.tell(messageOf(error));
+      });
+    }
+  }
+
+  async follow() {
+    const { next } = this;
+    this.next = null;
+    this.sheet = { cluster: null, rows: [], wrong: [] };
+    try {
+      this.show(await (next ?? this.ask()));
+    } catch (error) {
+      this.text.textContent = messageOf(error);
+    }
+  }
+
+  skip() {
+    this.past.push({ sheet: this.sheet, edits: 0 });
+    this.follow();
+  }
+
+  async undo() {
+    const step = this.past.pop();
+    if (!step) {
+      await this.app.corrections.undo();
+      return;
+    }
+    this.next = null;
+    this.show(step.sheet);
+    for (let left = step.edits; left; left--) await this.app.corrections.undo();
+    this.number = this.app.talk.state.number;
+  }
+
+  key({ key, target }) {
+    const { tagName } = /** @type {Element} */ (target);
+    if (key === "c") this.confirm();
+    else if (key === " " && !["BUTTON", "A"].includes(tagName)) this.skip();
+    else if (key.startsWith("Arrow")) return this.step(key);
+    else return false;
+    return true;
+  }
+
+  step(key) {
+    const tiles = [...this.tiles.querySelectorAll("button")];
+    const at = tiles.findIndex((tile) => tile === document.activeElement);
+    const columns = Math.max(1, tiles.filter((tile) => tile.offsetTop === tiles[0].offsetTop).length);
+    const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns };
+    const next = tiles[at < 0 ? 0 : at + steps[key]];
+    next?.focus();
+    return Boolean(next);
+  }
+}
+
+// explorer/teach.js
+// The page on which a person teaches: questions about single images, or contact sheets, and how far to trust the result.
+
+
+const WAYS = [["questions", "Questions"], ["sheet", "Contact sheet"]];
+
+class TeachView {
+  constructor(app) {
+    this.app = app;
+    this.questions = new Questions(app);
+    this.sheets = new Sheets(app);
+    this.mode = this.questions;
+    this.ways = choices("Way to teach", WAYS, "questions", (name) => app.go(name === "sheet" ? "teach/sheet" : "teach"));
+    this.wait = make("p", { class: "note", role: "status" });
+    this.stage = make("div", { class: "teach-stage" });
+    this.trust = make("aside", { class: "trust", "aria-labelledby": "trust-title" });
+    this.body = make("section", { class: "teach", "aria-labelledby": "title" },
+      make("div", { class: "row list-top" }, make("h2", { id: "title", class: "title", text: "Teach" }), this.ways),
+      this.wait, make("div", { class: "teach-columns" }, this.stage, this.trust));
+  }
+
+  choose(way) {
+    this.mode = way === "sheet" ? this.sheets : this.questions;
+    press(this.ways, way === "sheet" ? "sheet" : "questions");
+    this.stage.replaceChildren(this.mode.body);
+    return this;
+  }
+
+  enter() {
+    this.mode.enter();
+    this.learned();
+  }
+
+  refresh() {
+    this.mode.refresh();
+    this.drawTrust();
+  }
+
+  learned() {
+    const { lessons } = this.app;
+    this.wait.textContent = whyNot(lessons.now);
+    this.wait.hidden = !this.wait.textContent;
+    this.stage.hidden = this.trust.hidden = lessons.now.stage !== "ready";
+    if (lessons.now.stage === "ready") this.mode.learned();
+    this.drawTrust();
+  }
+
+  undo() {
+    return this.mode.undo();
+  }
+
+  drawTrust() {
+    const { lessons, talk } = this.app;
+    const { trust, enough, examples = 0 } = lessons.now;
+    const focused = this.trust.contains(document.activeElement);
+    const moves = lessons.moves;
+    this.trust.replaceChildren(
+      make("h3", { id: "trust-title", text: "How far to trust it" }),
+      ...(trust ? [make("p", { class: "share" }, make("strong", { class: "figure", text: whole(trust.overall.share) }), ` of the ${talk.state.run.kind} are in the right cluster`),
+        interval(trust.overall),
+        note(`95% interval ${whole(trust.overall.low)} to ${whole(trust.overall.high)}, from ${plural(trust.overall.count, "random image")}.`)]
+        : [note("Every fifth question is about a random image. Answers to these say how many images are in the right cluster.")]),
+      ...(trust?.clusters.length ? [this.table(trust.clusters)] : []),
+      make("p", { class: "note" }, `${plural(examples, "example")} so far. `,
+        enough ? make("strong", { text: "More answers would change little." }) : ""),
+      ...(moves ? [make("p", {}, make("a", { href: "#proposals", class: "quiet", text: wouldMove(moves, talk.one) }))] : []));
+    if (focused) this.trust.querySelector("a")?.focus();
+  }
+
+  table(clusters) {
+    const { talk } = this.app;
+    const rows = clusters.filter(({ id }) => talk.byId.has(id)).sort((one, other) => one.share - other.share).map((one) =>
+      make("tr", {}, make("th", { scope: "row" }, swatch(one.id), " ", talk.nameOf(one.id)), make("td", { class: "figure", text: whole(one.share) }),
+        make("td", { class: "figure", text: `${whole(one.low)} to ${whole(one.high)}` })));
+    return make("table", { class: "shares" }, make("thead", {}, make("tr", {}, make("th", { scope: "col", text: "Cluster" }),
+      make("th", { scope: "col", text: "Right" }), make("th", { scope: "col", text: "95% interval" }))), make("tbody", {}, rows));
+  }
+
+  key(event) {
+    if (event.key === "Escape") this.app.go("clusters");
+    else return this.app.lessons.now.stage === "ready" && this.mode.key(event);
+    return true;
+  }
+}
+
+function interval({ share, low, high }) {
+  const range = make("span", { class: "interval-range" });
+  range.style.left = `${100 * low}%`;
+  range.style.width = `${Math.max(1, 100 * (high - low))}%`;
+  const point = make("span", { class: "interval-point" });
+  point.style.left = `${100 * share}%`;
+  return make("p", { class: "interval", "aria-hidden": "true" }, range, point);
 }
 
 // parts/viewer.js
@@ -1714,6 +2709,7 @@ class ImageViewer extends Viewer {
     const { corrections } = this.app;
     if (event.key === "j" && row) this.act(() => (row.cluster === -2 ? corrections.unjunk([image]) : corrections.junk([image])));
     else if (event.key === "m" && row) this.act(() => corrections.move([image], row.cluster));
+    else if (event.key === "c" && row) this.act(() => corrections.confirm([image]));
     else if (event.key === "u") this.act(() => corrections.undo());
     else return super.key(event);
     return true;
@@ -1739,7 +2735,7 @@ class ImageViewer extends Viewer {
       picture: this.picture(row),
       path: row.path,
       facts: [
-        app.talk.nameOf(row.cluster), row.confidence === null ? null : `confidence ${decimal(row.confidence)}`,
+        app.talk.nameOf(row.cluster), row.confidence === null ? null : `confidence ${decimal(row.confidence)}`, row.example ? "placed by you" : null,
         `${count(this.at + 1)} of ${count(this.list.length)}`,
       ],
       actions: this.actions(row),
@@ -1762,6 +2758,7 @@ class ImageViewer extends Viewer {
     if (cluster === -1) return [];
     return [
       button("Move…", () => this.act(() => corrections.move([row], cluster))),
+      button("This is right", () => this.act(() => corrections.confirm([row]))),
       cluster === -2 ? button("Not junk", () => this.act(() => corrections.unjunk([row])))
         : button("Junk", () => this.act(() => corrections.junk([row]))),
     ];
@@ -1792,12 +2789,21 @@ class ImageViewer extends Viewer {
 
 const VIEWS = [
   { name: "clusters", text: (state) => `Clusters (${count(state.clusters.length)})`, open: (app) => (app.overview ??= new ClustersView(app)) },
+  { name: "teach", text: () => "Teach", open: (app, [way]) => (app.teaching ??= new TeachView(app)).choose(way) },
+  {
+    name: "proposals", text: (state, app) => `Proposals (${count(app.lessons.moves)})`,
+    open: (app, [source, to]) => (to === undefined ? new ProposalsView(app) : new GroupView(app, Number(source), Number(to))),
+  },
   { name: "map", text: () => "Map", open: (app) => new MapView(app) },
   { name: "all", text: (state) => `All ${state.run.kind}`, open: (app) => new ListView(app, "all") },
   { name: "junk", text: (state) => `Junk (${count(state.junk)})`, open: (app) => new ListView(app, "junk") },
   {
     name: "unreadable", text: (state) => `Unreadable (${count(state.unreadable)})`, open: (app) => new ListView(app, "unreadable"),
     hidden: (state) => !state.unreadable,
+  },
+  {
+    name: "like", text: () => "More like these", open: (app) => new LikeView(app, app.like.splice(0)),
+    hidden: (state, app) => app.where !== "like",
   },
 ];
 
@@ -1806,12 +2812,15 @@ class Explorer {
     this.chosen = new Set();
     this.view = null;
     this.overview = null;
+    this.teaching = null;
+    this.like = [];
     this.where = "";
     this.telling = 0;
     this.links = [];
-    this.undo = button("Undo", () => this.corrections.undo(), { "aria-keyshortcuts": "u" });
+    this.undo = button("Undo", () => this.takeBack(), { "aria-keyshortcuts": "u" });
     this.redo = button("Redo", () => this.corrections.redo(), { "aria-keyshortcuts": "Shift+U" });
     this.talk = new Talk(() => this.refresh());
+    this.lessons = new Lessons(this);
     this.pictures = new Pictures(this.talk);
     this.corrections = new Corrections(this);
     this.viewer = new ImageViewer(this);
@@ -1838,6 +2847,7 @@ class Explorer {
     document.addEventListener("keydown", (event) => this.key(event));
     this.talk.watch((text) => this.tell(text), (text) => this.warn(text));
     this.route();
+    this.lessons.follow();
   }
 
   go(where, cluster) {
@@ -1846,7 +2856,8 @@ class Explorer {
   }
 
   route(cluster) {
-    const [where, id] = location.hash.slice(1).split("/");
+    const [where, ...rest] = location.hash.slice(1).split("/");
+    const [id] = rest;
     const before = this.view;
     if (where === "main" && before) return; // what the link at the top of the page leads to
     if (where === "cluster" && !this.talk.byId.has(Number(id))) {
@@ -1858,8 +2869,8 @@ class Explorer {
     before?.leave?.();
     const view = VIEWS.find(({ name }) => name === where) ?? VIEWS[0];
     this.where = where === "cluster" ? VIEWS[0].name : view.name;
-    this.view = where === "cluster" ? new ListView(this, "cluster", Number(id)) : view.open(this);
-    document.body.classList.toggle("is-list", this.view instanceof ListView);
+    this.view = where === "cluster" ? new ListView(this, "cluster", Number(id)) : view.open(this, rest);
+    document.body.classList.toggle("is-list", this.view.body.classList.contains("list"));
     find("main").replaceChildren(this.view.body);
     window.scrollTo({ top: 0, behavior: "instant" });
     if (before) find("main").focus({ preventScroll: true });
@@ -1871,6 +2882,21 @@ class Explorer {
     if (!this.view) return;
     this.drawTop();
     this.view.refresh();
+    this.lessons.follow();
+  }
+
+  learned() {
+    this.drawTop();
+    this.view?.learned?.();
+  }
+
+  showLike(rows) {
+    this.like = rows;
+    this.go("like");
+  }
+
+  takeBack() {
+    return this.view?.undo ? this.view.undo() : this.corrections.undo();
   }
 
   drawTop() {
@@ -1880,15 +2906,23 @@ class Explorer {
       + (state.pictures.absent ? ` · without pictures: ${state.pictures.absent}` : "");
     this.links.forEach((link, at) => { // the same links are used again, so that the focus stays
       const { name, text, hidden } = VIEWS[at];
-      link.textContent = text(state);
+      link.textContent = text(state, this);
       if (name === this.where) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
-      if (link.parentElement) link.parentElement.hidden = hidden?.(state) ?? false;
+      if (link.parentElement) link.parentElement.hidden = hidden?.(state, this) ?? false;
     });
+    this.drawProposed();
     for (const [one, what] of /** @type {const} */ ([[this.undo, state.undo], [this.redo, state.redo]])) {
       one.setAttribute("aria-disabled", String(!what)); // one that is disabled would lose the focus
       one.title = what ?? "";
     }
+  }
+
+  drawProposed() {
+    const { moves } = this.lessons;
+    find("proposed").hidden = !moves || ["teach", "proposals"].includes(this.where);
+    const text = `${wouldMove(moves, this.talk.one)} after your corrections.`;
+    if (moves && find("moves").textContent !== text) find("moves").textContent = text;
   }
 
   choose(id, wanted) {
@@ -1922,7 +2956,7 @@ class Explorer {
       target.dispatchEvent(new Event("input"));
       target.blur();
       this.view?.results?.focus({ preventScroll: true });
-    } else if (event.key === "u") this.corrections.undo();
+    } else if (event.key === "u") this.takeBack();
     else if (event.key === "U") this.corrections.redo();
     else if (event.key === "?") showKeys();
     else if (!this.view?.key(event)) return;

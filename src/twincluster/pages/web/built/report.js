@@ -341,6 +341,17 @@ function meter(text, value) {
     make("span", { class: "figure", text: decimal(value) }));
 }
 
+function stepCards(place, key) {
+  const cards = [...place.querySelectorAll(".card")];
+  const at = cards.findIndex((card) => card.contains(document.activeElement));
+  const top = (card) => card.getBoundingClientRect().top;
+  const columns = Math.max(1, cards.filter((card) => top(card) === top(cards[0])).length);
+  const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns };
+  const next = cards[at < 0 ? 0 : at + steps[key]]?.querySelector("a");
+  next?.focus();
+  return Boolean(next);
+}
+
 // parts/scatter.js
 // A map of images: points on a canvas to zoom, pan, point at and draw round, with its buttons, its legend and a tip.
 

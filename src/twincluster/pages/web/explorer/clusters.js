@@ -1,5 +1,5 @@
 // The view of all clusters: cards, as in the report, to be opened, renamed, and chosen to be merged.
-import { Cards, clusterCard } from "../parts/cards.js";
+import { Cards, clusterCard, stepCards } from "../parts/cards.js";
 import { button, find, make, note, percent, plural } from "../parts/dom.js";
 import { gallery } from "../parts/gallery.js";
 
@@ -120,23 +120,8 @@ export class ClustersView {
       this.app.choose(current, !chosen.has(current));
       this.refresh();
     } else if (event.key === "/") this.cards.field.focus();
-    else if (event.key.startsWith("Arrow") && tagName !== "INPUT") return this.step(event.key);
+    else if (event.key.startsWith("Arrow") && tagName !== "INPUT") return stepCards(this.body, event.key);
     else return false;
     return true;
-  }
-
-  /** @param {string} key */
-  step(key) {
-    const cards = [...this.body.querySelectorAll(".card")];
-    const at = cards.findIndex((card) => card.contains(document.activeElement));
-    if (at < 0) return false;
-    /** @param {Element} card */
-    const top = (card) => card.getBoundingClientRect().top;
-    const columns = Math.max(1, cards.filter((card) => top(card) === top(cards[0])).length);
-    /** @type {Record<string, number>} */
-    const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns };
-    const next = cards[at + steps[key]]?.querySelector("a");
-    next?.focus();
-    return Boolean(next);
   }
 }

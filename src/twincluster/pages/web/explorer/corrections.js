@@ -2,7 +2,7 @@
 import { count, make, plural } from "../parts/dom.js";
 import { ask, field, messageOf, Refusal, textInput } from "../parts/dialogs.js";
 
-/** @import { Cluster } from "../types.js" */
+/** @import { Cluster, Group } from "../types.js" */
 /** @import { Explorer } from "./explorer.js" */
 
 /** What the keys do, for the list behind `?`. */
@@ -10,7 +10,10 @@ export const KEYS = [
   ["arrow keys", "go through the images"], ["space", "select or leave out the image"], ["shift with arrow keys or click", "select a range"],
   ["ctrl+A", "select all"], ["escape", "select none; in a cluster: back to all clusters"], ["enter", "open the image, or the cluster"],
   ["r", "rename the cluster"], ["m", "merge clusters; with images selected: move them"], ["n", "put the selected images into a new cluster"],
-  ["l", "put what is most like the selected images right after them"],
+  ["c", "these are right: the selected images become examples"],
+  ["l", "more like these: grow the selected images, fifty at a time, from the whole set"],
+  ["a", "accept all proposals"], ["y", "accept the proposed group"], ["x", "refuse the proposed group, or the selected images of it"],
+  ["1 to 5", "teach: it belongs to this cluster"], ["0", "teach: to none of these"],
   ["s", "split the cluster, or split off the selected images"], ["j", "mark as junk, or take out of the junk"],
   ["u", "undo"], ["shift+U", "redo"], ["/", "find"], ["?", "this list"],
 ];
@@ -35,8 +38,22 @@ export class Corrections {
    * An edit without a question; the page shows what goes wrong.
    * @type {(kind: string, fields: Record<string, unknown>, done: string) => Promise<void>}
    */
-  now(kind, fields, done) {
-    return this.edit(kind, fields, done).catch((error) => this.app.tell(messageOf(error)));
+  async now(kind, fields, done) {
+    await this.done(kind, fields, done);
+  }
+
+  /**
+   * The same; returns whether it was done.
+   * @type {(kind: string, fields: Record<string, unknown>, done: string) => Promise<boolean>}
+   */
+  async done(kind, fields, done) {
+    try {
+      await this.edit(kind, fields, done);
+    } catch (error) {
+      this.app.tell(messageOf(error));
+      return false;
+    }
+    return true;
   }
 
   /** @param {number[]} rows */
@@ -56,6 +73,7 @@ export class Corrections {
     return [
       action("m", "Move…", (rows) => this.move(rows, from)),
       action("n", "New cluster…", (rows) => this.moveToNew(rows)),
+      action("c", "These are right", (rows) => this.confirm(rows)),
       ...(from === null ? [] : [action("s", "Split off…", (rows) => this.splitOff(from, rows))]),
       junk ? action("j", "Not junk", (rows) => this.unjunk(rows)) : action("j", "Junk", (rows) => this.junk(rows)),
     ];
@@ -168,6 +186,34 @@ export class Corrections {
     });
   }
 
+  /**
+   * Makes examples of images, which are right where they are.
+   * @param {number[]} rows
+   */
+  confirm(rows) {
+    return this.now("confirm", { rows }, `${this.images(rows)} confirmed: no computation moves ${rows.length === 1 ? "it" : "them"}.`);
+  }
+
+  /**
+   * Moves what is proposed; null stands for all groups. Returns whether it was done.
+   * @param {Group[] | null} groups
+   * @param {number} images
+   */
+  async accept(groups, images) {
+    const fields = groups ? { groups: groups.map(({ source, to }) => [source, to]) } : {};
+    return this.done("accept", fields, `Moved ${plural(images, this.talk.one)} as proposed. U takes it back.`);
+  }
+
+  /** @param {Group} group */
+  async refuse({ source, to, size }) {
+    return this.done("refuse", { groups: [[source, to]] }, `${plural(size, this.talk.one)} will not be proposed for ${this.talk.nameOf(to)} again.`);
+  }
+
+  /** @type {(rows: number[], to: number) => Promise<boolean>} */
+  refuseRows(rows, to) {
+    return this.done("refuse", { rows, to: [to] }, `${this.images(rows)} will not be proposed for ${this.talk.nameOf(to)} again.`);
+  }
+
   /** @param {number[]} rows */
   junk(rows) {
     return this.now("junk", { rows }, `${this.images(rows)} marked as junk. U takes it back.`);
@@ -205,7 +251,7 @@ export class Corrections {
  * @param {Cluster[]} clusters
  * @param {string} label
  */
-function clusterPicker(clusters, label) {
+export function clusterPicker(clusters, label) {
   const list = make("select", { size: 7, "aria-label": label });
   const narrow = make("input", { type: "search", autocomplete: "off", placeholder: "Find a cluster", "aria-label": "Find a cluster", "data-first": true });
   const fill = () => {

@@ -4,26 +4,39 @@ import { button, count, find, make, plural } from "../parts/dom.js";
 import { ClustersView } from "./clusters.js";
 import { Corrections, KEYS } from "./corrections.js";
 import { Drops } from "./drop.js";
+import { Lessons, wouldMove } from "./lessons.js";
+import { LikeView } from "./like.js";
 import { ListView } from "./lists.js";
 import { MapView } from "./map.js";
 import { Pictures } from "./pictures.js";
+import { GroupView, ProposalsView } from "./proposals.js";
 import { Talk } from "./talk.js";
+import { TeachView } from "./teach.js";
 import { ImageViewer } from "./viewer.js";
 
 /** @import { ExplorerState, View } from "../types.js" */
 
 /**
  * The views in the order of their links; the address names them. To add one, write its class and add its line here.
- * @type {{name: string, text: (state: ExplorerState) => string, open: (app: Explorer) => View, hidden?: (state: ExplorerState) => boolean}[]}
+ * @type {{name: string, text: (state: ExplorerState, app: Explorer) => string, open: (app: Explorer, rest: string[]) => View, hidden?: (state: ExplorerState, app: Explorer) => boolean}[]}
  */
 const VIEWS = [
   { name: "clusters", text: (state) => `Clusters (${count(state.clusters.length)})`, open: (app) => (app.overview ??= new ClustersView(app)) },
+  { name: "teach", text: () => "Teach", open: (app, [way]) => (app.teaching ??= new TeachView(app)).choose(way) },
+  {
+    name: "proposals", text: (state, app) => `Proposals (${count(app.lessons.moves)})`,
+    open: (app, [source, to]) => (to === undefined ? new ProposalsView(app) : new GroupView(app, Number(source), Number(to))),
+  },
   { name: "map", text: () => "Map", open: (app) => new MapView(app) },
   { name: "all", text: (state) => `All ${state.run.kind}`, open: (app) => new ListView(app, "all") },
   { name: "junk", text: (state) => `Junk (${count(state.junk)})`, open: (app) => new ListView(app, "junk") },
   {
     name: "unreadable", text: (state) => `Unreadable (${count(state.unreadable)})`, open: (app) => new ListView(app, "unreadable"),
     hidden: (state) => !state.unreadable,
+  },
+  {
+    name: "like", text: () => "More like these", open: (app) => new LikeView(app, app.like.splice(0)),
+    hidden: (state, app) => app.where !== "like",
   },
 ];
 
@@ -35,13 +48,18 @@ export class Explorer {
     this.view = null;
     /** @type {ClustersView | null} the one view that stays as it was left */
     this.overview = null;
+    /** @type {TeachView | null} the same */
+    this.teaching = null;
+    /** @type {number[]} images that the next view of "more like these" begins with */
+    this.like = [];
     this.where = "";
     this.telling = 0;
     /** @type {HTMLAnchorElement[]} */
     this.links = [];
-    this.undo = button("Undo", () => this.corrections.undo(), { "aria-keyshortcuts": "u" });
+    this.undo = button("Undo", () => this.takeBack(), { "aria-keyshortcuts": "u" });
     this.redo = button("Redo", () => this.corrections.redo(), { "aria-keyshortcuts": "Shift+U" });
     this.talk = new Talk(() => this.refresh());
+    this.lessons = new Lessons(this);
     this.pictures = new Pictures(this.talk);
     this.corrections = new Corrections(this);
     this.viewer = new ImageViewer(this);
@@ -68,6 +86,7 @@ export class Explorer {
     document.addEventListener("keydown", (event) => this.key(event));
     this.talk.watch((text) => this.tell(text), (text) => this.warn(text));
     this.route();
+    this.lessons.follow();
   }
 
   /**
@@ -82,7 +101,8 @@ export class Explorer {
 
   /** @param {number} [cluster] */
   route(cluster) {
-    const [where, id] = location.hash.slice(1).split("/");
+    const [where, ...rest] = location.hash.slice(1).split("/");
+    const [id] = rest;
     const before = this.view;
     if (where === "main" && before) return; // what the link at the top of the page leads to
     if (where === "cluster" && !this.talk.byId.has(Number(id))) {
@@ -94,8 +114,8 @@ export class Explorer {
     before?.leave?.();
     const view = VIEWS.find(({ name }) => name === where) ?? VIEWS[0];
     this.where = where === "cluster" ? VIEWS[0].name : view.name;
-    this.view = where === "cluster" ? new ListView(this, "cluster", Number(id)) : view.open(this);
-    document.body.classList.toggle("is-list", this.view instanceof ListView);
+    this.view = where === "cluster" ? new ListView(this, "cluster", Number(id)) : view.open(this, rest);
+    document.body.classList.toggle("is-list", this.view.body.classList.contains("list"));
     find("main").replaceChildren(this.view.body);
     window.scrollTo({ top: 0, behavior: "instant" });
     if (before) find("main").focus({ preventScroll: true });
@@ -108,6 +128,27 @@ export class Explorer {
     if (!this.view) return;
     this.drawTop();
     this.view.refresh();
+    this.lessons.follow();
+  }
+
+  /** There is news of the lesson. */
+  learned() {
+    this.drawTop();
+    this.view?.learned?.();
+  }
+
+  /**
+   * Shows the images of the whole set that are most like some.
+   * @param {number[]} rows
+   */
+  showLike(rows) {
+    this.like = rows;
+    this.go("like");
+  }
+
+  /** A view may know better what was done last. */
+  takeBack() {
+    return this.view?.undo ? this.view.undo() : this.corrections.undo();
   }
 
   drawTop() {
@@ -117,15 +158,24 @@ export class Explorer {
       + (state.pictures.absent ? ` · without pictures: ${state.pictures.absent}` : "");
     this.links.forEach((link, at) => { // the same links are used again, so that the focus stays
       const { name, text, hidden } = VIEWS[at];
-      link.textContent = text(state);
+      link.textContent = text(state, this);
       if (name === this.where) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
-      if (link.parentElement) link.parentElement.hidden = hidden?.(state) ?? false;
+      if (link.parentElement) link.parentElement.hidden = hidden?.(state, this) ?? false;
     });
+    this.drawProposed();
     for (const [one, what] of /** @type {const} */ ([[this.undo, state.undo], [this.redo, state.redo]])) {
       one.setAttribute("aria-disabled", String(!what)); // one that is disabled would lose the focus
       one.title = what ?? "";
     }
+  }
+
+  /** The line that leads to the proposals, but where one is about them already. */
+  drawProposed() {
+    const { moves } = this.lessons;
+    find("proposed").hidden = !moves || ["teach", "proposals"].includes(this.where);
+    const text = `${wouldMove(moves, this.talk.one)} after your corrections.`;
+    if (moves && find("moves").textContent !== text) find("moves").textContent = text;
   }
 
   /** @type {(id: number, wanted: boolean) => void} */
@@ -169,7 +219,7 @@ export class Explorer {
       target.dispatchEvent(new Event("input"));
       target.blur();
       this.view?.results?.focus({ preventScroll: true });
-    } else if (event.key === "u") this.corrections.undo();
+    } else if (event.key === "u") this.takeBack();
     else if (event.key === "U") this.corrections.redo();
     else if (event.key === "?") showKeys();
     else if (!this.view?.key(event)) return;

@@ -10,14 +10,16 @@ import { swatch } from "../parts/palette.js";
 /**
  * Where the images of a grid are, and what its page does with them.
  * @typedef {object} Place
- * @property {"cluster" | "all" | "junk" | "unreadable"} of
+ * @property {"cluster" | "all" | "junk" | "unreadable" | "group" | "like"} of
  * @property {number} [cluster]
  * @property {((rows: number[]) => unknown) | null} [like]  shows what is most like some images
+ * @property {{key: string, text: string, act: (rows: number[]) => unknown}[]} [extra]  more to do with them
+ * @property {boolean} [toggles]  a click selects or leaves out, without ctrl
+ * @property {() => number[]} [taken]  what is acted on, where it is more than the selected images
  */
 
 /** @type {[name: string, text: string][]} */
-const ORDER_NAMES = [["typical", "Typical first"], ["doubtful", "Doubtful first"], ["source", "As in the source"], ["alike", "Most alike first"]];
-const MOST_LIKE = 500; // images that others are compared with
+const ORDER_NAMES = [["typical", "Typical first"], ["doubtful", "Doubtful first"], ["source", "As in the source"]];
 const CLUSTER_KEYS = ["m", "s"]; // are about the cluster where none of its images is selected
 
 /** A grid of images, with its bar. */
@@ -34,22 +36,29 @@ export class SelectionGrid {
       changed: () => this.draw(),
       picture: (row) => (place.of === "unreadable" ? null : app.pictures.element(row)),
       describe: (rows) => this.describe(rows),
+      toggles: place.toggles,
     });
     this.text = make("span", { role: "status", class: "figure" });
     /** Cluster that all images are in, if they are in one. */
-    this.from = place.of === "cluster" ? place.cluster ?? null : null;
+    this.from = ["cluster", "group"].includes(place.of) && (place.cluster ?? -1) >= 0 ? place.cluster ?? null : null;
+    const junk = place.of === "junk" || (place.of === "group" && this.from === null);
     this.actions = place.of === "unreadable" ? [] : [
-      ...(place.like ? [{ key: "l", text: "More like these", act: place.like }] : []), ...app.corrections.ofImages(this.from, place.of === "junk")];
+      ...(place.extra ?? []), ...(place.like ? [{ key: "l", text: "More like these", act: place.like }] : []), ...app.corrections.ofImages(this.from, junk)];
     this.open = button("Open", () => app.viewer.open(this.grid.rows, Math.max(0, this.grid.active)), { class: "needs" });
     this.bar = make("div", { class: "row chosen", role: "group", "aria-label": "Selected images" }, this.text,
       place.of === "unreadable" ? [] : [
         button("Select all", () => this.grid.selectAll()), button("None", () => this.grid.selectNone(), { class: "needs" }), this.open,
-        this.actions.map(({ key, text, act }) => button(text, () => act(this.rows), { class: "needs", "aria-keyshortcuts": key }))]);
+        this.actions.map(({ key, text, act }) => button(text, () => act(this.acted), { class: "needs", "aria-keyshortcuts": key }))]);
     this.draw();
   }
 
   get rows() {
     return [...this.grid.selected];
+  }
+
+  /** What the actions are about. */
+  get acted() {
+    return this.place.taken?.() ?? this.rows;
   }
 
   draw() {
@@ -66,7 +75,7 @@ export class SelectionGrid {
    * @param {KeyboardEvent} event
    */
   key({ key }) {
-    const { rows } = this;
+    const rows = this.acted;
     const action = this.actions.find((one) => one.key === key);
     if (!action || (!rows.length && this.from !== null && CLUSTER_KEYS.includes(key))) return false;
     if (rows.length) action.act(rows);
@@ -82,15 +91,15 @@ export class SelectionGrid {
     const { talk } = this.app;
     /** @type {Row[]} */
     const found = await talk.ask(`/api/details?rows=${rows.join(",")}`);
-    return found.map(({ row, path, cluster, confidence, status }) =>
-      [row, `${path}, ${cluster === -1 ? status : `${talk.nameOf(cluster)}, confidence ${decimal(confidence)}`}`]);
+    return found.map(({ row, path, cluster, confidence, status, example }) =>
+      [row, `${path}, ${cluster === -1 ? status : `${talk.nameOf(cluster)}, ${example ? "placed by you" : `confidence ${decimal(confidence)}`}`}`]);
   }
 }
 
 export class ListView {
   /**
    * @param {Explorer} app
-   * @param {Place["of"]} of
+   * @param {"cluster" | "all" | "junk" | "unreadable"} of
    */
   constructor(app, of, cluster = -1) {
     this.app = app;
@@ -99,11 +108,9 @@ export class ListView {
     this.usual = of === "all" ? "source" : "typical";
     this.order = this.usual;
     this.path = "";
-    /** @type {number[]} rows that the others are compared with */
-    this.like = [];
     this.asked = 0;
     this.typing = 0;
-    this.list = new SelectionGrid(app, { of, cluster, like: of === "unreadable" ? null : (rows) => this.showLike(rows) });
+    this.list = new SelectionGrid(app, { of, cluster, like: of === "unreadable" ? null : (rows) => app.showLike(rows) });
     this.grid = this.list.grid;
     this.heading = make("h2", { id: "title", class: "title" });
     this.empty = note("");
@@ -132,17 +139,7 @@ export class ListView {
   arrange(order) {
     this.order = order;
     press(this.orders, order);
-    /** @type {HTMLElement} */ (this.orders.lastChild).hidden = order !== "alike"; // which begins with a selection
     return this.refresh();
-  }
-
-  /**
-   * Puts the selected images first, then what is most like them: a click with shift selects up to where that ends.
-   * @param {number[]} rows
-   */
-  async showLike(rows) {
-    this.like = rows.slice(0, MOST_LIKE);
-    if (await this.arrange("alike")) this.grid.go(0, false);
   }
 
   /** Returns whether the server has answered. */
@@ -156,7 +153,6 @@ export class ListView {
     this.heading.replaceChildren(...(this.of === "cluster" ? [swatch(this.cluster)] : []), titles[this.of]);
     const turn = ++this.asked;
     const query = new URLSearchParams({ of: this.of, cluster: String(this.cluster), order: this.order, path: this.path });
-    if (this.order === "alike") query.set("like", this.like.join(","));
     try {
       const { rows } = await talk.ask(`/api/rows?${query}`);
       if (turn !== this.asked) return true;
@@ -167,7 +163,6 @@ export class ListView {
       if (document.activeElement === document.body) this.enter(); // it was empty, and has something again
     } catch (error) {
       this.app.tell(messageOf(error));
-      if (this.order === "alike") this.arrange(this.usual);
       return false;
     }
     return true;

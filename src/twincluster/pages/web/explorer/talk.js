@@ -15,6 +15,7 @@ export class Talk {
     this.byId = new Map();
     this.edits = 0; // sent by this page
     this.underway = 0;
+    this.foreign = 0; // changes by somebody else that this page has shown
     this.late = 0; // edits that the server has refused because somebody else made one
     this.announced = false; // whether this page has shown the features
     /** @type {Promise<unknown>} */
@@ -39,6 +40,7 @@ export class Talk {
     if (answer.ok) return found;
     if (answer.status === 409) {
       this.late += 1;
+      this.foreign += 1;
       this.take(found.state);
       const what = found.state.undo ? ` (now newest: ${found.state.undo})` : "";
       throw new Refusal(`Somebody else made a change meanwhile${what}. Yours was not made: look again, and repeat it.`);
@@ -130,6 +132,7 @@ export class Talk {
         const before = this.state.run.inputs;
         const state = await this.ask("/api/state");
         if (edits !== this.edits) return;
+        if (edited || updated) this.foreign += 1;
         this.take(state);
         const more = this.state.run.inputs - before;
         if (updated) tell(more > 0 ? `${plural(more, "new image")}, by twincluster update.` : "Some images have changed, by twincluster update.");

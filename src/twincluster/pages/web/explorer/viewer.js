@@ -25,6 +25,7 @@ export class ImageViewer extends Viewer {
     const { corrections } = this.app;
     if (event.key === "j" && row) this.act(() => (row.cluster === -2 ? corrections.unjunk([image]) : corrections.junk([image])));
     else if (event.key === "m" && row) this.act(() => corrections.move([image], row.cluster));
+    else if (event.key === "c" && row) this.act(() => corrections.confirm([image]));
     else if (event.key === "u") this.act(() => corrections.undo());
     else return super.key(event);
     return true;
@@ -53,7 +54,7 @@ export class ImageViewer extends Viewer {
       picture: this.picture(row),
       path: row.path,
       facts: [
-        app.talk.nameOf(row.cluster), row.confidence === null ? null : `confidence ${decimal(row.confidence)}`,
+        app.talk.nameOf(row.cluster), row.confidence === null ? null : `confidence ${decimal(row.confidence)}`, row.example ? "placed by you" : null,
         `${count(this.at + 1)} of ${count(this.list.length)}`,
       ],
       actions: this.actions(row),
@@ -78,6 +79,7 @@ export class ImageViewer extends Viewer {
     if (cluster === -1) return [];
     return [
       button("Move…", () => this.act(() => corrections.move([row], cluster))),
+      button("This is right", () => this.act(() => corrections.confirm([row]))),
       cluster === -2 ? button("Not junk", () => this.act(() => corrections.unjunk([row])))
         : button("Junk", () => this.act(() => corrections.junk([row]))),
     ];

@@ -152,3 +152,21 @@ export function meter(text, value) {
     make("span", { class: "meter-track", "aria-hidden": "true" }, bar),
     make("span", { class: "figure", text: decimal(value) }));
 }
+
+/**
+ * Puts the focus on a neighbouring card.
+ * @param {HTMLElement} place
+ * @param {string} key
+ */
+export function stepCards(place, key) {
+  const cards = [...place.querySelectorAll(".card")];
+  const at = cards.findIndex((card) => card.contains(document.activeElement));
+  /** @param {Element} card */
+  const top = (card) => card.getBoundingClientRect().top;
+  const columns = Math.max(1, cards.filter((card) => top(card) === top(cards[0])).length);
+  /** @type {Record<string, number>} */
+  const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns };
+  const next = cards[at < 0 ? 0 : at + steps[key]]?.querySelector("a");
+  next?.focus();
+  return Boolean(next);
+}

@@ -12,6 +12,7 @@ const AT_ONCE = 500; // images described by one call
  * @property {() => unknown} changed  after every change of the selection or of the images
  * @property {(row: number) => HTMLImageElement | null} picture
  * @property {(rows: number[]) => Promise<[row: number, text: string][]>} describe
+ * @property {boolean} [toggles]  a click selects or leaves out, as with ctrl
  */
 
 export class ImageGrid {
@@ -158,7 +159,7 @@ export class ImageGrid {
     if (at < 0) return;
     const row = this.rows[at];
     if (event.shiftKey) this.range(at, event.ctrlKey || event.metaKey);
-    else if (event.ctrlKey || event.metaKey || /** @type {PointerEvent} */ (event).pointerType === "touch") this.toggle(row);
+    else if (this.uses.toggles || event.ctrlKey || event.metaKey || /** @type {PointerEvent} */ (event).pointerType === "touch") this.toggle(row);
     else this.selected = new Set([row]);
     if (!event.shiftKey) this.anchor = at;
     this.mark(at);

@@ -1,0 +1,242 @@
+"""What a run learns from a person: proposals, questions, clusters that grow, and how far to trust the clusters.
+
+`Teacher` gives the functions of `clustering/teaching.py` the features and the edits of a run. It decides nothing: a
+person does, and `Edits` records it. Shapes: n rows of the run, m of them with features, D dimensions.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from threading import RLock
+from typing import TypeVar
+
+import numpy as np
+
+from twincluster.clustering import NO_EXAMPLE, Lesson, Space, choose_questions, saturated, share_interval
+from twincluster.core import InputError
+from twincluster.run_images import RunImages
+from twincluster.runs import NONE, UNREADABLE, State
+
+RANDOM_EVERY = 5  # questions: each fifth is about a random image, and only these feed the estimate
+LIKELIEST = 5  # clusters offered with a question
+SHEET = 24  # images of a contact sheet
+STEP = 50  # images by which a cluster grows
+FEWEST_OF_CLUSTER = 10  # random answers that an estimate of one cluster takes
+FOLDS = 5  # parts of the random answers, each judged by a lesson that has not seen it
+UNLIKE_WEIGHT = 0.5  # of what a cluster is not, beside what it is
+LESSONS_KEPT = 4
+Kept = TypeVar("Kept")
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Images that would move from one cluster to another."""
+
+    source: int  # JUNK too
+    to: int  # JUNK too
+    rows: np.ndarray  # (g,) most certain first
+    certainty: np.ndarray  # (g,) probability of `to`
+
+
+@dataclass(frozen=True)
+class Question:
+    """An image to ask about."""
+
+    row: int
+    clusters: tuple[tuple[int, float], ...]  # the likeliest first, with probability; JUNK is not among them
+    sample: bool  # a random image, whose answer feeds the estimate
+
+
+@dataclass(frozen=True)
+class Share:
+    """An estimated share of images that are in the right cluster, with its 95 % interval."""
+
+    share: float
+    low: float
+    high: float
+    count: int  # random answers behind it
+
+
+@dataclass(frozen=True)
+class Trust(Share):
+    """How many images of a run are in the right cluster, overall and per cluster where there are enough answers."""
+
+    clusters: Mapping[int, Share] = field(default_factory=dict)
+
+    def to_text(self) -> str:
+        answers = "1 random answer" if self.count == 1 else f"{self.count:,} random answers"
+        return (
+            f"{self.share:.1%} of the images are in the right cluster, by {answers} "
+            f"(95 % interval {self.low:.1%} to {self.high:.1%})"
+        )
+
+
+class Teacher:
+    """Learns from the edits of one run. Threads may share one."""
+
+    def __init__(self, images: RunImages) -> None:
+        self.images, self.edits = images, images.edits
+        self.seed = images.config.seed
+        self.ready = False  # whether `prepare` is done
+        self._kept: dict[tuple[str, int], object] = {}  # what was computed of a state, by its number
+        self._guard = RLock()
+
+    def prepare(self, progress: Callable[[str], None] | None = None) -> None:
+        """Make the space of the run's features, or read it from the cache. InputError where no image can be read."""
+        with self._guard:
+            if not self.ready:
+                if progress:
+                    progress("comparing the images")
+                _ = self.images.space
+                self.ready = True
+
+    @property
+    def space(self) -> Space:
+        self.prepare()
+        return self.images.space[1]
+
+    @property
+    def rows(self) -> np.ndarray:
+        """(m,) the rows of the run that have features, rising."""
+        self.prepare()
+        return self.images.space[0]
+
+    def lesson(self, state: State) -> Lesson:
+        """What the examples say of every row with features; entry i of the lesson is about `rows[i]`."""
+        return self._once("lesson", state, lambda: self.images.learn(state))
+
+    def proposals(self, state: State) -> list[Group]:
+        """Images that would move, by where from and where to, the most certain group first."""
+        rows, to, certainty = self.lesson(state).proposals(state.clusters[self.rows])
+        rows, pairs = self.rows[rows], defaultdict[tuple[int, int], list[int]](list)
+        for place, pair in enumerate(zip(state.clusters[rows].tolist(), to.tolist(), strict=True)):
+            pairs[pair].append(place)
+        groups = [Group(source, to, rows[places], certainty[places]) for (source, to), places in pairs.items()]
+        return sorted(groups, key=lambda group: (-float(group.certainty.mean()), group.source, group.to))
+
+    def answer(self, state: State, labels: Mapping[int, str]) -> State:
+        """Record what images are called, by their rows: one edit. Those that `questions` drew at random count as such,
+        if so many were asked about."""
+        free = len([row for row in labels if not state.shown[row]])
+        samples = self.sample_rows(state, len(self._random_places(state, free)))
+        return self.edits.answer_labels(labels, samples.tolist(), expected=state.number)
+
+    def accept(self, state: State, groups: Iterable[Group]) -> State:
+        """Move the images of these groups: one edit. What was learned then decides about other images, too."""
+        some = list(groups)
+        rows = np.concatenate([group.rows for group in some]) if some else np.empty(0, np.int64)
+        to = np.concatenate([np.full(len(group.rows), group.to) for group in some]) if some else rows
+        return self.edits.accept(rows, to, head=self.lesson(state).head, expected=state.number)
+
+    def questions(self, state: State, count: int) -> list[Question]:
+        """What to ask next, at most `count` images. Every fifth answer is about a random one."""
+        lesson, free = self.lesson(state), self._free(state)
+        random = [place for place in self._random_places(state, count) if place < min(count, len(free))]
+        drawn = self.sample_rows(state, len(random))
+        examples, clusters = state.examples[self.rows].copy(), state.clusters[self.rows]
+        examples[np.searchsorted(self.rows, drawn)] = UNREADABLE  # neither free nor a cluster: not asked about twice
+        chosen = choose_questions(
+            self.space, lesson if lesson.count else None, clusters, examples, count - len(drawn), self.seed
+        )
+        useful, by_chance = iter(self.rows[chosen].tolist()), iter(drawn.tolist())
+        asked: list[Question] = []
+        for place in range(min(count, len(free))):
+            sample = place in random
+            row = next(by_chance if sample else useful, None)
+            if row is not None:
+                asked.append(Question(row, self.likeliest(state, row), sample))
+        return asked
+
+    def likeliest(self, state: State, row: int, count: int = LIKELIEST) -> tuple[tuple[int, float], ...]:
+        """The clusters that a row most likely belongs to, with probability."""
+        lesson, place = self.lesson(state), np.searchsorted(self.rows, row)
+        if place >= len(self.rows) or self.rows[place] != row:
+            return ()
+        chances = lesson.probabilities[place]
+        best = [at for at in np.argsort(-chances, kind="stable") if lesson.classes[at] >= 0][:count]
+        return tuple((int(lesson.classes[at]), float(chances[at])) for at in best)
+
+    def sample_rows(self, state: State, count: int) -> np.ndarray:
+        """The next `count` random images: a fixed order of all rows, in which examples are passed over."""
+        order = np.random.default_rng([self.seed, 22]).permutation(len(state.home))
+        return np.asarray(order[np.isin(order, self._free(state))][:count])
+
+    def _random_places(self, state: State, count: int) -> list[int]:
+        """Which of the next questions are random ones."""
+        answered = int(state.shown.sum())
+        return [place for place in range(count) if (answered + place + 1) % RANDOM_EVERY == 0]
+
+    def _free(self, state: State) -> np.ndarray:
+        """Rows that have a cluster and features, and are no examples."""
+        rows = self.rows
+        return np.asarray(rows[(state.examples[rows] == NONE) & (state.clusters[rows] >= 0)])
+
+    def sheet(self, state: State, cluster: int, count: int = SHEET) -> np.ndarray:
+        """Images of a cluster to look through at once, the most doubtful first; examples are left out."""
+        lesson = self.lesson(state)
+        places = np.flatnonzero((state.clusters[self.rows] == cluster) & (state.examples[self.rows] == NONE))
+        if not len(places):
+            return np.empty(0, np.int64)
+        chance = lesson.probabilities[places, np.searchsorted(lesson.classes, cluster)]
+        return np.asarray(self.rows[places[np.argsort(chance, kind="stable")[:count]]])
+
+    def grow(self, like: Iterable[int], unlike: Iterable[int] = (), count: int = STEP) -> np.ndarray:
+        """The images of the whole run most like some and least like others, best first, without these."""
+        wanted, other = (self._places(rows) for rows in (like, unlike))
+        if not len(wanted):
+            raise InputError("none of the selected images can be read again: select others")
+        rows = self.space.rows
+        way = rows[wanted].mean(0) - (UNLIKE_WEIGHT * rows[other].mean(0) if len(other) else 0)
+        likeness = rows @ way
+        likeness[np.concatenate([wanted, other])] = -np.inf
+        best = np.argsort(-likeness, kind="stable")[:count]
+        return np.asarray(self.rows[best[np.isfinite(likeness[best])]])
+
+    def enough(self, state: State) -> bool:
+        """Whether more answers would change little: whether half of them say the same."""
+
+        def compare() -> bool:
+            given = np.flatnonzero(state.shown)
+            half = state.examples.copy()
+            half[np.random.default_rng([self.seed, len(given)]).permutation(given)[len(given) // 2 :]] = NO_EXAMPLE
+            return saturated([self.images.learn(state, half), self.lesson(state)])
+
+        return bool(state.shown.any()) and self._once("enough", state, compare)
+
+    def trust(self, state: State) -> Trust | None:
+        """The share of images in the right cluster, by the answers to random questions; None without any."""
+        asked = np.flatnonzero((state.sample != NONE) & state.shown)
+        if not len(asked):
+            return None
+        before, answer = state.sample[asked], state.examples[asked]
+        told = int((state.shown & (state.home != UNREADABLE)).sum()) - len(asked)  # examples that are right for sure
+        total = int((state.home != UNREADABLE).sum()) - told
+        whole = _share(before == answer, total, told)
+        clusters = {
+            int(cluster): _share(answer[inside] == cluster, max(int((state.clusters == cluster).sum()), inside.sum()))
+            for cluster in np.unique(before)
+            if cluster >= 0 and (inside := before == cluster).sum() >= FEWEST_OF_CLUSTER
+        }
+        return Trust(whole.share, whole.low, whole.high, whole.count, clusters)
+
+    def _places(self, rows: Iterable[int]) -> np.ndarray:
+        given = np.asarray(list(rows), np.int64)
+        return np.searchsorted(self.rows, given[np.isin(given, self.rows)])
+
+    def _once(self, what: str, state: State, compute: Callable[[], Kept]) -> Kept:
+        with self._guard:
+            key = (what, state.number)
+            if key not in self._kept:
+                while len(self._kept) >= 2 * LESSONS_KEPT:
+                    del self._kept[next(iter(self._kept))]
+                self._kept[key] = compute()
+            return self._kept[key]  # type: ignore[return-value]
+
+
+def _share(right: np.ndarray, total: int, known: int = 0) -> Share:
+    """The share of right ones among `total` rows, of which `right` are a random sample, and `known` more right ones."""
+    low, high = share_interval(int(right.sum()), len(right), total)
+    low, mean, high = ((known + part * total) / (known + total) for part in (low, float(right.mean()), high))
+    return Share(mean, low, high, len(right))
