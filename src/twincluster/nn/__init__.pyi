@@ -23,10 +23,6 @@ from twincluster.nn.encoders import wrap_module as wrap_module
 from twincluster.nn.feature_cache import encode as encode
 from twincluster.nn.kernels.fused import pixels as pixels
 from twincluster.nn.kernels.norm import settle as settle
-from twincluster.nn.memory import Queue as Queue
-from twincluster.nn.memory import ema_update as ema_update
-from twincluster.nn.memory import momentum_copy as momentum_copy
-from twincluster.nn.memory import queue_size as queue_size
 from twincluster.nn.onnx_encoder import OnnxNetwork as OnnxNetwork
 from twincluster.nn.onnx_encoder import Signature as Signature
 from twincluster.nn.onnx_encoder import as_input as as_input

@@ -30,7 +30,7 @@ from twincluster.config import (
     is_address,
     read_name,
 )
-from twincluster.core import InputError, first_line
+from twincluster.core import InputError, closest, first_line
 from twincluster.nn.backbones import BACKBONES, SMALL_STEM_SIDE, Backbone, build_backbone
 from twincluster.nn.downloads import download_address, get_weights
 from twincluster.nn.onnx_encoder import USUAL_SIDE, OnnxNetwork, check_network, digest_of_model
@@ -94,8 +94,10 @@ def _load_one(name: EncoderName, shown: EncoderInput) -> Encoder:
     elif name.kind in ADAPTERS and (name.kind == BUNDLED) != bool(name.rest):
         encoder = ADAPTERS[name.kind](name.rest, side)
     else:
-        known = ", ".join([*OWN, *map(_written, (*ADAPTERS, "onnx"))])
-        raise InputError(f"there is no backbone {str(name)!r}: choose one of {known}")
+        hint = closest(str(name), KNOWN)
+        kinds = ", ".join([*OWN, *map(_written, (*ADAPTERS, "onnx"))])
+        choose = f": choose one of {kinds}, or a name that `twincluster encoders` lists"
+        raise InputError(f"there is no backbone {str(name)!r}{hint or choose}")
     encoder.network.eval().requires_grad_(False)
     mean = encoder.mean if DERIVED in shown.mean else shown.mean
     std = encoder.std if DERIVED in shown.std else shown.std
