@@ -71,7 +71,8 @@ def predict(
 def files_of(run: Run) -> dict[str, bytes]:
     """What the workers need of a run; nothing of it names the run's own images."""
     files = {name: (run.folder / name).read_bytes() for name in FILES}
-    if (edits := RunImages(run).edits).any:
+    if Edits(run).any:
+        edits = RunImages(run).edits  # which can learn again what a damaged file held
         _ = edits.state  # damage is told here, not by a worker
         with TemporaryDirectory() as folder:
             edits.share(Path(folder))

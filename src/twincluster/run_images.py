@@ -16,12 +16,12 @@ import hashlib
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -64,6 +64,9 @@ from twincluster.runs import (
     stamps_of,
     within_source,
 )
+
+if TYPE_CHECKING:
+    from twincluster.teacher import Trust
 
 MOVED = "the images have moved or changed since"
 IS_ROWS = "the inputs are rows of numbers, which have no pictures"
@@ -461,6 +464,8 @@ class Findings:
     added: int = 0  # inputs that came after the training
     unlabelled: int = 0  # inputs that are left out of the scores
     corrections: int = 0  # by hand, which these figures of the model's own clusters know nothing of
+    trust: Trust | None = None  # of the corrected clusters, by random questions that a person has answered
+    names: Mapping[int, str] = field(default_factory=dict)  # of the corrected clusters
 
     def to_dict(self) -> dict[str, Any]:
         confidence = self.assignments.confidence
@@ -468,6 +473,7 @@ class Findings:
             "inputs": len(self.assignments.paths),
             "added": self.added,
             "corrections": self.corrections,
+            "trust": self.trust.to_dict() if self.trust else None,
             "unreadable": int((self.assignments.clusters < 0).sum()),
             "incomplete": self.assignments.problems()["incomplete"],
             "too_large": self.assignments.problems()["too_large"],
@@ -493,6 +499,12 @@ class Findings:
         if self.corrections:
             many = "1 correction" if self.corrections == 1 else f"{self.corrections:,} corrections"
             lines.append(f"without {many} by hand, which twincluster report counts: these clusters are the model's own")
+        if self.trust:
+            lines.append(f"with the corrections, {self.trust.to_text()}")
+            lines += [
+                f"  {self.names[cluster][:LONGEST_NAME]}: {share.to_text()}"
+                for cluster, share in self.trust.clusters.items()
+            ]
         lines.append(sizes_line(found["sizes"]))
         if found["confidence"] is not None:
             lines.append(f"mean confidence {found['confidence']:.3f}")
@@ -510,7 +522,11 @@ class Findings:
 
 
 def findings_of(
-    run: Run, labels: str | None, root: Path | None, decoding: Callable[[int, int], None] | None = None
+    run: Run,
+    labels: str | None,
+    root: Path | None,
+    decoding: Callable[[int, int], None] | None = None,
+    trust_of: Callable[[RunImages], Trust | None] = lambda images: None,
 ) -> Findings:
     """`labels` as `twincluster evaluate` takes them; None: those that the source carries, if any."""
     inputs = RunImages(run, root, decoding=decoding)
@@ -518,10 +534,11 @@ def findings_of(
     images, absent = inputs.training, inputs.absent or None
     truth, names = truth_of(run, labels, assignments, images.listing if images else None)
     added = len(assignments.paths) - data.inputs
-    corrections = len(Edits(run).history[0])
+    _, state, corrections = inputs.edited()
     found = Findings(
-        assignments, config.n_clusters, None, names, data.split, None, None, absent, added, corrections=corrections
-    )
+        assignments, config.n_clusters, None, names, data.split, None, None, absent, added, corrections=corrections,
+        trust=trust_of(inputs), names=state.names,
+    )  # fmt: skip
     if truth is not None:
         if images is None and data.split != "all":
             raise InputError(

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import RLock
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from twincluster.clustering import NO_EXAMPLE, Lesson, Space, choose_questions, saturated, share_interval
 from twincluster.core import InputError
 from twincluster.run_images import RunImages
-from twincluster.runs import NONE, UNREADABLE, State
+from twincluster.runs import NONE, UNREADABLE, Learned, State
 
 RANDOM_EVERY = 5  # questions: each fifth is about a random image, and only these feed the estimate
 LIKELIEST = 5  # clusters offered with a question
@@ -58,6 +59,13 @@ class Share:
     high: float
     count: int  # random answers behind it
 
+    def to_text(self) -> str:
+        answers = "1 random answer" if self.count == 1 else f"{self.count:,} random answers"
+        return (
+            f"{self.share:.1%} of the images are in the right cluster, by {answers} "
+            f"(95 % interval {self.low:.1%} to {self.high:.1%})"
+        )
+
 
 @dataclass(frozen=True)
 class Trust(Share):
@@ -65,12 +73,10 @@ class Trust(Share):
 
     clusters: Mapping[int, Share] = field(default_factory=dict)
 
-    def to_text(self) -> str:
-        answers = "1 random answer" if self.count == 1 else f"{self.count:,} random answers"
-        return (
-            f"{self.share:.1%} of the images are in the right cluster, by {answers} "
-            f"(95 % interval {self.low:.1%} to {self.high:.1%})"
-        )
+    def to_dict(self) -> dict[str, Any]:
+        own = {"share": self.share, "low": self.low, "high": self.high, "answers": self.count}
+        shares = {cluster: vars(share) for cluster, share in self.clusters.items()}
+        return own | {"clusters": shares}
 
 
 class Teacher:
@@ -80,7 +86,7 @@ class Teacher:
         self.images, self.edits = images, images.edits
         self.seed = images.config.seed
         self.ready = False  # whether `prepare` is done
-        self._kept: dict[tuple[str, int], object] = {}  # what was computed of a state, by its number
+        self._kept: dict[tuple[str, int], object] = {}  # what was computed of a state, by the number of an edit
         self._guard = RLock()
 
     def prepare(self, progress: Callable[[str], None] | None = None) -> None:
@@ -105,7 +111,7 @@ class Teacher:
 
     def lesson(self, state: State) -> Lesson:
         """What the examples say of every row with features; entry i of the lesson is about `rows[i]`."""
-        return self._once("lesson", state, lambda: self.images.learn(state))
+        return self._once("lesson", state.number, lambda: self.images.learn(state))
 
     def proposals(self, state: State) -> list[Group]:
         """Images that would move, by where from and where to, the most certain group first."""
@@ -203,36 +209,71 @@ class Teacher:
             half[np.random.default_rng([self.seed, len(given)]).permutation(given)[len(given) // 2 :]] = NO_EXAMPLE
             return saturated([self.images.learn(state, half), self.lesson(state)])
 
-        return bool(state.shown.any()) and self._once("enough", state, compare)
+        return bool(state.shown.any()) and self._once("enough", state.number, compare)
 
     def trust(self, state: State) -> Trust | None:
-        """The share of images in the right cluster, by the answers to random questions; None without any."""
+        """The share of images in the right cluster, by the answers to random questions; None without any.
+
+        An image that was asked about counts with the cluster it had before. Once proposals were accepted, that is the
+        cluster in which they would have put it, had nobody answered: lessons that have not seen the answer tell it.
+        """
         asked = np.flatnonzero((state.sample != NONE) & state.shown)
         if not len(asked):
             return None
         before, answer = state.sample[asked], state.examples[asked]
-        told = int((state.shown & (state.home != UNREADABLE)).sum()) - len(asked)  # examples that are right for sure
-        total = int((state.home != UNREADABLE).sum()) - told
-        whole = _share(before == answer, total, told)
+        lesson = max((step.edit for step in state.joined if isinstance(step, Learned)), default=0)
+        if lesson:
+            rows, found, right = self._once("unseen", lesson, lambda: self._unseen(lesson))
+            taught = np.isin(asked, rows)
+            places, before = np.searchsorted(rows, asked[taught]), before.copy()
+            # what was right is so still, even where its cluster was split since
+            before[taught] = np.where(right, state.examples[rows], state.merged(found, lesson))[places]
+        readable = state.home != UNREADABLE
+        told = int((state.shown & readable).sum()) - len(asked)  # by a person, and not at random: these are right
+        whole = _share(before == answer, int(readable.sum()) - told, told)
         clusters = {
             int(cluster): _share(answer[inside] == cluster, max(int((state.clusters == cluster).sum()), inside.sum()))
             for cluster in np.unique(before)
-            if cluster >= 0 and (inside := before == cluster).sum() >= FEWEST_OF_CLUSTER
+            if cluster in state.names and (inside := before == cluster).sum() >= FEWEST_OF_CLUSTER
         }
         return Trust(whole.share, whole.low, whole.high, whole.count, clusters)
+
+    def _unseen(self, edit: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Rows that were random questions before an `accept`, (a,), rising, the cluster in which it would have put
+        each, had nobody answered about it, and whether that is right: by cross-fitting, in parts."""
+        past, line = self.edits.before(edit), self.edits.line(edit)
+        asked = np.intersect1d(np.flatnonzero((past.sample != NONE) & past.shown), self.rows)
+        moves = set(zip(past.clusters[line["rows"]].tolist(), line["to"], strict=True))
+        found = past.sample[asked].copy()
+        order = np.random.default_rng([self.seed, 4]).permutation(len(asked))
+        for places in np.array_split(order, min(FOLDS, len(asked)) or 1):
+            rows = asked[places]
+            lesson = self.images.learn(past.without_answers(rows))
+            proposed = lesson.clusters[np.searchsorted(self.rows, rows)]
+            accepted = [move in moves for move in zip(found[places].tolist(), proposed.tolist(), strict=True)]
+            found[places] = np.where(accepted, proposed, found[places])
+        return asked, found, found == past.examples[asked]
 
     def _places(self, rows: Iterable[int]) -> np.ndarray:
         given = np.asarray(list(rows), np.int64)
         return np.searchsorted(self.rows, given[np.isin(given, self.rows)])
 
-    def _once(self, what: str, state: State, compute: Callable[[], Kept]) -> Kept:
+    def _once(self, what: str, number: int, compute: Callable[[], Kept]) -> Kept:
         with self._guard:
-            key = (what, state.number)
+            key = (what, number)
             if key not in self._kept:
                 while len(self._kept) >= 2 * LESSONS_KEPT:
                     del self._kept[next(iter(self._kept))]
                 self._kept[key] = compute()
             return self._kept[key]  # type: ignore[return-value]
+
+
+def trust_of(images: RunImages) -> Trust | None:
+    """`Teacher.trust` of a run as it is now; None, too, where that needs images that are gone."""
+    teacher = Teacher(images)
+    with suppress(InputError):
+        return teacher.trust(teacher.edits.state)
+    return None
 
 
 def _share(right: np.ndarray, total: int, known: int = 0) -> Share:

@@ -399,7 +399,7 @@ def _check(run: Run, table: Assignments, records: list[UpdateRecord]) -> WayBack
     if _last_row(lines) >= back.rows:
         raise InputError(f"{run.folder} has corrections by hand that name images of that update: {without}")
     # their first line says which rows there were: with fewer, none of them could be read
-    if any(line["kind"] == "start" and line["inputs"] > back.rows for line in lines):
+    if any(line["kind"] in ("start", "accept") and line["inputs"] > back.rows for line in lines):
         raise InputError(f"the corrections by hand of {run.folder} were begun after that update: {without}")
     return back
 

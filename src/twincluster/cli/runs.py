@@ -161,10 +161,11 @@ def evaluate(
     """
     from twincluster.run_images import findings_of
     from twincluster.runs import Run
+    from twincluster.teacher import trust_of
     from twincluster.training import Progress
 
     with Progress() as progress:
-        findings = findings_of(Run.open(run), labels, data_root, progress.decoding)
+        findings = findings_of(Run.open(run), labels, data_root, progress.decoding, trust_of)
     print(findings.to_json() if json else findings.to_text())
 
 

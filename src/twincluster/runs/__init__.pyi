@@ -5,6 +5,7 @@ from twincluster.runs.edit_log import UNREADABLE as UNREADABLE
 from twincluster.runs.edit_log import ConflictError as ConflictError
 from twincluster.runs.edit_log import EditLog as EditLog
 from twincluster.runs.edit_log import Kinds as Kinds
+from twincluster.runs.edit_log import Learned as Learned
 from twincluster.runs.edit_log import Line as Line
 from twincluster.runs.edit_log import State as State
 from twincluster.runs.edit_log import unit as unit

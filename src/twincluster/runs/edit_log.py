@@ -234,6 +234,22 @@ class State:
         """Whether `route` looks at features."""
         return self.is_split or self.is_taught
 
+    def without_answers(self, rows: np.ndarray) -> State:
+        """The state in which nobody has answered the random questions about some rows."""
+        home, junk, shown = self.home.copy(), self.junk.copy(), self.shown.copy()
+        home[rows] = np.where(self.sample[rows] >= 0, self.sample[rows], home[rows])
+        junk[rows], shown[rows] = self.sample[rows] == JUNK, False
+        return replace(self, home=home, junk=junk, shown=shown)
+
+    def merged(self, clusters: np.ndarray, since: int) -> np.ndarray:
+        """What has become of clusters (m,) by merges after an `accept`."""
+        found, steps = clusters.copy(), list(self.joined)
+        last = next(at for at, step in enumerate(steps) if isinstance(step, Learned) and step.edit == since)
+        for step in steps[last + 1 :]:
+            if isinstance(step, Merge):
+                found[np.isin(found, step.clusters)] = step.into
+        return found
+
     def members(self, cluster: int) -> np.ndarray:
         """Rows that lie in a cluster, without junk."""
         return np.flatnonzero((self.home == cluster) & ~self.junk)

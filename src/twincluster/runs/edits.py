@@ -109,6 +109,10 @@ class Edits:
         done, _ = in_force(lines)
         return self._replayed(lines, [line for line in done if line["edit"] < number])
 
+    def line(self, number: int) -> Line:
+        """One line of edits.jsonl, by its number."""
+        return self._log.read()[number]
+
     @property
     def taught(self) -> Taught | None:
         """What was learned from the examples, as the newest accepted proposals have it; None without any in force.

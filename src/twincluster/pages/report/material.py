@@ -32,6 +32,7 @@ from twincluster.fit import rows_to_score
 from twincluster.resolve import resolve_device
 from twincluster.run_images import Pictures, RunImages, truth_of
 from twincluster.runs import JUNK_STATUS, Assignments, Run, RunData
+from twincluster.teacher import Trust, trust_of
 
 MOST_FEATURES = 50_000  # inputs whose features are looked at
 CPU_FEATURES = 20_000  # the same on a CPU ...
@@ -62,6 +63,7 @@ class Material:
     no_scores: str = ""  # why labels could not be used
     choice: Choice | None = None
     metrics: list[dict[str, Any]] = field(default_factory=list)
+    trust: Trust | None = None  # by random questions that a person has answered
 
     @property
     def unseen(self) -> int:
@@ -94,6 +96,7 @@ def open_material(
     (assignments, groups), data = corrected_rows(inputs), inputs.data
     known: dict[str, Any] = {"choice": run.read_choice(), "metrics": run.read_metrics()}
     known["pictures"], known["no_pictures"] = inputs.pictures()
+    known["trust"] = trust_of(inputs)
     codes, names = (source.labels, source.class_names) if source else (None, None)
     if codes is None:
         codes, names = truth_of(run, labels, inputs.assignments, inputs.source)

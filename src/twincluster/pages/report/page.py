@@ -179,6 +179,9 @@ def _sentences(material: Material, data: dict[str, Any], what: str) -> list[str]
     corrections = data["run"]["corrections"]
     if corrections and data["run"]["readable"]:
         found.append(f"{_many(corrections, 'correction')} by hand {'is' if corrections == 1 else 'are'} in them.")
+    if material.trust:
+        said = material.trust.to_text()
+        found.append(said[0].upper() + said[1:] + ".")
     if junk := data["run"]["junk"]:
         found.append(f"{_many(junk, what[:-1])} marked as junk {'is' if junk == 1 else 'are'} left out.")
     if material.unseen and material.pictures is not None:
