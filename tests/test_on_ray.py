@@ -208,7 +208,7 @@ def test_values_that_are_no_images(small_run: Run, tmp_path: Path) -> None:
         worker(small_run)({"image": np.zeros((3, 5), np.uint8)})
     with pytest.raises(InputError, match="the dataset needs one of the columns bytes, image, path, but has id, jpg"):
         worker(small_run)({"id": np.arange(3), "jpg": np.arange(3)})
-    with pytest.raises(InputError, match="the dataset needs a column webp, and has id"):
+    with pytest.raises(InputError, match="the dataset needs a column webp, but has id"):
         worker(small_run, column="webp")({"id": np.arange(3)})
 
 

@@ -27,7 +27,7 @@ import numpy as np
 
 from twincluster.clustering import Head, Lesson, Scores, Space, knn_accuracy, score, silhouette, teach
 from twincluster.config import Split
-from twincluster.core import SEAL, InputError, check_seal, seal, strict_json, unfinished
+from twincluster.core import SEAL, InputError, OnProgress, check_seal, counted, seal, strict_json, unfinished
 from twincluster.data import (
     File,
     Images,
@@ -46,7 +46,7 @@ from twincluster.data import (
     recorded,
 )
 from twincluster.fit import rows_to_score, scores_line, sizes_line
-from twincluster.model import Model, Told, encoder_of, open_for
+from twincluster.model import Model, encoder_of, open_for
 from twincluster.nn import MODULE, Encoder, encode
 from twincluster.resolve import resolve_device
 from twincluster.runs import (
@@ -122,8 +122,8 @@ class RunImages:
     run: Run
     root: Path | None = None  # of named data sets
     device: str = "auto"
-    decoding: Told | None = None
-    encoding: Told | None = None
+    decoding: OnProgress | None = None
+    encoding: OnProgress | None = None
     absent: str = field(default="", init=False)  # why images are missing; "" if none are
     source: Listing | None = field(default=None, init=False)  # the training source, if it still exists
 
@@ -500,7 +500,7 @@ class Findings:
         if self.added:
             lines.append(f"{self.added:,} of them were added after training, by twincluster update")
         if self.corrections:
-            many = "1 correction" if self.corrections == 1 else f"{self.corrections:,} corrections"
+            many = counted(self.corrections, "correction")
             lines.append(
                 f"these are the model's own clusters, without {many} by hand; twincluster report includes them"
             )
@@ -530,7 +530,7 @@ def findings_of(
     run: Run,
     labels: str | None,
     root: Path | None,
-    decoding: Callable[[int, int], None] | None = None,
+    decoding: OnProgress | None = None,
     trust_of: Callable[[RunImages], Trust | None] = lambda images: None,
 ) -> Findings:
     """Evaluate a run. `labels` are as for `twincluster evaluate`; None takes those of the source, if any."""

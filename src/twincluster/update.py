@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from itertools import compress
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import twincluster
-from twincluster.core import InputError, finite, hold, read_record, settle, strict_json, write_json
+from twincluster.core import InputError, OnProgress, counted, finite, hold, read_record, settle, strict_json, write_json
 from twincluster.data import Listing, may_pass
 from twincluster.model import Model
 from twincluster.run_images import RunImages
@@ -114,8 +114,8 @@ def update(
     *,
     location: str | None,
     device: str = "auto",
-    decoding: Callable[[int, int], None] | None = None,
-    encoding: Callable[[int, int], None] | None = None,
+    decoding: OnProgress | None = None,
+    encoding: OnProgress | None = None,
 ) -> Updated:
     """Assign the inputs of a source that are new or have changed since, and write their rows."""
     config, data = run.config, run.data
@@ -297,7 +297,7 @@ class Undone:
         return strict_json({"undone": True, **asdict(self), "table": str(self.table)}, indent=2)
 
     def to_text(self) -> str:
-        what = f"{self.removed:,} row{'s' * (self.removed != 1)} removed, {self.put_back:,} restored"
+        what = f"{counted(self.removed, 'row')} removed, {self.put_back:,} restored"
         return f"the update with {self.source} is undone: {what}\n{self.rows:,} rows in {self.table}"
 
 
@@ -400,12 +400,12 @@ def _check(run: Run, table: Assignments, records: list[UpdateRecord]) -> WayBack
             "interrupted update after another one"
         )
     lines = EditLog(run.folder / EDITS_FILE).read()
-    without = f"move {run.folder / EDITS_FILE} away to undo it without them"
+    without = f"to discard them, move {run.folder / EDITS_FILE} away, then undo"
     if _last_row(lines) >= back.rows:
-        raise InputError(f"{run.folder} has corrections by hand that name images of that update: {without}")
-    # their first line says which rows there were: with fewer, none of them could be read
+        raise InputError(f"{run.folder} has corrections by hand of images of that update: {without}")
+    # the first line records the number of rows: with fewer rows the file could not be read
     if any(line["kind"] in ("start", "accept") and line["inputs"] > back.rows for line in lines):
-        raise InputError(f"the corrections by hand of {run.folder} were begun after that update: {without}")
+        raise InputError(f"{run.folder} has corrections by hand that were made after that update: {without}")
     return back
 
 

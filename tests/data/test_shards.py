@@ -51,7 +51,7 @@ def test_labels_only_when_asked_for(tmp_path: Path) -> None:
     assert names.class_names == ("blue", "green", "red")
     assert [names.class_names[code] for code in names.labels] == [COLOURS[code] for code in truth]  # type: ignore[union-attr]
     assert (
-        complaint(pattern, labels="json:size") == "s-{000..002}.tar has no field size in any .json: name other labels"
+        complaint(pattern, labels="json:size") == "s-{000..002}.tar has no field size in any .json: choose other labels"
     )
     assert "expected none, folders" in complaint(pattern, labels="json:")
     Image.new("RGB", (8, 8)).save(tmp_path / "a.png")

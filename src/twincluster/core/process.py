@@ -20,6 +20,8 @@ from typing import IO, Any, NoReturn
 
 from twincluster.core.locks import release_all
 
+OnProgress = Callable[[int, int], None]  # called with how many are done, and of how many
+
 LIMIT = 9.0  # seconds after an interrupt before the process is ended
 TOGETHER = 1.0  # seconds in which two interrupts count as one: `timeout` signals the process and its group
 
