@@ -134,7 +134,7 @@ class Visit:
         return self.share
 
     def junk(self) -> None:
-        """Show what is most like one image that is junk, select the images up to the last of its kind, and junk them."""
+        """Show what is most like one junk image, select up to the last image of its kind, and junk them."""
         state = self.edits.state
         left = (self.labels == JUNK_LABEL) & (state.clusters >= 0)
         if not left.any():
