@@ -119,7 +119,8 @@ def run_methods(
         How often each runs, with the seeds 0, 1, 2 and so on.
     methods
         Names with commas between them: those that `twincluster methods` lists (with a NAME it shows one and its
-        settings), package.module:Class, and the classic k-means, ward, spectral and nmf. Left out: all but the
+        settings), package.module:Class, and the classic k-means, ward, average, spectral,
+        nmf, gmm, birch, mean-shift, affinity, dbscan, hdbscan and optics. Left out: all but the
         ablations of tcc.
     backbone
         One network for all: small, resnet18, resnet34 or resnet50. Left out, it follows from the data.

@@ -179,12 +179,13 @@ def pairs_by_threshold(learned: Array, known: Array, upper: float, lower: float)
 
 
 def sure_labels(assignment: Array, target: Array, threshold: float) -> float:
-    terms = [
-        -math.log(float(p[int(np.argmax(wanted))]))
-        for p, wanted in zip(assignment, target, strict=True)
-        if max(wanted) > threshold
-    ]
-    return math.fsum(terms) / max(1, len(terms))
+    """DCCM: each cluster by itself, of all samples, those without a label counted as 0."""
+    terms = [0.0]
+    for p, wanted in zip(assignment, target, strict=True):
+        if max(wanted) >= threshold:
+            label = int(np.argmax(wanted))
+            terms += [-math.log(float(x if k == label else 1 - x)) / len(p) for k, x in enumerate(p)]
+    return math.fsum(terms) / len(assignment)
 
 
 def discrimination(true: Array, false: Array, valid: list[bool]) -> float:

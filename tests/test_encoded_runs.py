@@ -161,7 +161,7 @@ def test_an_encoder_may_be_named_as_a_setting(tmp_path: Path, monkeypatch: pytes
     assert one == two
     assert (tmp_path / "one" / "assignments.csv").read_bytes() == (tmp_path / "two" / "assignments.csv").read_bytes()
     model = TwinContrastClustering(3, settings={"train.encoder": backbone})
-    assert model._configure(rows=False).train.components == one["config"]["train"]["components"]
+    assert model._configured()("pretrained").train.components == one["config"]["train"]["components"]
 
 
 @pytest.mark.parametrize("frame", ["crop", "letterbox"])

@@ -18,9 +18,9 @@ from by_hand import change_json
 from command_line import COLOURS, TINY, colours, colours_file, command, worked
 from twincluster.clustering import knn_accuracy, score, silhouette
 from twincluster.data import open_images, open_source
-from twincluster.findings import Findings, findings_of
 from twincluster.methods import base as inference
 from twincluster.model import load_network
+from twincluster.run_images import Findings, findings_of
 from twincluster.runs import Assignments, Edits, Run
 
 

@@ -11,7 +11,7 @@ import pytest
 from small_runs import AtCall, images_of, rows, train, without_seconds
 from twincluster.core import noted, terminable
 from twincluster.runs import Run
-from twincluster.training import checkpoint
+from twincluster.training import load_checkpoint
 
 RARELY = "train.checkpoint_minutes=100"
 
@@ -37,7 +37,7 @@ def test_an_interrupted_run_has_saved_all_it_did(tmp_path: Path, method: str) ->
         with pytest.raises(KeyboardInterrupt):
             train(images, *changes, folder=folder, reporter=AtCall(moment, interrupt))
         done = moment - moment // 4  # rows are no steps
-        assert checkpoint.load(folder / "checkpoint")[1]["step"] == done
+        assert load_checkpoint(folder / "checkpoint")[1]["step"] == done
         train(images, *changes, folder=folder, resume=True)
         found, wanted = (without_seconds(Run(run).read_metrics()) for run in (folder, tmp_path / "whole"))
         assert found == wanted

@@ -30,7 +30,6 @@ ROOMS = (
     "fit",
     "run_images",
     "teacher",
-    "findings",
     "update",
     "pages export",
     "estimator on_ray",

@@ -15,7 +15,7 @@ from twincluster import resolve as deciding
 from twincluster.clustering import score
 from twincluster.config import Config, make_config, parse_overrides
 from twincluster.core import InputError
-from twincluster.data import Listing, decoding, listing, open_images, open_source
+from twincluster.data import Listing, decoding, open_images, open_source
 from twincluster.methods import base as inference
 from twincluster.runs import Assignments, Run, RunData
 from twincluster.training import Trainer
@@ -282,7 +282,7 @@ def test_a_number_of_clusters_that_was_not_given_is_chosen_from_the_data(
 def test_headers_are_read_once(tmp_path: Path, photo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
     real = decoding.header_sizes
-    monkeypatch.setattr(listing, "header_sizes", lambda files: read.append(len(files)) or real(files))
+    monkeypatch.setattr(decoding, "header_sizes", lambda files: read.append(len(files)) or real(files))
     source = open_source(photo_folder)
     deciding._beyond_a_cpu(tiny("train.image_size=0"), source)
     pipeline.fit(source, tiny("train.image_size=0"), tmp_path / "run")

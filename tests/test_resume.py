@@ -37,7 +37,7 @@ from twincluster.config import Config, make_config, parse_overrides
 from twincluster.core import InputError
 from twincluster.data import Listing, open_source
 from twincluster.runs import Run
-from twincluster.training import Trainer, checkpoint
+from twincluster.training import CHECKPOINT_FILE, Trainer, has_checkpoint, load_checkpoint, save_checkpoint
 
 METHODS = ("anchored", "tcc")
 OFTEN = "train.checkpoint_minutes=0"  # a checkpoint after every step
@@ -71,15 +71,15 @@ def kill_after(arguments: list[str], out: Path, step: int, delay: float) -> dict
         child.send_signal(signal.SIGKILL)
         errors = child.communicate()[1]
     assert child.returncode == -signal.SIGKILL, errors
-    return checkpoint.load(out / "checkpoint")[1]
+    return load_checkpoint(out / "checkpoint")[1]
 
 
 def saved_step(out: Path) -> int:
     """Of the newest checkpoint, from its header alone; whenever there is one, it is whole."""
-    if not checkpoint.exists(out / "checkpoint"):
+    if not has_checkpoint(out / "checkpoint"):
         return 0
     # not as torch's, for which the file is opened twice: in between it may become the next one
-    with safe_open(out / "checkpoint" / checkpoint.FILE, framework="np") as file:
+    with safe_open(out / "checkpoint" / CHECKPOINT_FILE, framework="np") as file:
         return int(json.loads(file.metadata()["progress"])["step"])
 
 
@@ -105,7 +105,7 @@ def test_a_killed_process_resumes_bit_for_bit(tmp_path: Path, method: str, kills
         assert progress["seconds"] > seconds
         step, seconds = progress["step"], progress["seconds"]
         assert not (out / "model.safetensors").exists()
-        (out / "checkpoint" / f"{checkpoint.FILE}.0123abcd.partial").write_bytes(b"of a writer that died")
+        (out / "checkpoint" / f"{CHECKPOINT_FILE}.0123abcd.partial").write_bytes(b"of a writer that died")
     assert cli.main(command(source, out, method, "--resume")) == 0
     assert outputs(out) == outputs(whole)
     assert len(outputs(out)["metrics"]) == 12
@@ -124,7 +124,7 @@ def die() -> None:
 
 
 def assert_same_end(folder: Path, wanted: Path) -> None:
-    (found, progress), (state, wanted_progress) = (checkpoint.load(run / "checkpoint") for run in (folder, wanted))
+    (found, progress), (state, wanted_progress) = (load_checkpoint(run / "checkpoint") for run in (folder, wanted))
     assert_equal_state(found, state)
     assert progress | {"seconds": 0} == wanted_progress | {"seconds": 0}
     assert without_seconds(Run(folder).read_metrics()) == without_seconds(Run(wanted).read_metrics())
@@ -149,18 +149,18 @@ def test_dying_right_after_each_checkpoint(tmp_path: Path, monkeypatch: pytest.M
     """One run that lives for a single checkpoint at a time."""
     images, changes = images_of(rows()), (f"method={method}", OFTEN, "train.epochs=3")
     train(images, *changes, folder=tmp_path / "whole")
-    save, lives = checkpoint.save, 0
+    save, lives = save_checkpoint, 0
 
     def save_and_die(*arguments: Any) -> None:
         save(*arguments)
         raise Interruption
 
-    monkeypatch.setattr(checkpoint, "save", save_and_die)
-    while not checkpoint.exists(tmp_path / "run" / "checkpoint") or lives < 9:
+    monkeypatch.setattr("twincluster.training.trainer.save_checkpoint", save_and_die)
+    while not has_checkpoint(tmp_path / "run" / "checkpoint") or lives < 9:
         with pytest.raises(Interruption):
             train(images, *changes, folder=tmp_path / "run", resume=lives > 0)
         lives += 1
-    monkeypatch.setattr(checkpoint, "save", save)
+    monkeypatch.setattr("twincluster.training.trainer.save_checkpoint", save)
     train(images, *changes, folder=tmp_path / "run", resume=True)
     assert_same_end(tmp_path / "run", tmp_path / "whole")
 
@@ -191,9 +191,9 @@ def test_by_minutes_the_time_already_spent_counts(tmp_path: Path) -> None:
     run = Run(tmp_path)
     with pytest.raises(Interruption):
         Trainer(config, images, run=run, reporter=AtCall(7, die)).run()
-    state, progress = checkpoint.load(run.checkpoint)
+    state, progress = load_checkpoint(run.checkpoint)
     assert progress["step_in_epoch"] > 0
-    checkpoint.save(run.checkpoint, state, progress | {"seconds": 6.0})  # all of it
+    save_checkpoint(run.checkpoint, state, progress | {"seconds": 6.0})  # all of it
     trainer = Trainer(config, images, run=run)
     trainer.run(resume=True)
     assert trainer.clock.step <= progress["step"] + 1
@@ -281,7 +281,7 @@ def test_only_a_run_can_be_resumed(tmp_path: Path) -> None:
 def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     listing = open_source(rows())
     fit(listing, tmp_path / "run", "train.epochs=1")
-    (tmp_path / "run" / "checkpoint" / checkpoint.FILE).write_bytes(b"not a checkpoint")
+    (tmp_path / "run" / "checkpoint" / CHECKPOINT_FILE).write_bytes(b"not a checkpoint")
     with pytest.raises(InputError, match="is not a checkpoint of twincluster"):
         fit(listing, tmp_path / "run", resume=True)
 
@@ -291,8 +291,8 @@ def test_the_checkpoint_of_another_method_of_that_name_is_refused(tmp_path: Path
     """One's own class may have changed since; weights that the checkpoint lacks would begin as zeros."""
     images, name = images_of(rows()), "method.online.backbone.layers.0.weight"
     train(images, "train.epochs=1", folder=tmp_path)
-    tensors, progress = checkpoint.load(Run(tmp_path).checkpoint)
+    tensors, progress = load_checkpoint(Run(tmp_path).checkpoint)
     weight = tensors.pop(name)
-    checkpoint.save(Run(tmp_path).checkpoint, tensors | ({} if change == "gone" else {name: weight[:1]}), progress)
+    save_checkpoint(Run(tmp_path).checkpoint, tensors | ({} if change == "gone" else {name: weight[:1]}), progress)
     with pytest.raises(InputError, match=re.escape(name)):
         train(images, "train.epochs=2", folder=tmp_path, resume=True)

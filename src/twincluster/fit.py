@@ -38,7 +38,7 @@ from twincluster.runs import (
     stamps_of,
     write_stamps,
 )
-from twincluster.training import Reporter, Trainer, checkpoint
+from twincluster.training import Reporter, Trainer, has_checkpoint
 
 MOST_SIZES = 100  # that are told one by one
 
@@ -243,7 +243,7 @@ def _begin(
     out: Path, config: Config, shape: DataShape, data: RunData, resume: bool, reporter: Reporter | None, started: str
 ) -> Run:
     run = continue_run(out, config, data) if resume else Run.create(out)
-    anew = not checkpoint.exists(run.checkpoint)
+    anew = not has_checkpoint(run.checkpoint)
     if resume and anew and reporter:
         reporter.warn(f"nothing of the training in {out} was kept, so it begins anew")
     elif resume and reporter and (planned := length_of(run.config)) != length_of(config):
@@ -333,7 +333,7 @@ def continue_run(out: Path, config: Config, data: RunData) -> Run:
     if not (out / "config.json").is_file():
         raise InputError(f"there is no run in {out} to resume: leave out --resume")
     run = Run.open(out)
-    if not checkpoint.exists(run.checkpoint):
+    if not has_checkpoint(run.checkpoint):
         if (out / "model.safetensors").is_file():
             raise InputError(f"{out} has a model, but no checkpoint to go on from: fit into another --out")
         return run

@@ -206,17 +206,19 @@ def predict(
     encoding: Told | None = None,
     *,
     location: str | None = None,
+    edits: Edits | None = None,
 ) -> Assignments:
     """Assign the inputs of a source to the clusters of a run, with the edits made to it.
 
-    `location` opens the source again. By it, inputs are recognised that have a row in the run.
+    `location` opens the source again. By it, inputs are recognised that have a row in the run. `edits` are those of the
+    run, if they are open already: `RunImages.edits` can learn again what a damaged file held.
     """
     if resolve_device(device) == "cpu":
         keep_freed()
     model = Model.load(run, device)
     images = model.open(listing, decoding, encoding)
-    return Edits(run).applied_to(
-        model.assign(images), listing, location, lambda rows: model.embed(images, rows).numpy()
+    return (edits or Edits(run)).applied_to(
+        model.assign(images), listing, location, lambda rows: model.kinds(images, rows)
     )
 
 

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from twincluster.core import InputError, json_line
+from twincluster.core import InputError
 from twincluster.data import Content, Decoded, Images
 from twincluster.model import Model
+from twincluster.run_images import RunImages
 from twincluster.runs import EDITS_FILE as EDITS
 from twincluster.runs import Assignments, Edits, Run, apply_edits
 
@@ -70,9 +71,12 @@ def predict(
 def files_of(run: Run) -> dict[str, bytes]:
     """What the workers need of a run; nothing of it names the run's own images."""
     files = {name: (run.folder / name).read_bytes() for name in FILES}
-    if (edits := Edits(run)).any:
+    if Edits(run).any:
+        edits = RunImages(run).edits  # which can learn again what a damaged file held
         _ = edits.state  # damage is told here, not by a worker
-        files[EDITS] = "".join(map(json_line, edits.without_rows())).encode()
+        with TemporaryDirectory() as folder:
+            edits.share(Path(folder))
+            files |= {path.name: path.read_bytes() for path in Path(folder).iterdir()}
     return files
 
 
@@ -87,7 +91,10 @@ class Worker:
             run = Run.open(folder)
             self.model = Model.load(run, device).replace(name=name)
             _ = self.model.encoder  # one with other weights is refused before the first batch
-            self.edited = Edits(run).state if EDITS in files else None
+            edits = Edits(run)
+            self.edited = edits.state if EDITS in files else None
+            if self.edited and (taught := edits.taught):  # read while the file is there
+                self.edited = dataclasses.replace(self.edited, head=lambda: taught.head)
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         column = self.column or next((name for name in COLUMNS if name in batch), "")
@@ -138,7 +145,7 @@ class Worker:
         if not self.edited:
             return assigned
         unknown = np.full(len(assigned.paths), -1)  # none is taken for one of the run's own
-        return apply_edits(assigned, self.edited, unknown, lambda rows: self.model.embed(images, rows).numpy())
+        return apply_edits(assigned, self.edited, unknown, lambda rows: self.model.kinds(images, rows))
 
 
 def _suffixes(batch: dict[str, np.ndarray], column: str) -> list[str]:

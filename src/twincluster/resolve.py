@@ -87,6 +87,8 @@ def check_method(config: Config, given: Mapping[str, Any] | None = None) -> Conf
             setting = next(iter(given[group]), "")
             instead = f"leave it out, or choose --method {group}"
             raise InputError(f"{group}.{setting} has no effect on the method {name}: {instead}")
+        for own, kind in find_method(group).setting_groups().items():  # which has to know its settings all the same
+            method_settings(config, kind, own)
     groups = {group: asdict(method_settings(config, kind, group)) for group, kind in kinds.items()}
     return make_config(groups, replace(config, method=name, groups={}))
 

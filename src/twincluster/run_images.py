@@ -1,42 +1,77 @@
-"""The images behind the rows of a run, where they can be found again, and their features.
+"""The images behind the rows of a run, where they can be found again, their features, and scores of the run.
 
 Images of the training come from the run's source or, where that has moved, from the store they were decoded into. What
-`twincluster update` has added or changed comes from its own files. Shapes: n rows of the run, m of them, D features.
+`twincluster update` has added or changed comes from its own files.
+
+`findings_of` says what can be said of a finished run: scores against labels, and, with or without any, sizes,
+confidence and silhouette. What needs the images themselves is left out, and said to be, when they cannot be seen again
+as the run saw them. Rows that `twincluster update` added count like the others wherever they have labels.
+Shapes: n rows of the run, m of them, D features.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from twincluster.core import InputError
+from twincluster.clustering import Head, Lesson, Scores, Space, knn_accuracy, score, silhouette, teach
+from twincluster.config import Split
+from twincluster.core import SEAL, InputError, check_seal, seal, strict_json, unfinished
 from twincluster.data import (
     File,
     Images,
+    Labels,
     Listing,
     Member,
     Row,
     Store,
+    cache_folder,
     fingerprint_of,
+    labels_of_shards,
     open_source,
     place_of,
     read_journal,
+    read_labels,
     recorded,
 )
+from twincluster.fit import rows_to_score, scores_line, sizes_line
 from twincluster.model import Model, Told, encoder_of, open_for
 from twincluster.nn import MODULE, Encoder, encode
 from twincluster.resolve import resolve_device
-from twincluster.runs import Assignments, Edits, Run, State, apply_edits, base_of, read_stamps, row_names, stamps_of
+from twincluster.runs import (
+    Assignments,
+    Edits,
+    Kinds,
+    Run,
+    RunData,
+    State,
+    apply_edits,
+    base_of,
+    kinds_of,
+    read_stamps,
+    row_names,
+    stamps_of,
+    within_source,
+)
+
+if TYPE_CHECKING:
+    from twincluster.teacher import Trust
 
 MOVED = "the images have moved or changed since"
 IS_ROWS = "the inputs are rows of numbers, which have no pictures"
+
+SPACE_VERSION = 2  # of how features become a space: another number, another file in the cache
 
 _ESCAPE = re.compile(r"\\(?:([\\nrt])|x([0-9a-f]{2})|u([0-9a-f]{4}))")
 _LETTERS = {"\\": "\\", "n": "\n", "r": "\r", "t": "\t"}
@@ -100,7 +135,7 @@ class RunImages:
     @cached_property
     def edits(self) -> Edits:
         """The edits of the run, which can split clusters: they know the features."""
-        return Edits(self.run, self._features_later, self.features_of)
+        return Edits(self.run, self._kinds_later, self.features_of, self._relearn)
 
     def edited(self) -> tuple[Assignments, State, int]:
         """The rows as the edits have them, and how many are in force; without any the model's own."""
@@ -208,20 +243,62 @@ class RunImages:
             raise InputError(f"{lost} cannot be read again{why}: put it back, or move it to another cluster first")
         return np.asarray(features[np.searchsorted(found, rows)])
 
-    def kinds(self) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+    def kinds(self) -> tuple[Kinds, np.ndarray]:
         """`Model.kinds` of those rows that can be read again, each (m,D), and which these are, (m,), rising."""
-        found = [(self.model.kinds(part.images, part.places), part.rows) for part in self.parts]
-        if not found:
-            return (), np.empty(0, np.int64)
-        rows = np.concatenate([rows for _, rows in found])
-        order = np.argsort(rows, kind="stable")
-        joined = zip(*(kinds for kinds, _ in found), strict=True)
-        return tuple(np.concatenate(kind)[order] for kind in joined), rows[order]
+        return self._kinds_of(self.parts)
 
-    def _features_later(self, rows: np.ndarray) -> np.ndarray | None:
-        """For rows that came after a split: all of them, or none where one is missing."""
-        features, found = self._embedded([*self._from_arrays(rows), self._from_files(rows)])
-        return features if np.array_equal(found, rows) else None
+    @cached_property
+    def space(self) -> tuple[np.ndarray, Space]:
+        """Rows that can be read again, (m,), rising, and the space of their features; kept in the cache."""
+        path = self._place_of_space()
+        if (cached := _read_space(path)) is not None:
+            return cached
+        kinds, rows = self.kinds()
+        if not len(rows):
+            raise InputError(f"there is nothing to learn from: {self.absent or 'no image can be read again'}")
+        for kind in kinds:
+            if len(odd := np.flatnonzero(~np.isfinite(kind).all(1))):
+                path = self.assignments.paths[rows[odd[0]]][:200]
+                raise InputError(f"the features of {path} hold NaN or infinity: leave this input out, and fit again")
+        space = Space.of(kinds[0], kinds[1] if len(kinds) > 1 else None, self.config.seed)
+        with suppress(OSError):  # a full disk costs the next start a minute, no more
+            _write_space(path, rows, space)
+        return rows, space
+
+    def learn(self, state: State, examples: np.ndarray | None = None) -> Lesson:
+        """What the examples of a state, or others (n,), say of every row of `space`."""
+        rows, space = self.space
+        given = state.examples if examples is None else examples
+        refused = {
+            cluster: np.searchsorted(rows, apart[np.isin(apart, rows)]) for cluster, apart in state.refused.items()
+        }
+        return teach(space, state.clusters[rows], given[rows], refused, self.config.seed)
+
+    def _relearn(self, edit: int) -> Head:
+        """The head that an `accept` was made with."""
+        return self.learn(self.edits.before(edit)).head
+
+    def _place_of_space(self) -> Path:
+        """Known by the model, by the images and by what `update` has seen of them."""
+        digest = hashlib.sha256(self.run.model.read_bytes())
+        stamps = sorted(read_stamps(self.run.folder).items())
+        known_by = (SPACE_VERSION, self.data.fingerprint, self.assignments.paths, stamps, self.config.seed)
+        digest.update(repr(known_by).encode(errors="surrogatepass"))
+        return cache_folder() / "spaces" / f"{digest.hexdigest()[:32]}.safetensors"
+
+    def _kinds_later(self, rows: np.ndarray) -> Kinds | None:
+        """For rows that came after a split or a lesson: all of them, or none where one is missing."""
+        kinds, found = self._kinds_of([*self._from_arrays(rows), self._from_files(rows)])
+        return kinds if np.array_equal(found, rows) else None
+
+    def _kinds_of(self, parts: Sequence[Part | None]) -> tuple[Kinds, np.ndarray]:
+        some = [part for part in parts if part is not None and len(part.rows)]
+        if not some:
+            return (), np.empty(0, np.int64)
+        rows = np.concatenate([part.rows for part in some])
+        order = np.argsort(rows, kind="stable")
+        joined = zip(*(self.model.kinds(part.images, part.places) for part in some), strict=True)
+        return tuple(np.concatenate(kind)[order] for kind in joined), rows[order]
 
     def _embedded(self, parts: Sequence[Part | None]) -> tuple[np.ndarray, np.ndarray]:
         some = [part for part in parts if part is not None and len(part.rows)]
@@ -321,6 +398,29 @@ class RunImages:
             return None
 
 
+def _read_space(path: Path) -> tuple[np.ndarray, Space] | None:
+    """None where there is none, or a damaged one."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        check_seal(path)
+        arrays = load_file(path)
+        return arrays.pop("rows of the run"), Space.from_tensors(arrays)
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError):
+        return None
+
+
+def _write_space(path: Path, rows: np.ndarray, space: Space) -> None:
+    from safetensors.numpy import save
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    arrays = {name: np.ascontiguousarray(array) for name, array in space.tensors().items()}
+    with unfinished(path) as partial:
+        partial.write_bytes(save(arrays | {"rows of the run": rows}, SEAL))
+        seal(partial)
+
+
 def pictures_of(images: Images) -> np.ndarray | None:
     """Pixels as the network saw them, or what an encoder saw before it made features of them."""
     return None if images.listing.is_rows else images.pixels if images.pictures is None else images.pictures
@@ -342,3 +442,171 @@ def _unescaped(found: re.Match[str]) -> str:
     if byte:  # from 0x80 on a byte that is no UTF-8, as Python carries it
         return chr(int(byte, 16) + (0xDC00 if byte >= "80" else 0))
     return chr(int(code, 16))
+
+
+FEATURE_SAMPLE = 20_000  # inputs that silhouette and kNN look at
+WIDEST_TABLE = 40  # classes or clusters of a confusion matrix that is printed
+LONGEST_NAME = 14  # letters of a class name in its header
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Scores and label-free figures of one partition."""
+
+    assignments: Assignments
+    n_clusters: int
+    scores: Scores | None
+    class_names: tuple[str, ...] | None
+    scored_on: Split
+    silhouette: float | None  # None without the images, or where fewer than two clusters hold any
+    knn: float | None
+    absent: str | None = None  # why the images cannot be looked at
+    added: int = 0  # inputs that came after the training
+    unlabelled: int = 0  # inputs that are left out of the scores
+    corrections: int = 0  # by hand, which these figures of the model's own clusters know nothing of
+    trust: Trust | None = None  # of the corrected clusters, by random questions that a person has answered
+    names: Mapping[int, str] = field(default_factory=dict)  # of the corrected clusters
+
+    def to_dict(self) -> dict[str, Any]:
+        confidence = self.assignments.confidence
+        return {
+            "inputs": len(self.assignments.paths),
+            "added": self.added,
+            "corrections": self.corrections,
+            "trust": self.trust.to_dict() if self.trust else None,
+            "unreadable": int((self.assignments.clusters < 0).sum()),
+            "incomplete": self.assignments.problems()["incomplete"],
+            "too_large": self.assignments.problems()["too_large"],
+            "sizes": self.assignments.sizes(self.n_clusters),
+            "confidence": float(confidence[np.isfinite(confidence)].mean()) if np.isfinite(confidence).any() else None,
+            "silhouette": self.silhouette,
+            "knn": self.knn,
+            "scored_on": self.scored_on if self.scores else None,
+            **(self.scores.as_dict() if self.scores else {}),
+            "class_names": list(self.class_names) if self.class_names and self.scores else None,
+        }
+
+    def to_json(self) -> str:
+        """Strict JSON: a figure that does not exist is null."""
+        return strict_json(self.to_dict(), indent=2)
+
+    def to_text(self) -> str:
+        found = self.to_dict()
+        unread = f"{found['unreadable']:,} unreadable{kinds_of(self.assignments.problems())}"
+        lines = [f"{found['inputs']:,} inputs, {unread}, {self.n_clusters} clusters"]
+        if self.added:
+            lines.append(f"{self.added:,} of them were added after the training, by twincluster update")
+        if self.corrections:
+            many = "1 correction" if self.corrections == 1 else f"{self.corrections:,} corrections"
+            lines.append(f"without {many} by hand, which twincluster report counts: these clusters are the model's own")
+        if self.trust:
+            lines.append(f"with the corrections, {self.trust.to_text()}")
+            lines += [
+                f"  {self.names[cluster][:LONGEST_NAME]}: {share.to_text()}"
+                for cluster, share in self.trust.clusters.items()
+            ]
+        lines.append(sizes_line(found["sizes"]))
+        if found["confidence"] is not None:
+            lines.append(f"mean confidence {found['confidence']:.3f}")
+        if self.silhouette is not None:
+            lines.append(f"silhouette of the features {self.silhouette:.3f}")
+        if self.absent:
+            lines.append(f"no silhouette, no kNN accuracy: {self.absent}")
+        if not self.scores:
+            return "\n".join([*lines, "no labels: give --labels folders, or a file, for ACC, NMI and ARI"])
+        left_out = f", without {self.unlabelled:,} that have no label" if self.unlabelled else ""
+        lines.append(scores_line(self.scores, self.scored_on) + left_out)
+        if self.knn is not None:
+            lines.append(f"kNN accuracy of the features {self.knn:.4f}")
+        return "\n".join([*lines, "", _confusion_table(self.scores, self.class_names)])
+
+
+def findings_of(
+    run: Run,
+    labels: str | None,
+    root: Path | None,
+    decoding: Callable[[int, int], None] | None = None,
+    trust_of: Callable[[RunImages], Trust | None] = lambda images: None,
+) -> Findings:
+    """`labels` as `twincluster evaluate` takes them; None: those that the source carries, if any."""
+    inputs = RunImages(run, root, decoding=decoding)
+    assignments, config, data = inputs.assignments, run.config, run.data
+    images, absent = inputs.training, inputs.absent or None
+    truth, names = truth_of(run, labels, assignments, images.listing if images else None)
+    added = len(assignments.paths) - data.inputs
+    _, state, corrections = inputs.edited()
+    found = Findings(
+        assignments, config.n_clusters, None, names, data.split, None, None, absent, added, corrections=corrections,
+        trust=trust_of(inputs), names=state.names,
+    )  # fmt: skip
+    if truth is not None:
+        if images is None and data.split != "all":
+            raise InputError(
+                f"{run.folder} was trained on the {data.split} part of {data.source}, and which images that was "
+                f"is known only from {data.location}, which has moved or changed: put it back"
+            )
+        rows, scored_on = rows_to_score(images.listing if images else None, data.split, len(assignments.paths))
+        unlabelled = int((rows & (truth < 0) & (assignments.clusters >= 0)).sum())
+        scores = score(truth[rows], assignments.clusters[rows])
+        found = dataclasses.replace(found, scores=scores, scored_on=scored_on, unlabelled=unlabelled)
+    if images:
+        quality, knn = _feature_figures(run, images, assignments, truth)
+        found = dataclasses.replace(found, silhouette=quality, knn=knn)
+    return found
+
+
+def truth_of(run: Run, labels: str | None, assignments: Assignments, own: Listing | None) -> Labels | tuple[None, None]:
+    """A label for each row, -1 where there is none, and what they are called; None, None without any."""
+    data, paths = run.data, assignments.paths
+    if labels == "none" or (labels is None and (own is None or own.labels is None)):
+        return None, None
+    if labels is None and own is not None and own.labels is not None:
+        codes, names = own.labels, own.class_names
+    elif labels == "folders":
+        updates = run.read_updates()
+        inside = [within_source(path, updates) for path in paths]
+        codes, names = read_labels("folders", data.source, inside, are_files=data.files)
+    elif own is not None and (beside := labels_of_shards(own, str(labels))) is not None:
+        codes, names = beside
+    else:
+        codes, names = _from_file(str(labels), data, paths)
+    return np.concatenate([codes, np.full(len(paths) - len(codes), -1)]), names
+
+
+def _from_file(labels: str, data: RunData, paths: Sequence[str]) -> Labels:
+    """An array may have a number for each row, or only for those of the training, which come first."""
+    try:
+        return read_labels(labels, data.source, paths, are_files=data.files)
+    except InputError:
+        if not labels.endswith(".npy") or len(paths) == data.inputs:
+            raise
+        return read_labels(labels, data.source, paths[: data.inputs], are_files=data.files)
+
+
+def _feature_figures(
+    run: Run, images: Images, assignments: Assignments, truth: np.ndarray | None
+) -> tuple[float | None, float | None]:
+    """Silhouette, and kNN accuracy where there are labels, of an even sample of the features."""
+    rows = images.usable[:: math.ceil(len(images.usable) / FEATURE_SAMPLE) or 1]
+    features = Model.load(run).embed(images, rows)
+    quality = silhouette(features.numpy(), assignments.clusters[rows])
+    split, knn = images.listing.split, math.nan
+    if truth is not None:
+        knn = knn_accuracy(features, truth[rows], split[rows] == 1 if split is not None else None)
+    return quality if math.isfinite(quality) else None, knn if math.isfinite(knn) else None
+
+
+def _confusion_table(scores: Scores, class_names: tuple[str, ...] | None) -> str:
+    """Rows are clusters in the order of the classes they match, columns are classes."""
+    n_clusters, n_classes = scores.confusion.shape
+    if max(n_clusters, n_classes) > WIDEST_TABLE:
+        return "the confusion matrix is too wide for a terminal: see --json"
+    names = [name[:LONGEST_NAME] for name in class_names or map(str, range(n_classes))][:n_classes]
+    widths = [max(len(names[c]), len(str(scores.confusion[:, c].max()))) + 2 for c in range(n_classes)]
+    order = sorted(range(n_clusters), key=lambda k: (scores.matching[k] < 0, scores.matching[k]))
+    head = "cluster" + "".join(f"{name:>{width}}" for name, width in zip(names, widths, strict=True))
+    rows = [
+        f"{k:7d}" + "".join(f"{count:{width}d}" for count, width in zip(scores.confusion[k], widths, strict=True))
+        for k in order
+    ]
+    return "\n".join([head, *rows])

@@ -6,22 +6,19 @@ person does, and `Edits` records it. Shapes: n rows of the run, m of them with f
 
 from __future__ import annotations
 
-import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from threading import RLock
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-from twincluster.clustering import NO_EXAMPLE, Lesson, Space, choose_questions, saturated, share_interval, teach
-from twincluster.core import SEAL, InputError, check_seal, seal, unfinished
-from twincluster.data import cache_folder
+from twincluster.clustering import NO_EXAMPLE, Lesson, Space, choose_questions, saturated, share_interval
+from twincluster.core import InputError
 from twincluster.run_images import RunImages
-from twincluster.runs import NONE, UNREADABLE, State, read_stamps
+from twincluster.runs import NONE, UNREADABLE, Learned, State
 
 RANDOM_EVERY = 5  # questions: each fifth is about a random image, and only these feed the estimate
 LIKELIEST = 5  # clusters offered with a question
@@ -62,12 +59,24 @@ class Share:
     high: float
     count: int  # random answers behind it
 
+    def to_text(self) -> str:
+        answers = "1 random answer" if self.count == 1 else f"{self.count:,} random answers"
+        return (
+            f"{self.share:.1%} of the images are in the right cluster, by {answers} "
+            f"(95 % interval {self.low:.1%} to {self.high:.1%})"
+        )
+
 
 @dataclass(frozen=True)
 class Trust(Share):
     """How many images of a run are in the right cluster, overall and per cluster where there are enough answers."""
 
     clusters: Mapping[int, Share] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        own = {"share": self.share, "low": self.low, "high": self.high, "answers": self.count}
+        shares = {cluster: vars(share) for cluster, share in self.clusters.items()}
+        return own | {"clusters": shares}
 
 
 class Teacher:
@@ -76,37 +85,33 @@ class Teacher:
     def __init__(self, images: RunImages) -> None:
         self.images, self.edits = images, images.edits
         self.seed = images.config.seed
-        self._space: Space | None = None
-        self._rows = np.empty(0, np.int64)  # (m,) of the run, rising
-        self._kept: dict[tuple[str, int], object] = {}  # what was computed of a state, by its number
+        self.ready = False  # whether `prepare` is done
+        self._kept: dict[tuple[str, int], object] = {}  # what was computed of a state, by the number of an edit
         self._guard = RLock()
-
-    @property
-    def ready(self) -> bool:
-        """Whether `prepare` is done."""
-        return self._space is not None
 
     def prepare(self, progress: Callable[[str], None] | None = None) -> None:
         """Make the space of the run's features, or read it from the cache. InputError where no image can be read."""
         with self._guard:
-            if self._space is None:
-                self._rows, self._space = _cached(self.images) or _computed(self.images, progress)
+            if not self.ready:
+                if progress:
+                    progress("comparing the images")
+                _ = self.images.space
+                self.ready = True
 
     @property
     def space(self) -> Space:
         self.prepare()
-        assert self._space is not None
-        return self._space
+        return self.images.space[1]
 
     @property
     def rows(self) -> np.ndarray:
         """(m,) the rows of the run that have features, rising."""
         self.prepare()
-        return self._rows
+        return self.images.space[0]
 
     def lesson(self, state: State) -> Lesson:
         """What the examples say of every row with features; entry i of the lesson is about `rows[i]`."""
-        return self._once("lesson", state, lambda: self._taught(state, state.examples))
+        return self._once("lesson", state.number, lambda: self.images.learn(state))
 
     def proposals(self, state: State) -> list[Group]:
         """Images that would move, by where from and where to, the most certain group first."""
@@ -116,6 +121,20 @@ class Teacher:
             pairs[pair].append(place)
         groups = [Group(source, to, rows[places], certainty[places]) for (source, to), places in pairs.items()]
         return sorted(groups, key=lambda group: (-float(group.certainty.mean()), group.source, group.to))
+
+    def answer(self, state: State, labels: Mapping[int, str]) -> State:
+        """Record what images are called, by their rows: one edit. Those that `questions` drew at random count as such,
+        if so many were asked about."""
+        free = len([row for row in labels if not state.shown[row]])
+        samples = self.sample_rows(state, len(self._random_places(state, free)))
+        return self.edits.answer_labels(labels, samples.tolist(), expected=state.number)
+
+    def accept(self, state: State, groups: Iterable[Group]) -> State:
+        """Move the images of these groups: one edit. What was learned then decides about other images, too."""
+        some = list(groups)
+        rows = np.concatenate([group.rows for group in some]) if some else np.empty(0, np.int64)
+        to = np.concatenate([np.full(len(group.rows), group.to) for group in some]) if some else rows
+        return self.edits.accept(rows, to, head=self.lesson(state).head, expected=state.number)
 
     def questions(self, state: State, count: int) -> list[Question]:
         """What to ask next, at most `count` images. Every fifth answer is about a random one."""
@@ -188,40 +207,60 @@ class Teacher:
             given = np.flatnonzero(state.shown)
             half = state.examples.copy()
             half[np.random.default_rng([self.seed, len(given)]).permutation(given)[len(given) // 2 :]] = NO_EXAMPLE
-            return saturated([self._taught(state, half), self.lesson(state)])
+            return saturated([self.images.learn(state, half), self.lesson(state)])
 
-        return bool(state.shown.any()) and self._once("enough", state, compare)
+        return bool(state.shown.any()) and self._once("enough", state.number, compare)
 
     def trust(self, state: State) -> Trust | None:
-        """The share of images in the right cluster, by the answers to random questions; None without any."""
+        """The share of images in the right cluster, by the answers to random questions; None without any.
+
+        An image that was asked about counts with the cluster it had before. Once proposals were accepted, that is the
+        cluster in which they would have put it, had nobody answered: lessons that have not seen the answer tell it.
+        """
         asked = np.flatnonzero((state.sample != NONE) & state.shown)
         if not len(asked):
             return None
         before, answer = state.sample[asked], state.examples[asked]
-        told = int((state.shown & (state.home != UNREADABLE)).sum()) - len(asked)  # examples that are right for sure
-        total = int((state.home != UNREADABLE).sum()) - told
-        whole = _share(before == answer, total, told)
+        lesson = max((step.edit for step in state.joined if isinstance(step, Learned)), default=0)
+        if lesson:
+            rows, found, right = self._once("unseen", lesson, lambda: self._unseen(lesson))
+            taught = np.isin(asked, rows)
+            places, before = np.searchsorted(rows, asked[taught]), before.copy()
+            # what was right is so still, even where its cluster was split since
+            before[taught] = np.where(right, state.examples[rows], state.merged(found, lesson))[places]
+        readable = state.home != UNREADABLE
+        told = int((state.shown & readable).sum()) - len(asked)  # by a person, and not at random: these are right
+        whole = _share(before == answer, int(readable.sum()) - told, told)
         clusters = {
             int(cluster): _share(answer[inside] == cluster, max(int((state.clusters == cluster).sum()), inside.sum()))
             for cluster in np.unique(before)
-            if cluster >= 0 and (inside := before == cluster).sum() >= FEWEST_OF_CLUSTER
+            if cluster in state.names and (inside := before == cluster).sum() >= FEWEST_OF_CLUSTER
         }
         return Trust(whole.share, whole.low, whole.high, whole.count, clusters)
 
-    def _taught(self, state: State, examples: np.ndarray) -> Lesson:
-        rows = self.rows
-        refused = {
-            cluster: np.searchsorted(rows, apart[np.isin(apart, rows)]) for cluster, apart in state.refused.items()
-        }
-        return teach(self.space, state.clusters[rows], examples[rows], refused, self.seed)
+    def _unseen(self, edit: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Rows that were random questions before an `accept`, (a,), rising, the cluster in which it would have put
+        each, had nobody answered about it, and whether that is right: by cross-fitting, in parts."""
+        past, line = self.edits.before(edit), self.edits.line(edit)
+        asked = np.intersect1d(np.flatnonzero((past.sample != NONE) & past.shown), self.rows)
+        moves = set(zip(past.clusters[line["rows"]].tolist(), line["to"], strict=True))
+        found = past.sample[asked].copy()
+        order = np.random.default_rng([self.seed, 4]).permutation(len(asked))
+        for places in np.array_split(order, min(FOLDS, len(asked)) or 1):
+            rows = asked[places]
+            lesson = self.images.learn(past.without_answers(rows))
+            proposed = lesson.clusters[np.searchsorted(self.rows, rows)]
+            accepted = [move in moves for move in zip(found[places].tolist(), proposed.tolist(), strict=True)]
+            found[places] = np.where(accepted, proposed, found[places])
+        return asked, found, found == past.examples[asked]
 
     def _places(self, rows: Iterable[int]) -> np.ndarray:
         given = np.asarray(list(rows), np.int64)
         return np.searchsorted(self.rows, given[np.isin(given, self.rows)])
 
-    def _once(self, what: str, state: State, compute: Callable[[], Kept]) -> Kept:
+    def _once(self, what: str, number: int, compute: Callable[[], Kept]) -> Kept:
         with self._guard:
-            key = (what, state.number)
+            key = (what, number)
             if key not in self._kept:
                 while len(self._kept) >= 2 * LESSONS_KEPT:
                     del self._kept[next(iter(self._kept))]
@@ -229,59 +268,16 @@ class Teacher:
             return self._kept[key]  # type: ignore[return-value]
 
 
+def trust_of(images: RunImages) -> Trust | None:
+    """`Teacher.trust` of a run as it is now; None, too, where that needs images that are gone."""
+    teacher = Teacher(images)
+    with suppress(InputError):
+        return teacher.trust(teacher.edits.state)
+    return None
+
+
 def _share(right: np.ndarray, total: int, known: int = 0) -> Share:
     """The share of right ones among `total` rows, of which `right` are a random sample, and `known` more right ones."""
     low, high = share_interval(int(right.sum()), len(right), total)
     low, mean, high = ((known + part * total) / (known + total) for part in (low, float(right.mean()), high))
     return Share(mean, low, high, len(right))
-
-
-# -- the space on disk -------------------------------------------------------------------------------------------------
-
-
-def _computed(images: RunImages, progress: Callable[[str], None] | None) -> tuple[np.ndarray, Space]:
-    if progress:
-        progress("computing features")
-    kinds, rows = images.kinds()
-    if not len(rows):
-        raise InputError(f"there is nothing to learn from: {images.absent or 'no image can be read again'}")
-    if progress:
-        progress("comparing the images")
-    space = Space.of(kinds[0], kinds[1] if len(kinds) > 1 else None, images.config.seed)
-    with suppress(OSError):  # a full disk costs the next start a minute, no more
-        _write(_place(images), rows, space)
-    return rows, space
-
-
-def _cached(images: RunImages) -> tuple[np.ndarray, Space] | None:
-    """The space that was computed before; None where there is none, or a damaged one."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
-    path = _place(images)
-    try:
-        check_seal(path)
-        arrays = load_file(path)
-        rows = arrays.pop("run_rows")
-        return rows, Space.from_tensors(arrays)
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError):
-        return None
-
-
-def _write(path: Path, rows: np.ndarray, space: Space) -> None:
-    from safetensors.numpy import save
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    arrays = {name: np.ascontiguousarray(array) for name, array in space.tensors().items()}
-    with unfinished(path) as partial:
-        partial.write_bytes(save(arrays | {"run_rows": rows}, SEAL))
-        seal(partial)
-
-
-def _place(images: RunImages) -> Path:
-    """Known by the model, by the images and by what `update` has seen of them."""
-    digest = hashlib.sha256(images.run.model.read_bytes())
-    stamps = sorted(read_stamps(images.run.folder).items())
-    known_by = (images.data.fingerprint, images.assignments.paths, stamps, images.config.seed)
-    digest.update(repr(known_by).encode(errors="surrogatepass"))
-    return cache_folder() / "spaces" / f"{digest.hexdigest()[:32]}.safetensors"

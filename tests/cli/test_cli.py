@@ -192,7 +192,7 @@ def test_a_method_without_a_recipe_says_whose_settings_it_gets() -> None:
 
 def test_a_named_set_is_not_mistaken_for_a_folder_of_that_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "twincluster.clustering.layout.FEWEST", 10**9
+        "twincluster.clustering.neighbours.FEWEST", 10**9
     )  # a map by PCA: t-SNE takes far longer than the fit
     Path("digits").mkdir()
     arguments = ["--set", "train.batch_size=512", "--set", "anchored.hidden=8", "--set", "anchored.n_features=8"]

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from command_line import Done, command, worked
-from twincluster.cli.demo import classic_scores
+from twincluster.cli.app import _classic_scores
 from twincluster.runs import Run
 
 
@@ -17,7 +17,7 @@ def demonstrated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
     out = tmp_path_factory.mktemp("demo") / "a run"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "twincluster.clustering.layout.FEWEST", 10**9
+            "twincluster.clustering.neighbours.FEWEST", 10**9
         )  # a map by PCA: t-SNE takes longer than all the rest
         return out, worked("demo", "--out", out, "--epochs", 1, "--seed", 3)
 
@@ -71,7 +71,7 @@ def test_bad_options(tmp_path: Path, option: str, value: int) -> None:
 
 
 def test_the_classics_score_as_is_known_of_them(digits: tuple[NDArray[np.uint8], NDArray[np.int64]]) -> None:
-    scores = classic_scores(*digits, seed=0)
+    scores = _classic_scores(*digits, seed=0)
     assert scores["k-means on pixels"].acc == pytest.approx(0.79, abs=0.01)
     assert scores["Ward on pixels"].acc == pytest.approx(0.84, abs=0.01)
     assert scores["spectral on pixels"].acc == pytest.approx(0.81, abs=0.015)
@@ -79,11 +79,11 @@ def test_the_classics_score_as_is_known_of_them(digits: tuple[NDArray[np.uint8],
 
 def test_an_interrupt_names_the_length_that_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(out: Path, config: object) -> None:
-        out.mkdir()
+        out.mkdir(exist_ok=True)
         (out / "config.json").write_text("{}")  # a run that has begun
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("twincluster.cli.demo.run_demo", interrupted)
+    monkeypatch.setattr("twincluster.cli.app._run_demo", interrupted)
     done = command("demo", "--epochs", 3, "--seed", 1, "--out", tmp_path / "demo")
     assert done.status == 130
     assert "twincluster fit digits --recipe digits --seed 1 --epochs 3 --out" in done.err

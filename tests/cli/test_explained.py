@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from command_line import command, worked
-from twincluster.cli import explained
-from twincluster.cli.explained import explain, meanings
+from twincluster.cli import look_up
+from twincluster.cli.look_up import explain, meanings
 from twincluster.config import Config, Count, make_config, method_settings, parse_overrides
 from twincluster.config import schema as config
 from twincluster.methods import METHODS
@@ -109,7 +109,7 @@ def test_without_a_source_there_are_no_meanings(monkeypatch: pytest.MonkeyPatch)
     def none(kind: type) -> str:
         raise OSError("source code not available")
 
-    monkeypatch.setattr(explained.inspect, "getsource", none)
+    monkeypatch.setattr(look_up.inspect, "getsource", none)
     assert rows(explain("moco"))["own.temperature"] == ("0.2", "")
-    monkeypatch.setattr(explained.inspect, "getsource", lambda kind: "class Broken(:\n")
+    monkeypatch.setattr(look_up.inspect, "getsource", lambda kind: "class Broken(:\n")
     assert rows(explain("moco"))["own.temperature"] == ("0.2", "")

@@ -38,7 +38,7 @@ COMMANDS = {
     "export RUN --to csv PLACE/new/a.csv": DAMAGED,
     "export RUN --to parquet PLACE/new/a.parquet": DAMAGED,
     "export RUN --to onnx PLACE/new/a.onnx": "model.safetensors and its config.json are damaged",
-    "export RUN --to huggingface PLACE/new": DAMAGED,
+    "export RUN --to huggingface PLACE/new": "model.safetensors and its config.json are damaged",
     "export RUN --to folders PLACE/new": DAMAGED,
     "reproduce table2 --data imagenet10 --data-root RUN --out PLACE/new": "imagenet10",
     "benchmarks methods --data nowhere --out PLACE/new": ABSENT,

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from small_runs import KINDS, make, midway
-from twincluster.clustering import GROUPS, sizes
+from twincluster.clustering import GROUPS, kmeans
 from twincluster.clustering import kmeans as assign
 from twincluster.clustering.kmeans import Clusters
 from twincluster.methods import Anchored, Batch, anchored
@@ -126,7 +126,7 @@ def test_groups_move_after_every_epoch(monkeypatch: pytest.MonkeyPatch, progress
     cloudy_bank(method)
     asked: list[int] = []
 
-    def moved(unit: Tensor, rows: Tensor, sized: sizes.Sized, balance: float, **options: int) -> sizes.Sized:
+    def moved(unit: Tensor, rows: Tensor, sized: kmeans.Sized, balance: float, **options: int) -> kmeans.Sized:
         asked.append(options["per_cluster"])
         return replace(sized, centres=sized.centres.roll(1, 0), labels=(sized.labels + 1) % K)
 
@@ -203,8 +203,8 @@ def test_a_head_draws_the_clusters_of_a_prior_on_their_sizes(balance: float, mon
     method = midway(f"anchored.balance={balance}")
     method.bank.copy_(F.normalize(torch.randn(method.bank.shape, generator=torch.Generator().manual_seed(3)), dim=1))
     weighed = []
-    weigh = sizes.weigh_sizes
-    monkeypatch.setattr(sizes, "weigh_sizes", lambda *a: weighed.append(weigh(*a)) or weighed[-1])
+    weigh = kmeans.weigh_sizes
+    monkeypatch.setattr(kmeans, "weigh_sizes", lambda *a: weighed.append(weigh(*a)) or weighed[-1])
     end_epoch(method)
     log_q = method.online.assign_features(method.bank)
     assert weighed[0].shift.any()

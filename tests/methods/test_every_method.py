@@ -27,7 +27,7 @@ from small_runs import (
     without_seconds,
 )
 from twincluster.clustering import score
-from twincluster.config import load_recipe, make_config, parse_overrides
+from twincluster.config import load_recipe, make_config, parse_overrides, recipe_names
 from twincluster.fit import describe
 from twincluster.methods import METHODS
 from twincluster.methods import base as inference
@@ -115,6 +115,17 @@ def test_every_method_has_a_recipe_with_published_numbers(name: str) -> None:
     assert set(recipe.settings["own"]) <= set(config.groups["own"])  # the method knows them all
     assert recipe.published["acc"] > 0.2  # chance is .1
     assert "table" in recipe.published
+
+
+def test_recipes_for_other_sets_have_settings_that_their_method_knows() -> None:
+    recipes = [load_recipe(name) for name in recipe_names() if not name.endswith("-cifar10")]
+    others = [recipe for recipe in recipes if "own" in recipe.settings]
+    assert len(others) > 5
+    for recipe in others:
+        side = recipe.settings["train"]["image_size"]
+        config = resolve(make_config(recipe.settings), images_of(pictures(400, side)[0]))
+        assert set(recipe.settings["own"]) <= set(config.groups["own"])
+        assert "table" in recipe.published
 
 
 def test_every_method_says_what_it_is_in_a_line() -> None:

@@ -81,3 +81,15 @@ def test_prediction_is_the_posterior_among_rows_that_the_queue_leaves() -> None:
 def test_too_few_features_for_the_gates() -> None:
     with pytest.raises(InputError, match="own.n_features is 3: 6 experts need 5"):
         make("rows", "method=mice", "own.n_features=3", "n_clusters=6")
+
+
+def test_weight_decay_moves_the_centres_too() -> None:
+    trainer = make("rows", "method=mice", "own.n_features=16", "optimiser.weight_decay=0.5")
+    centres, gates = trainer.method.online.prototypes, trainer.method.online.gate.bias
+    decay = {
+        id(weight): group["weight_decay"] for group in trainer.optimiser.param_groups for weight in group["params"]
+    }
+    assert (decay[id(centres)], decay[id(gates)]) == (0.5, 0.0)
+    others = make("rows", "method=tcc", "optimiser.weight_decay=0.5")
+    decay = {id(weight): group["weight_decay"] for group in others.optimiser.param_groups for weight in group["params"]}
+    assert decay[id(others.method.online.prototypes)] == 0.0

@@ -171,7 +171,7 @@ def test_pairs_by_two_thresholds(upper: float, lower: float, dtype: torch.dtype)
 
 @both_dtypes
 @pytest.mark.parametrize("threshold", [0.0, 0.6, 1.0])
-def test_sure_labels_weigh_alike(threshold: float, dtype: torch.dtype) -> None:
+def test_sure_labels_are_learned_cluster_by_cluster(threshold: float, dtype: torch.dtype) -> None:
     one, two = assignments(9, 3, seed=5), assignments(9, 3, seed=6)
     found = peer_losses.sure_label_loss(tensor(np.log(one), dtype), tensor(two, dtype), threshold)
     close(found, slow.sure_labels(one, two, threshold), dtype)

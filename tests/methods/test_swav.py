@@ -9,20 +9,32 @@ from small_peers import N, directions, method_of, small, step, views_of
 from small_runs import KINDS, images_of, train
 
 
-@pytest.mark.parametrize("progress,filled", [(0.4, 5), (1.0, 5), (1.0, 0)])
-def test_each_view_predicts_the_code_of_the_other(progress: float, filled: int) -> None:
-    """Before queue_start, here half of the run, the queue has no say in the codes."""
+@pytest.mark.parametrize("filled", [0, 5, 16])
+def test_each_view_predicts_the_code_of_the_other(filled: int) -> None:
+    """A queue that is not full, here of 16 rows, has no say in the codes."""
     method = method_of("swav", "own.epsilon=0.3", "own.temperature=0.5")
-    method.schedule(1, progress)
     for queue in method.queues:
         queue.push(directions(filled, 8))
     views = views_of(method)
     with torch.no_grad():
         scores = (method.online.embed(torch.cat(views)) @ method.online.prototypes.T).numpy().reshape(2, N, -1)
-        stored = (directions(filled if progress > 0.5 else 0, 8) @ method.online.prototypes.T).numpy()
+        stored = (directions(filled if filled == 16 else 0, 8) @ method.online.prototypes.T).numpy()
     codes = [slow.sinkhorn(np.concatenate([view, stored]), 0.3, 3)[:N] for view in scores]
     wanted = (slow.cross_entropy(codes[0], scores[1] / 0.5) + slow.cross_entropy(codes[1], scores[0] / 0.5)) / 2
     assert step(method, views).loss.item() == pytest.approx(wanted, abs=1e-9)
+
+
+def test_the_queue_begins_to_fill_when_its_time_has_come() -> None:
+    """At queue_start, here half of the run; it holds whole batches."""
+    method = method_of("swav", f"own.queue_size={2 * N + 1}")
+    rows = [directions(N, 8, seed=seed) for seed in range(3)]
+    for progress, batch in zip((0.4, 0.6, 0.7), rows, strict=True):
+        method.schedule(1, progress)
+        with torch.no_grad():
+            method.remember({"first": batch, "second": batch})
+    for queue in method.queues:
+        assert queue.is_full()
+        torch.testing.assert_close(queue.rows, torch.cat(rows[1:]))
 
 
 @pytest.mark.parametrize("progress,moves", [(0.2, False), (0.31, True)])

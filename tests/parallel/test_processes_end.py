@@ -16,7 +16,7 @@ from small_runs import pictures
 from twincluster.cli import app as cli
 from twincluster.parallel import launch
 from twincluster.runs import Run
-from twincluster.training import checkpoint
+from twincluster.training import has_checkpoint, load_checkpoint
 
 
 def fit_command(source: Path, out: Path, *more: str) -> list[str]:
@@ -29,7 +29,7 @@ def fit_command(source: Path, out: Path, *more: str) -> list[str]:
 
 
 def saved_step(out: Path) -> int:
-    return int(checkpoint.load(out / "checkpoint")[1]["step"]) if checkpoint.exists(out / "checkpoint") else 0
+    return int(load_checkpoint(out / "checkpoint")[1]["step"]) if has_checkpoint(out / "checkpoint") else 0
 
 
 def reaches(child: subprocess.Popen[bytes], out: Path, step: int) -> bool:

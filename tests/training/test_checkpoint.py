@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 import twincluster
 from twincluster.core import InputError
-from twincluster.training import checkpoint
+from twincluster.training import CHECKPOINT_FILE, has_checkpoint, load_checkpoint, save_checkpoint
 
 PROGRESS = {"epoch": 3, "step_in_epoch": 7, "step": 43, "seconds": 12.75}
 
@@ -31,8 +31,8 @@ def test_round_trip_keeps_every_bit_and_type(tmp_path: Path) -> None:
         "trained": torch.nn.Parameter(torch.ones(2)),
         "empty": torch.zeros(0, 4),
     }
-    checkpoint.save(tmp_path / "checkpoint", tensors, PROGRESS)
-    found, progress = checkpoint.load(tmp_path / "checkpoint")
+    save_checkpoint(tmp_path / "checkpoint", tensors, PROGRESS)
+    found, progress = load_checkpoint(tmp_path / "checkpoint")
     assert progress == PROGRESS
     assert found.keys() == tensors.keys()
     for name, tensor in tensors.items():
@@ -44,9 +44,9 @@ def test_round_trip_keeps_every_bit_and_type(tmp_path: Path) -> None:
 def test_saving_leaves_tensors_alone_and_nothing_but_one_file(tmp_path: Path) -> None:
     tensor = torch.arange(6.0).view(2, 3)
     for number in range(3):
-        checkpoint.save(tmp_path, {"a": tensor + number}, {"step": number})
-    assert [file.name for file in tmp_path.iterdir()] == [checkpoint.FILE]
-    found, progress = checkpoint.load(tmp_path)
+        save_checkpoint(tmp_path, {"a": tensor + number}, {"step": number})
+    assert [file.name for file in tmp_path.iterdir()] == [CHECKPOINT_FILE]
+    found, progress = load_checkpoint(tmp_path)
     assert progress == {"step": 2}
     assert torch.equal(found["a"], tensor + 2)
 
@@ -55,36 +55,36 @@ def test_what_is_flushed_may_be_written_to(tmp_path: Path, monkeypatch: pytest.M
     """As Windows wants it."""
     fcntl, flushed = pytest.importorskip("fcntl"), []
     monkeypatch.setattr("os.fsync", lambda file: flushed.append(fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE))
-    checkpoint.save(tmp_path, {"a": torch.zeros(2)}, {})
+    save_checkpoint(tmp_path, {"a": torch.zeros(2)}, {})
     assert flushed == [os.O_RDWR]
 
 
 def test_what_was_loaded_does_not_change_when_the_file_is_replaced(tmp_path: Path) -> None:
-    checkpoint.save(tmp_path, {"a": torch.zeros(100_000)}, {})
-    found, _ = checkpoint.load(tmp_path)
-    checkpoint.save(tmp_path, {"a": torch.ones(100_000)}, {})
+    save_checkpoint(tmp_path, {"a": torch.zeros(100_000)}, {})
+    found, _ = load_checkpoint(tmp_path)
+    save_checkpoint(tmp_path, {"a": torch.ones(100_000)}, {})
     assert not found["a"].any()
 
 
 @pytest.mark.parametrize("rest", [b"", b"half a checkp", b"\xff" * 5000])
 def test_a_partial_file_of_a_dead_writer_is_ignored_and_replaced(tmp_path: Path, rest: bytes) -> None:
-    partial = tmp_path / f"{checkpoint.FILE}.0123abcd.partial"
+    partial = tmp_path / f"{CHECKPOINT_FILE}.0123abcd.partial"
     partial.write_bytes(rest)
-    assert not checkpoint.exists(tmp_path)
+    assert not has_checkpoint(tmp_path)
     with pytest.raises(InputError, match="nothing to resume"):
-        checkpoint.load(tmp_path)
-    checkpoint.save(tmp_path, {"a": torch.ones(3)}, {"step": 1})
+        load_checkpoint(tmp_path)
+    save_checkpoint(tmp_path, {"a": torch.ones(3)}, {"step": 1})
     assert not partial.exists()
     partial.write_bytes(rest)
-    assert checkpoint.exists(tmp_path)
-    assert checkpoint.load(tmp_path)[1] == {"step": 1}
+    assert has_checkpoint(tmp_path)
+    assert load_checkpoint(tmp_path)[1] == {"step": 1}
 
 
-@pytest.mark.parametrize("moment", ["twincluster.training.checkpoint.save_file", "os.fsync", "pathlib.Path.replace"])
+@pytest.mark.parametrize("moment", ["twincluster.training.trainer.save_file", "os.fsync", "pathlib.Path.replace"])
 def test_a_failure_while_saving_keeps_the_old_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    checkpoint.save(tmp_path, {"a": torch.ones(3)}, {"step": 1})
+    save_checkpoint(tmp_path, {"a": torch.ones(3)}, {"step": 1})
 
     def fail(*arguments: object, **options: object) -> None:
         raise OSError("No space left on device")
@@ -92,8 +92,8 @@ def test_a_failure_while_saving_keeps_the_old_checkpoint(
     with monkeypatch.context() as patch:
         patch.setattr(moment, fail)
         with pytest.raises(OSError, match="No space left"):
-            checkpoint.save(tmp_path, {"a": torch.zeros(3)}, {"step": 2})
-    found, progress = checkpoint.load(tmp_path)
+            save_checkpoint(tmp_path, {"a": torch.zeros(3)}, {"step": 2})
+    found, progress = load_checkpoint(tmp_path)
     assert progress == {"step": 1}
     assert found["a"].all()
 
@@ -103,7 +103,7 @@ def test_a_failure_while_saving_keeps_the_old_checkpoint(
 KILLING = """
 import os, pathlib, random, signal, sys, time
 import torch
-from twincluster.training import checkpoint
+from twincluster.training import has_checkpoint, load_checkpoint, save_checkpoint
 
 folder = pathlib.Path(sys.argv[1])
 random.seed(0)
@@ -114,13 +114,13 @@ while deaths < 3:
         while True:
             number += 1
             tensors = {name: torch.full((200_000,), float(number)) for name in "abcde"}
-            checkpoint.save(folder, tensors, {"step": number})
-    while not checkpoint.exists(folder):
+            save_checkpoint(folder, tensors, {"step": number})
+    while not has_checkpoint(folder):
         time.sleep(0.001)
     time.sleep(random.uniform(0, 0.05))
     os.kill(writer, signal.SIGKILL)
     os.waitpid(writer, 0)
-    tensors, progress = checkpoint.load(folder)
+    tensors, progress = load_checkpoint(folder)
     assert all((tensor == progress["step"]).all() for tensor in tensors.values()), "states are mixed"
     assert progress["step"] >= number, "went backwards"
     number = progress["step"]
@@ -146,7 +146,7 @@ def test_a_writer_killed_at_any_moment_leaves_one_whole_state(tmp_path: Path) ->
 
 def test_nothing_there(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="nothing to resume: .*leave out --resume"):
-        checkpoint.load(tmp_path / "checkpoint")
+        load_checkpoint(tmp_path / "checkpoint")
 
 
 class Trap:
@@ -160,8 +160,8 @@ class Trap:
 
 
 def test_foreign_files_are_refused_and_never_unpickled(tmp_path: Path) -> None:
-    file = tmp_path / checkpoint.FILE
-    checkpoint.save(tmp_path, {"a": torch.ones(1000)}, PROGRESS)
+    file = tmp_path / CHECKPOINT_FILE
+    save_checkpoint(tmp_path, {"a": torch.ones(1000)}, PROGRESS)
     whole = file.read_bytes()
     trapped = tmp_path / "trapped"
     torch.save({"a": Trap(trapped)}, tmp_path / "pickle")
@@ -172,5 +172,5 @@ def test_foreign_files_are_refused_and_never_unpickled(tmp_path: Path) -> None:
     for content in contents:
         file.write_bytes(content)
         with pytest.raises(InputError, match="is not a checkpoint of twincluster .*start anew without --resume"):
-            checkpoint.load(tmp_path)
+            load_checkpoint(tmp_path)
     assert not trapped.exists()

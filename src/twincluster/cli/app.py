@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -14,13 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import App, Parameter
 
 import twincluster
-from twincluster.cli.exits import resumable, status_of
-from twincluster.cli.export import export
-from twincluster.cli.help import LOOK_UP, START, USE, Count, PlainHelp, Seed
 from twincluster.cli.look_up import methods, recipes
-from twincluster.cli.pages import report, report_after_fit, serve
 from twincluster.cli.reproduce import reproduce
-from twincluster.cli.runs import evaluate, predict, update
+from twincluster.cli.runs import evaluate, export, predict, report, serve, update
+from twincluster.cli.teach import teach
+from twincluster.cli.terminal import LOOK_UP, START, USE, Count, PlainHelp, Seed, resumable, status_of
 from twincluster.config import (
     Config,
     Split,
@@ -34,6 +34,7 @@ from twincluster.config import (
 from twincluster.core import (
     InputError,
     check_writable,
+    duration,
     hold,
     hold_new,
     refuse_held,
@@ -45,7 +46,12 @@ from twincluster.parallel import decided, first, in_turn, refuse_several
 from twincluster.runs import typed
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from twincluster.clustering import Scores
     from twincluster.data import Listing
+    from twincluster.runs import Run
+    from twincluster.training import Progress
 
 Out = Annotated[Path | None, Parameter(name=("--out", "-o"))]
 TOGETHER = ("fit", "demo")  # what several processes, started by torchrun, do together
@@ -63,6 +69,7 @@ app = App(
 app["--help"].group = app["--version"].group = LOOK_UP
 app.command(report, group=USE)
 app.command(serve, group=USE)
+app.command(teach, group=USE)
 app.command(predict, group=USE)
 app.command(update, group=USE, usage="twincluster update [OPTIONS] RUN [SOURCE]")
 app.command(evaluate, group=USE)
@@ -86,7 +93,18 @@ def _run(arguments: list[str] | None) -> None:
     if words and words[0] in app and words[0] not in TOGETHER:
         refuse_several(words[0])
     with typed(words):
-        app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+        app(list(map(_at_home, words)), exit_on_error=False, print_error=False, result_action="return_value")
+
+
+def _at_home(word: str) -> str:
+    """Expand a leading ~, which a shell leaves as it is in --out=~/run and in quotes."""
+    option, path = re.fullmatch(r"(-[\w-]+=)?(.*)", word, re.DOTALL).groups("")  # type: ignore[union-attr]
+    if not path.startswith("~"):
+        return word
+    whole, home = os.path.expanduser(path), re.split(r"[/\\]", path)[0]
+    if whole.startswith("~") and not os.path.lexists(home):
+        raise InputError(f"{home} is no home folder: check the name, or write ./{path} for a path in this folder")
+    return option + whole
 
 
 @app.command(group=START)
@@ -218,11 +236,53 @@ def demo(*, out: Out = None, seed: Seed = 0, epochs: Count | None = None) -> Non
     """
     config = configure("digits", {}, {"seed": seed, "train": {"epochs": epochs}})
     length = f" --epochs {epochs}" if epochs else ""
-    with _reserved(out, Path("runs") / "demo", config) as folder:
-        from twincluster.cli.demo import run_demo
+    again = f"twincluster fit digits --recipe digits --seed {seed}{length}"
+    with _reserved(out, Path("runs") / "demo", config) as folder, resumable(folder, again):
+        _run_demo(folder, config)
 
-        with resumable(folder, f"twincluster fit digits --recipe digits --seed {seed}{length}"):
-            run_demo(folder, config)
+
+def _run_demo(out: Path, config: Config) -> None:
+    """Train, compare, and say where the run is and what to do next. `config` is the recipe `digits`, or nearly."""
+    from twincluster.data import open_source
+    from twincluster.fit import fit as fit_run
+    from twincluster.training import Progress
+
+    listing = open_source("digits")
+    assert listing.array is not None, "the digits are embedded"
+    assert listing.labels is not None, "and have labels"
+    print(
+        f"clustering {len(listing.paths):,} images of handwritten digits into {config.n_clusters} clusters, "
+        "without their labels",
+        flush=True,
+    )
+    start = time.monotonic()
+    with Progress() as progress:
+        fitted = fit_run(listing, config, out, location="digits", reporter=progress)
+    seconds = time.monotonic() - start
+    assert fitted.scores is not None, "there are labels"
+    rows = {**_classic_scores(listing.array, listing.labels, config.seed), "twincluster": fitted.scores}
+    print(f"\n{'method':24} {'ACC':>6} {'NMI':>6} {'ARI':>6}")
+    for name, scores in rows.items():
+        print(f"{name:24} {scores.acc:6.3f} {scores.nmi:6.3f} {scores.ari:6.3f}")
+    print(f"\ntrained in {duration(seconds)}; the run is in {out}")
+    print(f"one row per image: {out / 'assignments.csv'}")
+    evaluate = f"twincluster evaluate {shlex.quote(str(out))}"
+    mine = "twincluster fit FOLDER --clusters K --out runs/mine"
+    width = max(len(evaluate), len(mine))
+    print(f"next: {evaluate:{width}}   the confusion matrix")
+    print(f"      {mine:{width}}   your own images", flush=True)
+    _report_after_fit(fitted.run, listing, None, progress)
+
+
+def _classic_scores(images: np.ndarray, labels: np.ndarray, seed: int) -> dict[str, Scores]:
+    """What scikit-learn's classics make of the raw pixels."""
+    from twincluster.clustering import TITLES, cluster_by, score
+
+    pixels = images.reshape(len(images), -1) / 255.0
+    return {
+        f"{TITLES[name]} on pixels": score(labels, cluster_by(name, pixels, 10, seed))
+        for name in ("k-means", "ward", "spectral")
+    }
 
 
 def _cluster(
@@ -237,18 +297,31 @@ def _cluster(
     _announce(listing, config)
 
     with torch_for_good():
-        from twincluster import fit
+        from twincluster.fit import fit as fit_run
         from twincluster.training import Progress
 
     config = suited(listing)
     board = out / "tensorboard" if tensorboard else None
     with resumable(out, "the same command with"), Progress(tensorboard=board) as progress:
-        fitted = fit.fit(
+        fitted = fit_run(
             listing, config, out, location=location_of(source), root=root, split=split, resume=resume,
             reporter=progress, decoding=progress.decoding, encoding=progress.encoding,
         )  # fmt: skip
     print(fitted.summary(), flush=True)
-    report_after_fit(fitted.run, listing, root, progress)
+    _report_after_fit(fitted.run, listing, root, progress)
+
+
+def _report_after_fit(run: Run, source: Listing, root: Path | None, progress: Progress) -> None:
+    """The report of a run that was just made. What goes wrong here is told in a line: the run itself is safe."""
+    try:
+        from twincluster.pages import write_report
+
+        path, _, _ = write_report(run, "none", root, source=source)
+    except Exception as error:
+        said = " ".join(str(error).split()) or type(error).__name__
+        progress.warn(f"the run is complete, but its report could not be written ({said}): try twincluster report")
+    else:
+        print(f"look at it: open {path} in a browser")
 
 
 def _announce(listing: Listing, config: Config) -> None:

@@ -24,7 +24,7 @@ UNIFORM_EXCESS = 0.5
 UNIFORM_SHARE = 0.05
 DOMINANT_SHARE = 0.9  # one cluster with more than this share of the images
 AGREEMENT_SHARE = 0.25  # views agree less than a quarter of the way from chance to always
-STRAIN = 0.35  # nats by which a prior on sizes (clusters/sizes.py) moves clusters; images prefer theirs by 3 on average
+STRAIN = 0.35  # nats by which a prior on sizes (kmeans.py) moves clusters; images prefer theirs by 3 on average
 
 
 @dataclass(frozen=True)

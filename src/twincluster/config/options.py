@@ -142,6 +142,7 @@ def _given(options: Mapping[str, object]) -> dict[str, object]:
 
 
 RECIPES = Path(__file__).parent / "recipes"
+MOST_DOTS = 200  # in a line of a recipe
 ABOUT = {"about": str, "command": str, "data": str, "published": dict, "measured": list}  # what [recipe] may hold
 
 
@@ -235,6 +236,8 @@ def _read(path: Path) -> dict[str, Any]:
     text = ""
     try:
         text = path.read_text(encoding="utf-8")
+        if any(line.count(".") > MOST_DOTS for line in text.split("\n")):  # tomllib takes minutes for such a name
+            raise ValueError(f"a line has more than {MOST_DOTS} dots")
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         problem = "nested too deeply" if isinstance(error, RecursionError) else error

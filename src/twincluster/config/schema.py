@@ -50,6 +50,7 @@ class Augment:
     crop_area: Annotated[Shares, "above 0"] = (0.2, 1.0)  # share of the area that the random crop keeps
     crop_ratio: Positives = (0.75, 4 / 3)  # width over height of the crop, drawn log-uniformly
     grey: Share = 0.2  # probability of grey
+    grey_last: bool = False  # grey after the jitter, as in MoCo v2 and SimCLR, instead of before it
     jitter: Share = 1.0  # probability of colour jitter
     brightness: Amount = 0.4  # how far jitter may change it: 0.4 is a factor from 0.6 to 1.4
     contrast: Amount = 0.4  # likewise
@@ -73,7 +74,7 @@ class Optimiser:
     name: Literal["adam", "sgd"] = "adam"  # how weights follow their gradients
     learning_rate: Positive = 3e-3  # at its highest, whatever the size of the batch
     momentum: Share = 0.9  # SGD only, Nesterov
-    weight_decay: Amount = 0.0  # not applied to biases, batch-norm and prototypes
+    weight_decay: Amount = 0.0  # not applied to biases, batch-norm and (but in MiCE) prototypes
     schedule: Literal["constant", "cosine"] = "constant"  # cosine: the rate falls to 0 by half a cosine
     warmup: Share = 0.0  # share of the run in which the rate rises linearly
 

@@ -11,15 +11,26 @@ from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
 
+LONGEST_MESSAGE = 2000  # letters
 _EXPORT = re.compile(r"^from ([\w.]+) import (\w+) as \w+$", re.MULTILINE)
 
 
 class InputError(ValueError):
     """Something the user can fix. The command line prints it as one line and exits with status 2."""
 
+    def __init__(self, message: str = "", *more: object) -> None:
+        super().__init__(shortened(str(message)), *more)
+
 
 class ProcessEnded(RuntimeError):  # noqa: N818  (nothing went wrong here)
     """One of several processes that train together is gone, and the run with it. One line, and status 1."""
+
+
+def shortened(text: str) -> str:
+    """Leave the middle out of a text that is too long to be read, such as one that quotes a damaged file."""
+    if len(text) <= LONGEST_MESSAGE:
+        return text
+    return f"{text[: LONGEST_MESSAGE // 2]} ... {text[-LONGEST_MESSAGE // 2 :]}"
 
 
 def closest(name: str, known: Iterable[str], prefix: str = "") -> str:
@@ -56,4 +67,4 @@ def duration(seconds: float) -> str:
 
 
 __getattr__, __dir__, __all__ = attach_stub(__name__, __file__)
-__all__ += ["InputError", "ProcessEnded", "attach_stub", "closest", "duration"]
+__all__ += ["InputError", "ProcessEnded", "attach_stub", "closest", "duration", "shortened"]

@@ -39,25 +39,30 @@ from twincluster.core.locks import lock as lock
 from twincluster.core.locks import refuse_held as refuse_held
 from twincluster.core.locks import refuse_zero as refuse_zero
 from twincluster.core.locks import settle as settle
-from twincluster.core.signals import Terminated as Terminated
-from twincluster.core.signals import called as called
-from twincluster.core.signals import end_on_interrupt as end_on_interrupt
-from twincluster.core.signals import explained as explained
-from twincluster.core.signals import leave_quietly as leave_quietly
-from twincluster.core.signals import noted as noted
-from twincluster.core.signals import run_child as run_child
-from twincluster.core.signals import takes_leave as takes_leave
-from twincluster.core.signals import terminable as terminable
-from twincluster.core.tuning import FEW as FEW
-from twincluster.core.tuning import keep_freed as keep_freed
-from twincluster.core.tuning import one_thread as one_thread
-from twincluster.core.tuning import return_freed as return_freed
-from twincluster.core.tuning import torch_for_good as torch_for_good
-from twincluster.core.tuning import uncollected as uncollected
+from twincluster.core.process import FEW as FEW
+from twincluster.core.process import Terminated as Terminated
+from twincluster.core.process import called as called
+from twincluster.core.process import default_interrupts as default_interrupts
+from twincluster.core.process import end_on_interrupt as end_on_interrupt
+from twincluster.core.process import explained as explained
+from twincluster.core.process import ignore_interrupts as ignore_interrupts
+from twincluster.core.process import keep_freed as keep_freed
+from twincluster.core.process import leave_quietly as leave_quietly
+from twincluster.core.process import noted as noted
+from twincluster.core.process import one_thread as one_thread
+from twincluster.core.process import return_freed as return_freed
+from twincluster.core.process import run_child as run_child
+from twincluster.core.process import takes_leave as takes_leave
+from twincluster.core.process import terminable as terminable
+from twincluster.core.process import torch_for_good as torch_for_good
+from twincluster.core.process import uncollected as uncollected
 
-class InputError(ValueError): ...
+class InputError(ValueError):
+    def __init__(self, message: str = "", *more: object) -> None: ...
+
 class ProcessEnded(RuntimeError): ...  # noqa: N818
 
+def shortened(text: str) -> str: ...
 def closest(name: str, known: Iterable[str], prefix: str = "") -> str: ...
 def attach_stub(package: str, file: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]: ...
 def duration(seconds: float) -> str: ...

@@ -1,11 +1,18 @@
 """Augmentation of a whole batch, with its own parameters for every image: pure functions of pixels and uniform draws.
-Nothing here draws, waits for the device or branches on data, so a step can be compiled or captured in a CUDA graph."""
+
+Nothing in a step draws, waits for the device or branches on data, so it can be compiled or captured in a CUDA graph.
+
+Two probes choose what suits a set: `left_differs_from_right` says whether a mirrored image may be another kind of
+thing, as with digits, text or X-rays; `are_strokes` says whether images are drawings of few strokes, which a network
+taught by photographs knows little of.
+"""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -32,10 +39,12 @@ def augment_images(
         pixels = resize(images, side)
         if settings.flip:
             pixels = torch.where(_per_image(choice.flip), pixels.flip(-1), pixels)
-    if settings.grey:
+    if settings.grey and not settings.grey_last:
         pixels = to_grey(pixels, choice.grey)
     if settings.jitter:
         pixels = _jitter(pixels, choice, settings)
+    if settings.grey and settings.grey_last:
+        pixels = to_grey(pixels, choice.grey)
     if settings.blur:
         radius = min(math.ceil(3 * settings.blur_sigma[1]), side - 1)
         pixels = blur(pixels, choice.sigma, radius)
@@ -246,3 +255,60 @@ def hide(images: Tensor, middle: Tensor, share: float) -> Tensor:  # middle (N,2
 
 def _per_image(values: Tensor) -> Tensor:  # (N,) -> (N,1,1,1)
     return values.view(-1, 1, 1, 1)
+
+
+# Shapes: n images, S side at which they are compared.
+SAMPLE = 2000  # images that are looked at
+SIDE = 12  # pixels
+NEIGHBOURS = 9  # an odd number, which cannot be of two minds
+TOO_ALIKE = 0.95  # correlation above which two images may be one scene, which tells of itself and not of its kind
+CLEAR = 0.1  # above chance: what photographs of animals and things stay below (.50), and digits do not (.94)
+DEVIATIONS = 3.0  # of chance that it takes besides, where images are few
+
+
+def left_differs_from_right(pixels: np.ndarray, rows: np.ndarray) -> bool:  # uint8 (N,H,W,3), numbers of images in it
+    sample = np.sort(np.random.default_rng(0).permutation(rows)[:SAMPLE])
+    chance = DEVIATIONS * 0.5 / math.sqrt(len(sample))
+    return told_apart(comparable(pixels, sample)) > 0.5 + max(CLEAR, chance)
+
+
+def told_apart(images: Tensor) -> float:  # (n,S,S)
+    """Share of the images of which their neighbours know whether they are mirrored, as half of all are: .5 by chance.
+
+    Each half of the images asks the other half, in which no image is its own neighbour. Nobody has to label anything.
+    """
+    generator = torch.Generator().manual_seed(0)
+    mirrored = torch.rand(len(images), generator=generator) < 0.5
+    rows = torch.where(mirrored[:, None, None], images.flip(2), images).flatten(1)
+    half, right = len(rows) // 2, 0
+    order = torch.randperm(len(rows), generator=generator)
+    for known, asked in ((order[:half], order[half:]), (order[half:], order[:half])):
+        likeness = rows[asked] @ rows[known].T / rows.shape[1]  # correlations
+        likeness[likeness > TOO_ALIKE] = -1.0
+        nearest = likeness.topk(min(NEIGHBOURS, half)).indices
+        said = mirrored[known][nearest].float().mean(1) > 0.5
+        right += int((said == mirrored[asked]).sum())
+    return right / len(rows)
+
+
+def comparable(pixels: np.ndarray, rows: np.ndarray) -> Tensor:  # (n,S,S)
+    """Small and grey, of one brightness and contrast. One after the other: the images may be large."""
+    grey = torch.cat([luminance(resize(torch.from_numpy(pixels[[row]]), SIDE))[:, 0] for row in rows])
+    grey -= grey.mean((1, 2), keepdim=True)
+    return grey / grey.std((1, 2), keepdim=True).clamp(min=1e-3)
+
+
+LARGEST = 64  # pixels a side of images that still show what they are when they are made tiny
+NEAR = 32  # levels of 255 from black or white that count as these, and by which the channels of a grey may differ
+GREY = 0.95  # of all pixels
+INK = 0.02  # of all pixels, and as much paper: blank images are no drawings
+TWO_TONED = 0.8  # of the pixels of most images: digits of MNIST have .92, clothes of Fashion-MNIST .63
+
+
+def are_strokes(images: np.ndarray) -> bool:  # uint8 (n,H,W,3)
+    if not len(images):
+        return False
+    low, high = images.min(-1), images.max(-1)
+    black, white, grey = high <= NEAR, low >= 255 - NEAR, high - low <= NEAR
+    two_toned = np.median((black | white).mean((1, 2))) >= TWO_TONED
+    return bool(two_toned and grey.mean() >= GREY and min(black.mean(), white.mean()) >= INK)

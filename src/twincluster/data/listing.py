@@ -1,27 +1,202 @@
-"""What a source names, before anything is decoded, and the arrays that need no decoding.
+"""What a source names, before anything is decoded: files, images inside archives, arrays; and how folders are walked.
 
-Where named sets and decoded images are kept, and the folders of arrays that any set may be kept as.
+An image in an archive is read where it lies; nothing is ever unpacked, and no name inside an archive is used as a path.
+File names are written so that any of them fits on one line of a text file.
 """
 
+from __future__ import annotations
+
+import hashlib
+import io
 import os
-from collections.abc import Sequence
+import re
+import stat
+import warnings
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
-from typing import Any
+from operator import attrgetter
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 
 from twincluster.core import InputError, uncollected
-from twincluster.data.decoding import Size, header_sizes
-from twincluster.data.files import File, Member, printable
-from twincluster.data.labels import as_labels
+
+if TYPE_CHECKING:
+    from twincluster.data.decoding import Size
+
+IMAGE_SUFFIXES: frozenset[str] = frozenset(
+    {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".gif", ".webp", ".bmp", ".dib", ".tif", ".tiff"}
+    | {".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".j2k", ".avif", ".tga", ".heic", ".heif", ".hif"}
+)
+CHANGED = "archive changed meanwhile"  # as a status has it
+
+
+class RefusedError(Exception):
+    """A file that is left alone; the text says why."""
+
+
+class Member(NamedTuple):
+    """An image inside a larger file."""
+
+    archive: Path
+    start: int  # of its bytes
+    size: int
+    suffix: str  # ".jpg"
+    changed: int  # the archive's time of change in ns, when it was searched
+    problem: str = ""  # why there is nothing to read
+
+
+class Content(NamedTuple):
+    """An image file that was read already."""
+
+    data: bytes
+    suffix: str = ""
+
+
+File = str | Path | Member  # a plain str where there may be a million: it takes a tenth of the time
+Input = File | Content
+
+
+@contextmanager
+def open_input(source: Input) -> Iterator[BinaryIO]:
+    """Whatever it is as a file of its own, which is not empty; else RefusedError, or what the system says."""
+    if isinstance(source, Content):
+        _refuse_empty(len(source.data))
+        yield io.BytesIO(source.data)
+        return
+    if isinstance(source, Member) and source.problem:
+        raise RefusedError(source.problem)
+    place = source.archive if isinstance(source, Member) else source
+    found = os.stat(place)
+    if not stat.S_ISREG(found.st_mode):
+        raise RefusedError("not a regular file")  # opening a named pipe would wait for ever
+    if not isinstance(source, Member):
+        _refuse_empty(found.st_size)
+        with open(place, "rb") as file:
+            yield file
+        return
+    if found.st_mtime_ns != source.changed:  # what lies there now may be another image, or half of two
+        raise RefusedError(CHANGED)
+    _refuse_empty(source.size)
+    with open(place, "rb", buffering=0) as archive:
+        yield cast(BinaryIO, io.BufferedReader(_Part(archive, source.start, source.size)))
+
+
+def suffix_of(source: Input) -> str:
+    """As in ".jpg", in small letters."""
+    return (source if isinstance(source, Member | Content) else PurePath(source)).suffix.lower()
+
+
+def _refuse_empty(size: int) -> None:
+    if not size:
+        raise RefusedError("empty file")
+
+
+class _Part(io.RawIOBase):
+    """Some bytes of an open file, as if there were no others."""
+
+    def __init__(self, whole: io.FileIO, start: int, size: int) -> None:
+        self.whole, self.start, self.size, self.at = whole, start, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self.at = max(0, {os.SEEK_SET: 0, os.SEEK_CUR: self.at, os.SEEK_END: self.size}[whence] + offset)
+        return self.at
+
+    def readinto(self, buffer: Any) -> int:
+        self.whole.seek(self.start + self.at)
+        count = self.whole.readinto(memoryview(buffer)[: max(0, self.size - self.at)]) or 0
+        self.at += count
+        return count
+
+
+_ENDINGS = tuple(sorted(IMAGE_SUFFIXES))
+_UNWRITABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\\\\]")
+
+
+def walk(folder: Path, name: str) -> tuple[list[str], int]:
+    """Every image below a folder, relative and sorted, and the number of other files.
+
+    Links are followed, after everything that is really there; no directory is entered twice, and none above the
+    folder, so links in a circle end and each image is found once. Run folders are not entered: what is in them, plots
+    for example, was made of the images.
+    """
+    found, others = [], 0
+    pending = deque([""])
+    seen = {_identity(above) for above in folder.resolve().parents}
+    while pending:
+        here = pending.popleft()
+        try:
+            with os.scandir(folder / here) as entries:
+                inside = sorted(entries, key=attrgetter("name"))
+        except OSError as error:
+            if not here:
+                raise InputError(f"{name} cannot be read ({error.strerror}): check its permissions") from None
+            warnings.warn(f"{name}{printable(here)} cannot be read ({error.strerror}): left out", stacklevel=5)
+            continue
+        if (identity := _identity(folder / here)) in seen or (here and _is_run(folder / here)):
+            continue
+        seen.add(identity)
+        for entry in inside:
+            path = f"{here}/{entry.name}" if here else entry.name
+            if _is_folder(entry):
+                pending.append(path) if entry.is_symlink() else pending.appendleft(path)
+            elif entry.name.lstrip(".").lower().endswith(_ENDINGS):  # nothing but a suffix is a hidden file
+                found.append(path)
+            else:
+                others += 1
+    return sorted(found), others
+
+
+def _is_run(folder: Path) -> bool:
+    return all(os.path.isfile(folder / name) for name in ("metrics.jsonl", "config.json"))
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    try:
+        found = os.stat(folder)
+    except OSError:  # it went away, or nothing above it may be looked at
+        return -1, -1
+    return found.st_dev, found.st_ino
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
+def printable(name: str) -> str:
+    """A file name as one line of UTF-8, one to one: controls, bytes that are no UTF-8 and backslashes are escaped."""
+    return _UNWRITABLE.sub(_escape, name)
+
+
+def _escape(found: re.Match[str]) -> str:
+    code = ord(char := found.group())
+    if char in "\\\n\r\t":
+        return {"\\": r"\\", "\n": r"\n", "\r": r"\r", "\t": r"\t"}[char]
+    if 0xDC80 <= code <= 0xDCFF:  # how Python carries a byte that is no UTF-8
+        return f"\\x{code - 0xDC00:02x}"
+    return f"\\x{code:02x}" if code < 0x80 else f"\\u{code:04x}"
+
 
 FEW = 64  # inputs, which are decoded again in less time than anybody notices
 EXPECTED = "expected uint8 images (n,h,w[,c]) or float rows (n,d)"
 CELLS_AT_ONCE = 2**22  # numbers of rows that are looked at together
 SHARP = 1000  # times the error of float32 by which numbers of a column should differ, else these are lost ...
 ROUNDING = 1e-12  # ... unless they differ by no more than such a share of themselves, which is an error of float64
+
+LONGEST_PATH = 32_767  # letters; Windows takes most. A table with longer fields than 131,072 could not be read again
 
 Entry = tuple[str, int, int]  # path as written, size, time of change in ns; -1 where there is no file
 
@@ -41,6 +216,14 @@ class Listing:
     blurred: str = ""  # which column of rows has lost its differences, since rows are kept in float32
     root: Path | None = None  # the folder that was searched, the list that was read, or the pattern of shards
 
+    def __post_init__(self) -> None:
+        longest = max(map(len, self.paths), default=0)
+        if longest > LONGEST_PATH:
+            row = next(row for row, path in enumerate(self.paths) if len(path) == longest)
+            raise InputError(
+                f"{self.name}: the path in row {row} has {longest:,} letters, more than any system takes: take it out"
+            )
+
     @property
     def is_rows(self) -> bool:
         return self.array is not None and self.array.ndim == 2
@@ -51,7 +234,7 @@ class Listing:
         which would fill with it where a program asks about image after image."""
         return self.root is None and len(self.paths) <= FEW
 
-    def part(self, rows: Sequence[int]) -> "Listing":
+    def part(self, rows: Sequence[int]) -> Listing:
         """Some of the inputs. Files among them, unless they are few, get a store of their own: that of the whole source
         stays."""
         return replace(
@@ -67,6 +250,8 @@ class Listing:
     @cached_property
     def sizes(self) -> list[Size]:
         """Width and height of some of the files, by their headers, which are read once."""
+        from twincluster.data.decoding import header_sizes
+
         return header_sizes(self.files or ())
 
     @cached_property
@@ -99,6 +284,8 @@ def from_array(
     array, given = _rows(array, name) if is_rows else _pictures(array, name), array
     blurred = _blurred(given, array) if is_rows else ""
     if labels is not None:
+        from twincluster.data.labels import as_labels
+
         labels, named = as_labels(labels, len(array), name)
         class_names = class_names or named
     if split is not None:
@@ -129,7 +316,14 @@ def _rows(array: np.ndarray, name: str) -> np.ndarray:
     for start in range(0, len(rows), some):
         bad = np.flatnonzero(~np.isfinite(rows[start : start + some]).all(1))
         if len(bad):
-            raise InputError(f"{name} contains NaN or infinity in row {start + bad[0]}: replace it or drop the row")
+            row = start + int(bad[0])
+            if np.isfinite(array[row]).all():
+                high = np.abs(array[row].astype(np.float64)).max()
+                raise InputError(
+                    f"{name} contains {high:.3g} in row {row}, which single precision cannot hold: bring that column "
+                    "to another unit, or drop the row"
+                )
+            raise InputError(f"{name} contains NaN or infinity in row {row}: replace it or drop the row")
     return rows
 
 
@@ -223,3 +417,8 @@ def absent(name: str, kept: Path, why: str, what: str) -> InputError:
         f"{name} {why}: put {what}, or a folder {name} with images.npy, labels.npy and split.npy, into {kept} "
         f"(or set TWINCLUSTER_DATA to where they are){beside}"
     )
+
+
+def digest_of(values: np.ndarray) -> str:
+    """Return a checksum of the numbers of an array."""
+    return hashlib.blake2b(np.ascontiguousarray(values).data, digest_size=8).hexdigest()

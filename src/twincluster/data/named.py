@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from twincluster.core import InputError
-from twincluster.data.files import printable, walk
-from twincluster.data.listing import Listing, absent, data_root, from_array, prepared_set
+from twincluster.data.listing import Listing, absent, data_root, from_array, prepared_set, printable, walk
 
 IMAGENET10 = {
     "n02056570": "king penguin",

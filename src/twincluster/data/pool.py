@@ -29,10 +29,9 @@ import numpy as np
 from PIL import Image
 
 from twincluster.core import return_freed
-from twincluster.data.checksums import digest_of
 from twincluster.data.decoding import NO_MEMORY, TOO_LARGE, Admit, Decoded, Frame, LargeError, admit_all, decode
-from twincluster.data.files import Input
 from twincluster.data.headers import LARGEST
+from twincluster.data.listing import Input, digest_of
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -16,9 +16,17 @@ import numpy as np
 from PIL import Image
 
 from twincluster.core import InputError, uncollected
-from twincluster.data.files import IMAGE_SUFFIXES, printable, walk
 from twincluster.data.labels import Labels, as_labels, read_labels, read_table, read_text
-from twincluster.data.listing import EXPECTED, Listing, from_array, from_prepared, load_array
+from twincluster.data.listing import (
+    EXPECTED,
+    IMAGE_SUFFIXES,
+    Listing,
+    from_array,
+    from_prepared,
+    load_array,
+    printable,
+    walk,
+)
 from twincluster.data.named import NAMED
 from twincluster.data.shards import from_shards, is_pattern, labels_of_shards
 

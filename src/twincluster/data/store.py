@@ -1,16 +1,18 @@
-"""Build the files that hold a folder's decoded images, so that being killed at any moment costs seconds, not the build.
+"""The cache of decoded images: being killed at any moment costs seconds, not all that was decoded.
 
-They are <tag>.npy, the pixels, beside <tag>.jsonl, the journal: a line for each row that has been written (and, of a
-finished store, <tag>.json: outcome.py). A store is complete when no line is missing, so a killed build cannot claim to
-be; the next goes on where that one stopped. The journal has a checksum of each row: rows whose pixels are not what was
-written are decoded again. The tag stands for every name, size and time of change: after a change a
+Files: <tag>.npy, the pixels, beside <tag>.jsonl, the journal: a line for each row that has been written (and, of a
+finished store, <tag>.json: what became of every file). A store is complete when no line is missing, so a killed build
+cannot claim to be; the next goes on where that one stopped. The journal has a checksum of each row: rows whose pixels
+are not what was written are decoded again. The tag stands for every name, size and time of change: after a change a
 new store copies the rows that stayed as they were and decodes the others. The last few old ones stay: a run whose files
 have moved is shown from the one it used.
 
-What became of every file of a finished store, in one small file: <tag>.json, beside the pixels and the journal.
+A start that finds <tag>.json need not read a journal of a line per image. It counts only while journal and pixels have
+the size and the time of change they had then, and a sample of rows agrees with the journal.
 
-A start that finds it need not read a journal of a line per image. It counts only while journal and pixels have the
-size and the time of change they had then, and a sample of rows agrees with the journal.
+Arrays have checksums of their blocks: a page that a disk lost, or that another program wrote, must not change results.
+Comparing all of a large array takes as long as reading it, so that happens only where its size or its time of change is
+not what it was when it was last compared, and at each opening for a sample of blocks: of small arrays for all of them.
 """
 
 import errno
@@ -18,6 +20,7 @@ import hashlib
 import io
 import json
 import os
+import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -26,10 +29,8 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from twincluster.core import InputError, lock, uncollected, write_atomically
-from twincluster.data.checksums import digest_of, sample_of, state_of
 from twincluster.data.decoding import Frame, may_pass
-from twincluster.data.files import Input
-from twincluster.data.listing import Entry
+from twincluster.data.listing import Entry, Input, digest_of
 from twincluster.data.pool import RowFile, decode_many
 
 _LINES_HELD = 64  # rows decoded again, at most, after a build was killed
@@ -346,3 +347,63 @@ def _some_lines(store: Store) -> Iterator[tuple[int, Row]]:
                 line = file.readline()
             row, name, size, changed, status, digest = json.loads(line)
             yield row, Row((name, size, changed), status, digest)
+
+
+SAMPLE_BYTES = 1 << 25  # of an array that is compared at each opening, ...
+FEWEST = 256  # ... but no fewer blocks than these, and of a larger array no more
+_VERSION = 1  # of the files with checksums
+
+
+def state_of(path: Path) -> list[int]:
+    """Size and time of change of a file: as long as they stay, so does most likely what is in it."""
+    found = path.stat()
+    return [found.st_size, found.st_mtime_ns]
+
+
+def sample_of(count: int, block_bytes: int) -> Sequence[int]:
+    """Which blocks to compare at an opening, other ones each time."""
+    if count * block_bytes <= SAMPLE_BYTES or count <= FEWEST:
+        return range(count)
+    return random.SystemRandom().sample(range(count), FEWEST)  # leaves the seeded generators alone
+
+
+class Sums(NamedTuple):
+    """The checksums of an array's blocks, in a file beside it."""
+
+    block: int  # rows in each, but for the last
+    digests: list[str]
+    state: list[int]  # of the array's file when all of it was compared, or written
+
+    def write(self, array: Path) -> None:
+        written = {"version": _VERSION, "block": self.block, "state": self.state, "digests": self.digests}
+        write_atomically(sums_of(array), json.dumps(written))
+
+    def damaged(self, values: np.ndarray, array: Path) -> list[int]:
+        """The blocks of an array that are not what they were; of a file that has not changed among a sample."""
+        blocks: Sequence[int] = range(len(self.digests))
+        if self.state == state_of(array):
+            blocks = sample_of(len(blocks), self.block * values[:1].nbytes)
+            if not self._other(values, blocks):
+                return []
+        return self._other(values, range(len(self.digests)))
+
+    def _other(self, values: np.ndarray, blocks: Sequence[int]) -> list[int]:
+        return [
+            number
+            for number in blocks
+            if digest_of(values[number * self.block : (number + 1) * self.block]) != self.digests[number]
+        ]
+
+
+def read_sums(array: Path, rows: int) -> Sums | None:
+    """None where there are none that could be of an array of so many rows."""
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        written = json.loads(sums_of(array).read_bytes())
+        sums = Sums(int(written["block"]), list(map(str, written["digests"])), list(written["state"]))
+        if written["version"] == _VERSION and sums.block > 0 and len(sums.digests) == -(-rows // sums.block):
+            return sums
+    return None
+
+
+def sums_of(array: Path) -> Path:
+    return array.with_suffix(".sums")

@@ -14,13 +14,11 @@ from pathlib import Path
 
 from twincluster.clustering import Scores, score
 from twincluster.config import Train
-from twincluster.core import InputError, check_writable, is_taken, json_line, write_atomically
+from twincluster.core import InputError, check_writable, is_taken, write_atomically
 from twincluster.data import printable
-from twincluster.findings import truth_of
 from twincluster.fit import rows_to_score
-from twincluster.run_images import RunImages
-from twincluster.runs import EDITS_FILE as EDITS
-from twincluster.runs import JUNK_STATUS, Assignments, Edits, Run, RunData, State, provenance
+from twincluster.run_images import RunImages, truth_of
+from twincluster.runs import JUNK_STATUS, Assignments, Run, RunData, State, provenance
 
 MOST_ROWS = 200  # of the table of clusters in a card
 USE = """## Use it
@@ -59,7 +57,7 @@ def write_model(inputs: RunImages, out: Path, labels: str | None = None) -> str:
     provenance.write(out, made)
     shared.write_assignments(_nameless(inputs.assignments.first(inputs.data.inputs)))
     if edits:
-        write_atomically(out / EDITS, "".join(map(json_line, Edits(run).without_rows())))
+        inputs.edits.share(out)
     names = {str(cluster): name for cluster, name in state.names.items()}
     write_atomically(out / "labels.json", json.dumps(names, indent=2) + "\n")
     write_atomically(out / "README.md", model_card(run, made, assignments, state, scores))

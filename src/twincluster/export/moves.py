@@ -116,7 +116,7 @@ def write_new(file: BinaryIO, target: Path, like: Path | None = None) -> None:
     never instead of another."""
     partial, to = open_partial(target.with_name(PARTIAL))
     try:
-        with closing(to), naming(target):
+        with naming(target), closing(to):  # closing it writes what is left
             shutil.copyfileobj(file, to)
             to.flush()
             os.fsync(to.fileno())

@@ -132,7 +132,7 @@ Kernel = Callable[[Tensor], Tensor]
 class Seeing(nn.Module):
     """uint8 (N,H,W,3) to (N,3,S,S): the middle square, or all of an image between bars, standardised.
 
-    Without `stored` it is what becomes of arrays. With it, it is what becomes of files: decode.py first makes them T
+    Without `stored` it is what becomes of arrays. With it, it is what becomes of files: decoding.py first makes them T
     pixels a side, by Lanczos and in whole steps of 255.
     """
 

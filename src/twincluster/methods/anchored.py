@@ -27,7 +27,6 @@ from twincluster.clustering import (
     choose_clusters,
     kmeans,
     regroup,
-    sizes,
     worth,
 )
 from twincluster.config import (
@@ -64,7 +63,7 @@ class AnchoredSettings:
     hidden: CountOrNone = 2048  # width of projector and predictor; 0: neither, both tracks see the backbone's features
     ema: Shares = (0.99, 0.9995)  # momentum at the start and at the end of the run, by cosine between
     shrinkage: Positive = 0.3  # of the whitening before k-means; a large number leaves the features as they are
-    balance: Signed = 0.0  # of sizes: 1 all equal, 0 as k-means has them, -1 as uneven as the data (sizes.py)
+    balance: Signed = 0.0  # of sizes: 1 all equal, 0 as k-means has them, -1 as uneven as the data (kmeans.py)
     cluster_weight: Amount = 0.1  # of the cluster track: contrast of batch representations r_k
     cluster_temperature: Positive = 0.5  # of the contrast in the cluster track
     cluster_start: Share = 0.3  # share of the run after which the cluster track begins
@@ -264,7 +263,7 @@ class Anchored(Method):
         whitening, balance = kmeans.whiten(features, self.settings.shrinkage), self.settings.balance
         rows = whitening.rows(features)
         unit = kmeans.unit_rows(rows)
-        ends = [sizes.weigh_sizes(rows, found, balance, unit) for found in self.cluster(unit, seed, warm, n_init)]
+        ends = [kmeans.weigh_sizes(rows, found, balance, unit) for found in self.cluster(unit, seed, warm, n_init)]
         sized = max(ends, key=lambda end: worth(rows, end)) if len(ends) > 1 else ends[0]  # those there are win a tie
         for per_cluster in groups:
             sized = regroup(unit, rows, sized, balance, per_cluster=per_cluster, seed=seed)
@@ -273,7 +272,7 @@ class Anchored(Method):
         centres[order], shift[order] = sized.centres, sized.shift
         weight = centres @ whitening.matrix.T  # (K,F): the centres seen from the features before whitening
         gap, label = self.look(features, whitening.mean, weight, shift)
-        scale = sizes.MARGIN / gap.mean().clamp(min=1e-6)
+        scale = kmeans.MARGIN / gap.mean().clamp(min=1e-6)
         self.online.head.weight.copy_(scale * weight)
         self.online.head.bias.copy_(scale * (shift - weight @ whitening.mean))
         self.labels.copy_(label)
@@ -285,7 +284,7 @@ class Anchored(Method):
         gap, label = [], []
         for part in torch.split(features, max(1, kmeans.CELLS // self.n_clusters)):
             logits = (part - mean) @ weight.T + shift
-            gap.append(sizes.gaps(logits))
+            gap.append(kmeans.gaps(logits))
             label.append(logits.argmax(1))
         return torch.cat(gap), torch.cat(label)
 
@@ -293,9 +292,9 @@ class Anchored(Method):
         """What k-means finds, from the clusters there are and from scratch; where sizes may be uneven, and not only
         moved on, parts that it finds are joined."""
         if self.settings.balance < 0 and n_init:
-            return [sizes.joined_parts(whitened, self.n_clusters, seed=seed, n_init=n_init)]
+            return [kmeans.joined_parts(whitened, self.n_clusters, seed=seed, n_init=n_init)]
         search = partial(kmeans.spherical_kmeans, whitened, self.n_clusters, seed=seed)
-        init = sizes.directions(whitened, self.labels, self.n_clusters) if warm else None
+        init = kmeans.directions(whitened, self.labels, self.n_clusters) if warm else None
         if init is None or not n_init or self.n_clusters > kmeans.FEW_CLUSTERS:  # of many, sizes of one end are weighed
             return [search(init=init, n_init=n_init)]
         return [search(init=init, n_init=0), search(n_init=n_init)]

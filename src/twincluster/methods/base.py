@@ -13,7 +13,7 @@ K clusters.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -134,6 +134,7 @@ class Method(nn.Module):
     groups: ClassVar[Mapping[str, type]] = {}
     large_backbone = "resnet18"  # for images above 32 pixels, where train.backbone is auto
     chooses_clusters = False  # whether n_clusters may be 0
+    spared: ClassVar[Collection[str]] = ("prototypes",)  # last names of weights that weight decay leaves out
     steady_confidence = False  # whether the mean confidence is much the same on any images
     advice = Advice()  # when clusters are uniform, uneven or too even
     online: Network

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from twincluster.clustering import kmeans, sizes
+from twincluster.clustering import kmeans
 from twincluster.config import Config, DataShape
 from twincluster.methods.base import Batch, Method, Network
 from twincluster.nn import Queue, draws, in_shuffled_halves, queue_size
@@ -86,8 +86,8 @@ class Centres(nn.Module):
     def place(self, directions: Tensor, unit: Tensor) -> None:
         """Centres (K,F) from elsewhere, and how sharply rows of unit norm are told apart by them."""
         self.directions.copy_(directions)
-        gap = sizes.gaps(unit[: kmeans.CELLS // len(directions)] @ self.directions.T).mean()
-        self.scale.copy_(sizes.MARGIN / gap.clamp(min=1e-6))
+        gap = kmeans.gaps(unit[: kmeans.CELLS // len(directions)] @ self.directions.T).mean()
+        self.scale.copy_(kmeans.MARGIN / gap.clamp(min=1e-6))
 
     def settle(self, features: Tensor, *, seed: int) -> None:
         """The last k-means, whose clusters are the result."""

@@ -129,7 +129,7 @@ def _trusted() -> list[str]:
 
 
 def import_method(name: str) -> type[Method]:
-    """The class that a user names as "package.module:Class". What else its module raises is told by cli/exits.py."""
+    """The class that a user names as "package.module:Class". What else its module raises is told by cli/terminal.py."""
     from twincluster.methods.base import Method
 
     module, _, name_of_class = name.partition(":")

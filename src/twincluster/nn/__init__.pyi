@@ -2,12 +2,16 @@ from twincluster.nn import draws as draws
 from twincluster.nn.backbones import BACKBONES as BACKBONES
 from twincluster.nn.backbones import Backbone as Backbone
 from twincluster.nn.backbones import BatchNorm2d as BatchNorm2d
+from twincluster.nn.backbones import Queue as Queue
 from twincluster.nn.backbones import ResNet as ResNet
 from twincluster.nn.backbones import build_backbone as build_backbone
 from twincluster.nn.backbones import conv as conv
+from twincluster.nn.backbones import ema_update as ema_update
 from twincluster.nn.backbones import flops as flops
 from twincluster.nn.backbones import in_parts as in_parts
 from twincluster.nn.backbones import in_shuffled_halves as in_shuffled_halves
+from twincluster.nn.backbones import momentum_copy as momentum_copy
+from twincluster.nn.backbones import queue_size as queue_size
 from twincluster.nn.backbones import share_batch_norm as share_batch_norm
 from twincluster.nn.encoders import MODULE as MODULE
 from twincluster.nn.encoders import Encoder as Encoder
@@ -17,7 +21,3 @@ from twincluster.nn.encoders import wrap_module as wrap_module
 from twincluster.nn.feature_cache import encode as encode
 from twincluster.nn.kernels.fused import pixels as pixels
 from twincluster.nn.kernels.norm import settle as settle
-from twincluster.nn.memory import Queue as Queue
-from twincluster.nn.memory import ema_update as ema_update
-from twincluster.nn.memory import momentum_copy as momentum_copy
-from twincluster.nn.memory import queue_size as queue_size

@@ -16,7 +16,7 @@ import csv
 import io
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -68,10 +68,11 @@ class Published:
     name: str  # as printed
     method: str  # ours, or a classic system; of some that the paper compares with there is none
     scores: Mapping[str, tuple[float | None, ...]]  # by data set: ACC, NMI and ARI as shares, None where not given
+    note: str = ""
 
 
 def published(table: int) -> list[Published]:
-    """The rows of Table 2, 3, 4 or 5, in the paper's order."""
+    """The rows of Table 2, 3, 4 or 5, in the paper's order; also those that its LaTeX source has as comments."""
     with (Path(__file__).parent / "published.csv").open(encoding="utf-8", newline="") as file:
         return [_row(line) for line in csv.DictReader(file) if int(line["table"]) == table]
 
@@ -79,7 +80,7 @@ def published(table: int) -> list[Published]:
 def _row(line: Mapping[str, str]) -> Published:
     by_set = {name: tuple(_share(line[f"{name}_{score}"]) for score in SCORES) for name in SETS}
     given = {name: scores for name, scores in by_set.items() if any(score is not None for score in scores)}
-    return Published(line["name"], line["method"], given)
+    return Published(line["name"], line["method"], given, line["note"])
 
 
 def _share(text: str) -> float | None:
@@ -217,7 +218,7 @@ def compare(table: int, asked: Asked, outcomes: Outcomes) -> str:
     classics = [row.method for row in rows if row.method in CLASSICS]
     measured = _by_methods(outcomes) | (_by_classics(classics, asked) if classics else {})
     head = ("", f"published, {SETS[shown][0]}", f"measured, {asked.data}", "epochs", "minutes", "note")
-    of_rows = [(row.name, row.scores.get(shown, NO_SCORES), measured.get(row.method, UNKNOWN)) for row in rows]
+    of_rows = [(row.name, row.scores.get(shown, NO_SCORES), _noted(row, measured)) for row in rows]
     seeds = "seed 0" if asked.seeds == 1 else f"seeds 0 to {asked.seeds - 1}: mean (lowest to highest)"
     title = f"ACC / NMI / ARI; measured with {seeds}{_hardware(outcomes)}"
     lines, numbers = [head, *(_cells(*one) for one in of_rows)], [NUMBERS, *(_numbers(*one) for one in of_rows)]
@@ -242,6 +243,11 @@ class Measured:
 
 
 UNKNOWN = Measured((), note="there is no such method here, see docs/peers.md")
+
+
+def _noted(row: Published, measured: Mapping[str, Measured]) -> Measured:
+    found = measured.get(row.method, UNKNOWN)
+    return replace(found, note="; ".join(filter(None, (row.note, found.note))))
 
 
 def _by_methods(outcomes: Outcomes) -> dict[str, Measured]:

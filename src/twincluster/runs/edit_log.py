@@ -1,11 +1,9 @@
-"""edits.jsonl: numbered lines that are only ever appended, by any number of processes at once.
+"""edits.jsonl, and what its lines make of a run.
 
-`JsonLines` keeps the file: writers take turns under a file lock, and a kill loses the line being written at most.
-
-What a run looks like after its edits: a function of the model's assignments and of the lines of edits.jsonl alone.
-
-Nothing is drawn or trained here. A line names the images it concerns by their rows in assignments.csv, and a split has
-the centres that decide about images which come later. Shapes: n rows of the run, m other images, P parts, D features.
+`EditLog` keeps numbered lines that are only ever appended, by any number of processes at once. `State` is a function of
+the model's assignments and of these lines: nothing is drawn or trained here. A line names the images it concerns by
+their rows in assignments.csv; a split has the centres, and an `accept` the taught model, that decide about images which
+come later. Shapes: n rows of the run, m other images, P parts, D features.
 """
 
 from __future__ import annotations
@@ -15,11 +13,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from twincluster.core import HeldError, InputError, JsonLines, disk_is_full, naming, record_of, refuse_held
+
+if TYPE_CHECKING:
+    from twincluster.clustering import Head
 
 Line = dict[str, Any]
 
@@ -140,7 +141,8 @@ class _AnswerLine:
     rows: list[int]
     to: list[int]  # of each row; JUNK too
     names: list[_Named] | None = None
-    sample: bool = False  # an answer to a random question, which counts for the estimate
+    sample: bool = False  # answers to random questions, which count for the estimate
+    samples: list[int] | None = None  # rows whose answers do, where not all of them do
 
 
 @dataclass(frozen=True)
@@ -160,8 +162,16 @@ UNREADABLE, JUNK = -1, -2  # in the place of a cluster
 NONE = -3  # in the place of a cluster: a row that is no example, or not in the sample
 LONGEST_NAME = 200  # characters
 DAMAGE = (KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError)  # what odd lines can raise
+Kinds = tuple[np.ndarray, ...]  # features of m images, each (m,D): what `Model.kinds` returns, the embedding last
 Features = Callable[[np.ndarray], np.ndarray]  # rows (m,) to the network's embedding of them, (m,D)
-Later = Callable[[np.ndarray], np.ndarray | None]  # the same; None where the images cannot be had
+
+
+@dataclass(frozen=True)
+class Later:
+    """What can be told of rows that came to a run after an edit; None where their images cannot be had."""
+
+    features: Callable[[np.ndarray], np.ndarray | None]  # rows (m,) to their embedding
+    taught: Callable[[int, np.ndarray], np.ndarray | None]  # number of an `accept` and rows (m,) to their clusters
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,20 +189,26 @@ class Split:
 
 
 @dataclass(frozen=True, eq=False)
+class Learned:
+    edit: int  # the `accept` from which on the taught model decides about other images
+
+
+@dataclass(frozen=True, eq=False)
 class State:
     """Where every image is, and what the clusters are called."""
 
     home: np.ndarray  # (n,) int64: the cluster of each row, of junk too; -1 unreadable
     junk: np.ndarray  # (n,) bool
     moved: np.ndarray  # (n,) bool: put where it is by hand
-    guessed: np.ndarray  # (n,) bool: came after a split and went to `rest`, for want of features
+    guessed: np.ndarray  # (n,) bool: came after a split or a lesson, and nobody could tell its cluster
     shown: np.ndarray  # (n,) bool: an example, which a person has put where it is or confirmed there
     sample: np.ndarray  # (n,) int64: the cluster a row had before a random question about it was answered, else NONE
     names: Mapping[int, str]  # of the clusters there are, by id
     refused: Mapping[int, np.ndarray] = field(default_factory=dict)  # rows that a person keeps out of a cluster
     ended: Mapping[str, int] = field(default_factory=dict)  # names of clusters that were merged, and into which
-    joined: tuple[Merge | Split, ...] = ()  # what decides about other images, in order
+    joined: tuple[Merge | Split | Learned, ...] = ()  # what decides about other images, in order
     number: int = 0  # of the newest line, undone ones and those that undo included
+    head: Callable[[], Head] | None = None  # gives the taught model, where there is one
 
     @property
     def clusters(self) -> np.ndarray:
@@ -205,9 +221,34 @@ class State:
         return np.where(self.shown, self.clusters, NONE)
 
     @property
+    def is_taught(self) -> bool:
+        """Whether accepted proposals are in force: a taught model decides about other images."""
+        return any(isinstance(step, Learned) for step in self.joined)
+
+    @property
     def is_split(self) -> bool:
-        """Whether `route` needs features."""
         return any(isinstance(step, Split) and step.centres is not None for step in self.joined)
+
+    @property
+    def needs_features(self) -> bool:
+        """Whether `route` looks at features."""
+        return self.is_split or self.is_taught
+
+    def without_answers(self, rows: np.ndarray) -> State:
+        """The state in which nobody has answered the random questions about some rows."""
+        home, junk, shown = self.home.copy(), self.junk.copy(), self.shown.copy()
+        home[rows] = np.where(self.sample[rows] >= 0, self.sample[rows], home[rows])
+        junk[rows], shown[rows] = self.sample[rows] == JUNK, False
+        return replace(self, home=home, junk=junk, shown=shown)
+
+    def merged(self, clusters: np.ndarray, since: int) -> np.ndarray:
+        """What has become of clusters (m,) by merges after an `accept`."""
+        found, steps = clusters.copy(), list(self.joined)
+        last = next(at for at, step in enumerate(steps) if isinstance(step, Learned) and step.edit == since)
+        for step in steps[last + 1 :]:
+            if isinstance(step, Merge):
+                found[np.isin(found, step.clusters)] = step.into
+        return found
 
     def members(self, cluster: int) -> np.ndarray:
         """Rows that lie in a cluster, without junk."""
@@ -219,19 +260,33 @@ class State:
         held = dict(zip(found.tolist(), counts.tolist(), strict=True))
         return {cluster: held.get(cluster, 0) for cluster in self.names}
 
-    def route(self, clusters: np.ndarray, features: np.ndarray | None = None) -> np.ndarray:
-        """Clusters of images that the edits do not name, (m,), from the model's (m,) and the embedding (m,D).
+    def route(self, clusters: np.ndarray, kinds: np.ndarray | Kinds | None = None) -> np.ndarray:
+        """Clusters of images that the edits do not name, (m,), from the model's (m,) and their features."""
+        return self.decide(clusters, np.zeros(len(clusters)), kinds)[0]
 
-        Merges take them along, and a split gives each to the part with the nearest centre.
+    def decide(
+        self, clusters: np.ndarray, confidence: np.ndarray, kinds: np.ndarray | Kinds | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Clusters and confidence of images that the edits do not name, from the model's, (m,).
+
+        The taught model, where there is one, decides first. Later merges take images along, and a later split gives
+        each to the part with the nearest centre. `kinds` are all features of the images, or the embedding alone.
         """
-        found = np.array(clusters, dtype=np.int64)
-        for step in self.joined:
+        found, sure, steps = np.array(clusters, dtype=np.int64), np.array(confidence), self.joined
+        given = kinds if isinstance(kinds, tuple | None) else (kinds,)
+        last = max((at for at, step in enumerate(steps) if isinstance(step, Learned)), default=-1)
+        if last >= 0 and self.head and given is not None:
+            rows, steps = np.flatnonzero(found >= 0), steps[last + 1 :]
+            if len(rows):
+                found[rows], chances = self.head().predict(*(kind[rows] for kind in given))
+                sure[rows] = chances.max(1)
+        for step in steps:
             if isinstance(step, Merge):
                 found[np.isin(found, step.clusters)] = step.into
-            else:
+            elif isinstance(step, Split):
                 rows = np.flatnonzero(found == step.cluster)
-                found[rows] = nearest_part(step, features[rows] if features is not None else None)
-        return found
+                found[rows] = nearest_part(step, unit(given[-1][rows]) if given is not None else None)
+        return found, sure
 
 
 def initial(clusters: np.ndarray, n_clusters: int) -> State:
@@ -257,7 +312,7 @@ def in_force(lines: Sequence[Line]) -> tuple[list[Line], list[Line]]:
     return done, undone
 
 
-def applied(state: State, line: Line, features: Later | None = None) -> State:
+def applied(state: State, line: Line, later: Later | None = None) -> State:
     """A state after one more edit."""
     if line["kind"] not in KINDS:
         raise InputError(
@@ -265,7 +320,7 @@ def applied(state: State, line: Line, features: Later | None = None) -> State:
             "a newer version of twincluster made it: install that one"
         )
     try:
-        return KINDS[line["kind"]][1](state, line, features)
+        return KINDS[line["kind"]][1](state, line, later)
     except InputError:
         raise
     except DAMAGE as error:
@@ -296,11 +351,18 @@ def nearest_part(step: Split, features: np.ndarray | None) -> np.ndarray | int:
     return found
 
 
-def _rename(state: State, line: Line, features: Later | None) -> State:
+def unit(features: np.ndarray) -> np.ndarray:
+    """(m,D) rows of length one; all zeros stay so."""
+    rows = np.asarray(features, dtype=np.float32)
+    length = np.linalg.norm(rows, axis=1, keepdims=True)
+    return np.asarray(rows / np.maximum(length, np.finfo(np.float32).tiny))
+
+
+def _rename(state: State, line: Line, later: Later | None) -> State:
     return replace(state, names={**state.names, _living(state, line["cluster"]): _text(line["name"])})
 
 
-def _merge(state: State, line: Line, features: Later | None) -> State:
+def _merge(state: State, line: Line, later: Later | None) -> State:
     into, ended = _living(state, line["into"]), [_living(state, cluster) for cluster in line["clusters"]]
     if into in ended:
         raise ValueError("a cluster cannot end in itself")
@@ -316,7 +378,7 @@ def _merge(state: State, line: Line, features: Later | None) -> State:
     return replace(state, home=home, sample=sample, names=names, refused=refused, ended=past, joined=joined)
 
 
-def _split(state: State, line: Line, features: Later | None) -> State:
+def _split(state: State, line: Line, later: Later | None) -> State:
     step = _read_split(_living(state, line["cluster"]), line)
     names = {cluster: name for cluster, name in state.names.items() if cluster != step.cluster}
     home, guessed, left = state.home.copy(), state.guessed.copy(), state.home == step.cluster
@@ -330,7 +392,7 @@ def _split(state: State, line: Line, features: Later | None) -> State:
             shown[rows] = True
     if left.any():  # rows that came after the split
         rows = np.flatnonzero(left)
-        seen = features(rows) if features and step.centres is not None else None
+        seen = later.features(rows) if later and step.centres is not None else None
         home[rows] = nearest_part(step, seen)
         guessed[rows] = seen is None
     sample = np.where(inside & (state.sample == step.cluster), home, state.sample)  # was right, and is so still
@@ -355,7 +417,7 @@ def _read_split(cluster: int, line: Line) -> Split:
     return Split(cluster, parts, rest, np.array(given, np.float32).reshape(len(given), -1))
 
 
-def _move(state: State, line: Line, features: Later | None) -> State:
+def _move(state: State, line: Line, later: Later | None) -> State:
     names, to = dict(state.names), int(line["to"])
     if line.get("name") is not None:  # a new cluster
         names[_new(names, to)] = _text(line["name"])
@@ -365,43 +427,56 @@ def _move(state: State, line: Line, features: Later | None) -> State:
     return _put(replace(state, names=names), rows, np.full(len(rows), to), by_hand=True)
 
 
-def _junk(state: State, line: Line, features: Later | None) -> State:
+def _junk(state: State, line: Line, later: Later | None) -> State:
     rows = _rows(state, line["rows"])
     return _put(state, rows, np.full(len(rows), JUNK), by_hand=True)
 
 
-def _unjunk(state: State, line: Line, features: Later | None) -> State:
+def _unjunk(state: State, line: Line, later: Later | None) -> State:
     junk, shown, rows = state.junk.copy(), state.shown.copy(), _rows(state, line["rows"])
     shown[rows[junk[rows]]] = False
     junk[rows] = False
     return replace(state, junk=junk, shown=shown)
 
 
-def _confirm(state: State, line: Line, features: Later | None) -> State:
+def _confirm(state: State, line: Line, later: Later | None) -> State:
     rows = _rows(state, line["rows"])
     return _put(state, rows, state.clusters[rows], by_hand=True)
 
 
-def _answer(state: State, line: Line, features: Later | None) -> State:
+def _answer(state: State, line: Line, later: Later | None) -> State:
     names = dict(state.names)
     for one in line.get("names") or []:
         cluster = one["cluster"]
         names[_new(names, cluster) if one["new"] else _living(state, cluster)] = _text(one["name"])
     rows, to = _pairs(state, line, names)
-    if line.get("sample"):
-        asked, sample = rows[~state.shown[rows]], state.sample.copy()
+    if line.get("sample") or line.get("samples"):
+        random = rows if line.get("sample") else rows[np.isin(rows, line["samples"])]
+        asked, sample = random[~state.shown[random]], state.sample.copy()
         sample[asked] = state.clusters[asked]
         state = replace(state, sample=sample)
     return _put(replace(state, names=names), rows, to, by_hand=True)
 
 
-def _accept(state: State, line: Line, features: Later | None) -> State:
+def _accept(state: State, line: Line, later: Later | None) -> State:
     rows, to = _pairs(state, line, state.names)
     free = ~state.shown[rows]  # examples are locked
-    return _put(state, rows[free], to[free], by_hand=False)
+    state = _put(state, rows[free], to[free], by_hand=False)
+    state = replace(state, joined=(*state.joined, Learned(line["edit"])))
+    new = np.arange(len(state.home))[max(line["inputs"], 0) :]  # rows that came after the lesson
+    new = new[(state.home[new] != UNREADABLE) & ~state.shown[new]]
+    if not len(new):
+        return state
+    found = later.taught(line["edit"], new) if later else None
+    clusters = np.full(len(new), UNREADABLE) if found is None else found
+    unknown = ~np.isin(clusters, list(state.names))
+    state = _put(state, new[~unknown], clusters[~unknown], by_hand=False)
+    guessed = state.guessed.copy()
+    guessed[new[unknown]] = True
+    return replace(state, guessed=guessed)
 
 
-def _refuse(state: State, line: Line, features: Later | None) -> State:
+def _refuse(state: State, line: Line, later: Later | None) -> State:
     rows, refused = _rows(state, line["rows"]), dict(state.refused)
     for cluster in line["to"]:
         known = refused.get(cluster if cluster == JUNK else _living(state, cluster), rows)

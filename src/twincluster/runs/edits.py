@@ -1,30 +1,27 @@
-"""The corrections a person makes to a run: rename, merge and split clusters, move images, mark junk, confirm, answer
-questions, accept or refuse what the taught model proposes, undo and redo.
+"""The corrections a person makes to a run, and what the run looks like with them.
 
-They lie in edits.jsonl beside the model's own assignments, which never change. Every method here appends one line; what
-the run looks like with all of them is `Edits.state`. Clusters have ids that are never used twice, images are rows.
+Rename, merge and split clusters, move images, mark junk, confirm, answer questions, accept or refuse what the taught
+model proposes, undo and redo: every method of `Edits` appends one line to edits.jsonl, beside the model's own
+assignments, which never change. `Edits.state` is what all lines make of the run; `apply_edits` puts it on top of the
+model's assignments. Clusters have ids that are never used twice.
 
-What goes into a line of edits.jsonl, checked: names, clusters and images a caller gives, and the parts of a split.
-
-Shapes: m images, P parts, D features.
-
-The model's assignments with a person's edits on top: what `export` and `predict` write.
-
-cluster is the final id, confidence stays the model's own, of the cluster it had chosen; an image marked as junk has no
-cluster and the status junk. Where an edit is in force there is a column name. assignments.csv itself never changes.
+Shapes: n rows of the run, m images, P parts, D features.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from threading import RLock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from twincluster.core import InputError
+from twincluster.core import InputError, json_line, write_atomically
 from twincluster.data import Listing
 from twincluster.runs.edit_log import (
     JUNK,
@@ -33,6 +30,7 @@ from twincluster.runs.edit_log import (
     ConflictError,
     EditLog,
     Features,
+    Kinds,
     Later,
     Line,
     State,
@@ -40,35 +38,49 @@ from twincluster.runs.edit_log import (
     in_force,
     initial,
     name_complaint,
+    unit,
 )
 from twincluster.runs.folder import Assignments, Run
-from twincluster.runs.identity import read_stamps, row_names, stamps_of
+from twincluster.runs.inputs import read_stamps, row_names, stamps_of
+from twincluster.runs.taught import TAUGHT_FILE, Taught, key_of
 
-__all__ = ["ConflictError", "Edits", "State"]
+if TYPE_CHECKING:
+    from twincluster.clustering import Head
 
+Stamp = tuple[tuple[int, int] | None, ...]
 EDITS_FILE = "edits.jsonl"
+JUNK_STATUS = "junk"
 MOST_PARTS = 100  # of one split
+DECIMALS = 7  # of a centre's numbers: float32 has little more to say of a unit row
 OF_ROWS = ("junk", "unjunk", "confirm", "refuse")  # kinds of edits that decide about the images they name alone
 
 
 class Edits:
     """The edits of one run. Threads may share one; other processes may edit the same run at the same time.
 
-    `features` gives the network's embedding of rows of the run; it is asked only for rows that came by `update` after
-    their cluster had been split. `expected`, wherever it is taken, is the newest edit that the caller has seen
-    (`State.number`): if somebody else wrote since, nothing is done, and ConflictError says so.
+    `features` gives the features of rows of the run, their embedding last; it is asked only for rows that came by
+    `update` after their cluster had been split or the model taught. `relearn` makes the head of an `accept` again, by
+    its number. `expected`, wherever it is taken, is the newest edit that the caller has seen (`State.number`): if
+    somebody else wrote since, nothing is done, and ConflictError says so.
     """
 
-    def __init__(self, run: Run, features: Later | None = None, embed: Features | None = None) -> None:
-        self._run, self._features, self._embed = run, features, embed
+    def __init__(
+        self,
+        run: Run,
+        features: Callable[[np.ndarray], np.ndarray | Kinds | None] | None = None,
+        embed: Features | None = None,
+        relearn: Callable[[int], Head] | None = None,
+    ) -> None:
+        self._run, self._features, self._embed, self._relearn = run, features, embed, relearn
         self.n_clusters = run.n_clusters  # of the model
         self._log = EditLog(run.folder / EDITS_FILE)
         self._paths: tuple[str, ...] = ()
         self._model_clusters = np.empty(0, np.int64)  # a model can be shared without its rows
-        self._stamp: tuple[int, int] | None = None  # of assignments.csv, when it was read
+        self._stamp: Stamp | None = None  # of assignments.csv and taught.safetensors, when they were read
+        self._taught: Taught | None = None
         self._known: tuple[list[Line], State] | None = None  # the edits in force, and what they make of the run
         self._checked: Line | None = None  # the first line, once it is known to be about this run
-        self._guard = RLock()  # of the five above
+        self._guard = RLock()  # of the six above
 
     @property
     def state(self) -> State:
@@ -78,7 +90,7 @@ class Edits:
     def paths(self) -> tuple[str, ...]:
         """What the rows are called in assignments.csv."""
         with self._guard:
-            self._read_rows()
+            self._read_rows([])
             return self._paths
 
     @property
@@ -91,11 +103,54 @@ class Edits:
         """The edits in force, and those that `redo` would bring back, the next one last."""
         return in_force(self._log.read())
 
-    def applied_to(self, found: Assignments, listing: Listing, location: str | None, embed: Features) -> Assignments:
+    def before(self, number: int) -> State:
+        """What the run looked like before an edit, without what was undone."""
+        lines = self._log.read()
+        done, _ = in_force(lines)
+        return self._replayed(lines, [line for line in done if line["edit"] < number])
+
+    def line(self, number: int) -> Line:
+        """One line of edits.jsonl, by its number."""
+        return self._log.read()[number]
+
+    @property
+    def taught(self) -> Taught | None:
+        """What was learned from the examples, as the newest accepted proposals have it; None without any in force.
+
+        It is read from taught.safetensors, or learned again where that is missing, damaged or of other edits.
+        """
+        lines = self._log.read()
+        number, key = _newest_lesson(lines)
+        if not number:
+            return None
+        with self._guard:
+            if self._taught is None or self._taught.key != key:
+                self._taught = Taught.read(self._run.folder, key) or self._learned_again(number, key)
+            return self._taught
+
+    def learn_later(self, paths: Sequence[str], clusters: np.ndarray) -> None:
+        """Note what the taught model says of images (m,) that come to the run."""
+        if taught := self.taught:
+            taught = taught.with_later(paths, clusters)
+            taught.write(self._run.folder)
+            with self._guard:
+                self._taught = taught
+
+    def applied_to(
+        self, found: Assignments, listing: Listing, location: str | None, kinds: Callable[[np.ndarray], Kinds]
+    ) -> Assignments:
         """Return what the model made of a source as these edits have it; `location` opens the source again."""
         if not self.any:
             return found
-        return apply_edits(found, self.state, self._rows_of(listing, location), embed)
+        return apply_edits(found, self.state, self._rows_of(listing, location), kinds)
+
+    def share(self, folder: Path) -> None:
+        """Write edits, and what was learned, for a copy of the model in another folder; they name no image."""
+        lines = self.without_rows()
+        write_atomically(folder / EDITS_FILE, "".join(map(json_line, lines)))
+        if taught := self.taught:
+            _, key = _newest_lesson(lines)
+            Taught(key, taught.head).write(folder)
 
     def without_rows(self) -> list[Line]:
         """Lines that decide about other images as these edits do, and name none of the run's own: to go with a copy of
@@ -245,8 +300,45 @@ class Edits:
 
         return self._append(build, expected)
 
-    def accept(self, rows: Iterable[int], to: Iterable[int], *, expected: int | None = None) -> State:
-        """Move images (m,) into clusters (m,) as the taught model proposes: one edit, which makes no examples."""
+    def answer_labels(
+        self, labels: Mapping[int, str], samples: Iterable[int] = (), *, expected: int | None = None
+    ) -> State:
+        """Say by their rows what images are called: one edit.
+
+        A label that is the name of a cluster means this one, "junk" means junk. Another label names the unnamed cluster
+        in which most of its images lie, if they outnumber there those of each other label; else it opens a new cluster.
+        `samples` are the rows that were random questions.
+        """
+        from twincluster.clustering import clusters_for_labels
+
+        chosen = some_rows(list(labels))
+
+        def build(state: State, lines: list[Line]) -> Line:
+            rows = readable(state, chosen)
+            called = {row: labels[row] for row in rows if labels[row] != JUNK_STATUS or JUNK_STATUS in names_of(state)}
+            for label in dict.fromkeys(called.values()):
+                _refuse_ended(state, a_label(label))
+            known = {c: name for c, name in state.names.items() if name != str(c) or name in called.values()}
+            found = clusters_for_labels(called, known, state.clusters)
+            named, free = [], next_id(lines, self.n_clusters)
+            for label, cluster in found.items():
+                if cluster is None or state.names[cluster] != label:
+                    found[label] = target = free if cluster is None else cluster
+                    free += cluster is None
+                    named.append({"cluster": target, "name": label, "new": cluster is None})
+            to = [found[called[row]] if row in called else JUNK for row in rows]
+            random = sorted(set(map(int, samples)) & set(rows))
+            return {"kind": "answer", "rows": rows, "to": to, "names": named, "sample": False, "samples": random}
+
+        return self._append(build, expected)
+
+    def accept(
+        self, rows: Iterable[int], to: Iterable[int], *, head: Head | None = None, expected: int | None = None
+    ) -> State:
+        """Move images (m,) into clusters (m,) as the taught model proposes: one edit, which makes no examples.
+
+        From now on the taught model, `head`, decides about images that the run does not know.
+        """
         given, targets = list(rows), list(to)
         chosen = some_rows(given)
         if len(targets) != len(given) or len(chosen) != len(given):
@@ -257,9 +349,19 @@ class Edits:
             placed = [a_target(state, targets[at]) for at in order]
             if state.shown[readable(state, chosen)].any():
                 raise InputError("an image that a person has placed is never moved by a proposal: look again")
-            return {"kind": "accept", "rows": chosen.tolist(), "to": placed, "inputs": len(state.home)}
+            others = _decided_since(state, lines, chosen)  # the lesson that decided about them ends
+            return {
+                "kind": "accept", "rows": chosen.tolist() + others, "inputs": len(state.home),
+                "to": placed + state.clusters[others].tolist(),
+            }  # fmt: skip
 
-        return self._append(build, expected)
+        self._append(build, expected)
+        if head is not None:
+            lines = self._log.read()
+            number, key = _newest_lesson(lines)
+            if number == lines[-1]["edit"]:  # else somebody else wrote meanwhile, and it is learned again
+                Taught(key, head).write(self._run.folder)
+        return self.state
 
     def refuse(self, rows: Iterable[int], to: int | Iterable[int], *, expected: int | None = None) -> State:
         """Say that images do not belong to a cluster, or to any of several, and nothing else."""
@@ -293,7 +395,7 @@ class Edits:
                 raise InputError("there is no edit to undo")
             return {"kind": "undo", "of": done[-1]["edit"]}
 
-        return self._append(build, expected)
+        return self._forgetting(build, expected)
 
     def redo(self, *, expected: int | None = None) -> State:
         """Bring back what was undone last, unless another edit has come since."""
@@ -304,7 +406,16 @@ class Edits:
                 raise InputError("there is no edit to redo")
             return {"kind": "redo", "of": undone[-1]["edit"]}
 
-        return self._append(build, expected)
+        return self._forgetting(build, expected)
+
+    def _forgetting(self, build: Callable[[State, list[Line]], Line], expected: int | None) -> State:
+        """Add a line; remove a taught model that no longer counts."""
+        before = _newest_lesson(self._log.read())
+        self._append(build, expected)
+        if _newest_lesson(self._log.read()) != before:
+            with suppress(OSError):  # nobody reads it: its key is another
+                (self._run.folder / TAUGHT_FILE).unlink(missing_ok=True)
+        return self.state
 
     def _append(self, build: Callable[[State, list[Line]], Line], expected: int | None) -> State:
         def lines_to_add(lines: list[Line]) -> list[Line]:
@@ -317,26 +428,86 @@ class Edits:
         """Only what came since the last time is applied, unless something was undone or `update` added rows."""
         done, _ = in_force(lines)
         with self._guard:
-            self._read_rows()
-            if lines and lines[0] is not self._checked:
-                self._check(lines[0])
-                self._checked = lines[0]
-            known, state = self._known or ([], initial(self._model_clusters, self.n_clusters))
-            if done[: len(known)] != known:  # not by numbers: another file may have been put in the place of this one
+            self._read_rows(lines)
+            known, state = self._known or ([], None)
+            if state is None or done[: len(known)] != known:  # not by numbers: the file may be another
                 known, state = [], initial(self._model_clusters, self.n_clusters)
             for line in done[len(known) :]:
-                state = applied(state, line, self._features)
+                state = applied(state, line, self._later(lines))
             self._known = (done, state)
-        return replace(state, number=int(lines[-1]["edit"]) if lines else 0)
+        return replace(state, number=int(lines[-1]["edit"]) if lines else 0, head=self._head)
 
-    def _read_rows(self) -> None:
-        path = self._run.folder / "assignments.csv"
-        found = path.stat() if path.is_file() else None
-        stamp = (found.st_mtime_ns, found.st_size) if found else None
+    def _replayed(self, lines: list[Line], done: list[Line]) -> State:
+        with self._guard:
+            self._read_rows(lines)
+            state = initial(self._model_clusters, self.n_clusters)
+            for line in done:
+                state = applied(state, line, self._later(lines))
+        return replace(state, number=int(done[-1]["edit"]) if done else 0)
+
+    def _later(self, lines: list[Line]) -> Later:
+        number, _ = _newest_lesson(lines)
+
+        def taught(edit: int, rows: np.ndarray) -> np.ndarray | None:
+            return self._decided(rows) if edit == number else None  # later lessons name the rows of earlier ones
+
+        return Later(self._embedded, taught)
+
+    def _embedded(self, rows: np.ndarray) -> np.ndarray | None:
+        kinds = self._features(rows) if self._features else None
+        return kinds[-1] if isinstance(kinds, tuple) else kinds
+
+    def _decided(self, rows: np.ndarray) -> np.ndarray | None:
+        """(m,) what the newest lesson says of rows that came after it; UNREADABLE where that cannot be told."""
+        try:
+            taught = self.taught
+        except InputError:  # it is told to those who need it for new images
+            return None
+        if taught is None:
+            return None
+        found = taught.clusters_of([self._paths[row] for row in rows])
+        missing = np.flatnonzero(found == UNREADABLE)
+        kinds = self._features(rows[missing]) if len(missing) and self._features else None
+        if isinstance(kinds, tuple) and len(kinds) == len(taught.head.views):
+            found[missing] = taught.head.predict(*kinds)[0]
+        return found
+
+    def _head(self) -> Head:
+        taught = self.taught
+        if taught is None:
+            raise ConflictError(self.state.number)
+        return taught.head
+
+    def _learned_again(self, number: int, key: str) -> Taught:
+        path = self._run.folder / TAUGHT_FILE
+        problem = "is damaged or of other edits" if path.is_file() else "is missing"
+        if self._relearn is None:
+            raise InputError(f"{path} {problem}: put back a copy of it")
+        try:
+            taught = Taught(key, self._relearn(number))
+        except InputError as error:
+            raise InputError(
+                f"{path} {problem}, and cannot be made again ({error}): put back a copy, or undo edit {number}"
+            ) from error
+        with suppress(OSError):  # where nothing can be written it is learned each time
+            taught.write(self._run.folder)
+        return taught
+
+    def _read_rows(self, lines: list[Line]) -> None:
+        """Read the rows of the run if they have changed, and check that the lines are about them."""
+        stamp = tuple(
+            (found.st_mtime_ns, found.st_size) if (found := _stat(self._run.folder / name)) else None
+            for name in ("assignments.csv", TAUGHT_FILE)
+        )
         if stamp != self._stamp:
-            assignments = self._run.read_assignments()
-            self._paths, self._model_clusters = assignments.paths, assignments.clusters
-            self._stamp, self._known, self._checked = stamp, None, None
+            if stamp[0] != (self._stamp or (None,))[0]:
+                assignments = self._run.read_assignments()
+                self._paths, self._model_clusters = assignments.paths, assignments.clusters
+                self._checked = None
+            self._stamp, self._known, self._taught = stamp, None, None
+        if lines and lines[0] is not self._checked:
+            self._check(lines[0])
+            self._checked = lines[0]
 
     def _rows_of(self, listing: Listing, location: str | None) -> np.ndarray:
         """(m,) the row in the run of each input; -1 for those it does not know, or that have changed since."""
@@ -376,6 +547,63 @@ class Edits:
             )
 
 
+def apply_edits(
+    found: Assignments,
+    state: State,
+    rows: np.ndarray | None = None,
+    kinds: Callable[[np.ndarray], np.ndarray | Kinds] | None = None,
+) -> Assignments:
+    """Return what the model made of some inputs as the edits of its run have it.
+
+    `rows` (m,) are the inputs' rows in the run, -1 for images that it does not know; None: all rows of the run. Known
+    images stay where a person put them, or let the taught model put them; others go where that model says, and follow
+    merges and splits. `kinds` gives features of inputs, (m,D) each. cluster is the final id; confidence is the taught
+    model's where that decided, else the model's, of the cluster that this had chosen. Junk has no cluster.
+    """
+    confidence = found.confidence
+    if rows is None:
+        clusters = state.clusters
+    else:
+        known = np.array([row >= 0 and state.home[row] >= 0 and not state.guessed[row] for row in rows], dtype=bool)
+        known &= found.clusters >= 0
+        clusters, others = found.clusters.copy(), np.flatnonzero((found.clusters >= 0) & ~known)
+        if len(others):
+            features = kinds(others) if kinds and state.needs_features else None
+            confidence = confidence.copy()
+            clusters[others], confidence[others] = state.decide(clusters[others], confidence[others], features)
+        clusters[known] = state.clusters[rows[known]]
+    junk = clusters == JUNK
+    return replace(
+        found,
+        clusters=np.where(junk, -1, clusters),
+        confidence=np.where(junk, np.nan, confidence),
+        status=tuple(JUNK_STATUS if out else said for out, said in zip(junk, found.status, strict=True)),
+        names=tuple(state.names.get(int(cluster), "") for cluster in clusters),
+    )
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    with suppress(FileNotFoundError):
+        return path.stat()
+    return None
+
+
+def _newest_lesson(lines: list[Line]) -> tuple[int, str]:
+    """The number of the newest `accept` in force, 0 without one, and the key of what was learned until then."""
+    done, _ = in_force(lines)
+    last = max((at for at, line in enumerate(done) if line["kind"] == "accept"), default=-1)
+    return (int(done[last]["edit"]), key_of([lines[0], *done[: last + 1]])) if last >= 0 else (0, "")
+
+
+def _decided_since(state: State, lines: list[Line], chosen: np.ndarray) -> list[int]:
+    """Rows that the lesson so far has placed since it was accepted, without those that are chosen now."""
+    done, _ = in_force(lines)
+    inputs = [int(line["inputs"]) for line in done if line["kind"] == "accept"]
+    rows = np.arange(len(state.home))[inputs[-1] :] if inputs else np.empty(0, np.int64)
+    placed: list[int] = rows[(state.home[rows] != UNREADABLE) & ~state.shown[rows] & ~np.isin(rows, chosen)].tolist()
+    return placed
+
+
 def _same_images(now: State, cluster: int, everyone: np.ndarray) -> None:
     """Features were computed before the lock was taken, which is not held for as long as that takes."""
     if cluster not in now.names or not np.array_equal(np.flatnonzero(now.home == cluster), everyone):
@@ -394,9 +622,6 @@ def _digest_of_paths(paths: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(paths).encode(errors="surrogatepass")).hexdigest()[:32]
 
 
-DECIMALS = 7  # of a centre's numbers: float32 has little more to say of a unit row
-
-
 def a_name(state: State, name: str, *owners: int) -> str:
     """The name as it is, if it can be one and no cluster but `owners` has it."""
     if complaint := name_complaint(name):
@@ -405,6 +630,22 @@ def a_name(state: State, name: str, *owners: int) -> str:
         if taken == name and cluster not in owners:
             raise InputError(f"cluster {cluster} is called {name[:60]!r} already: choose another name, or merge them")
     return name
+
+
+def a_label(label: str) -> str:
+    if complaint := name_complaint(label):
+        raise InputError(complaint)
+    return label
+
+
+def names_of(state: State) -> set[str]:
+    return set(state.names.values())
+
+
+def _refuse_ended(state: State, label: str) -> None:
+    if label in state.ended and label not in names_of(state) and (into := state.ended[label]) in state.names:
+        now = state.names[into]
+        raise InputError(f"cluster {label[:60]!r} was merged into {now[:60]!r} since: answer with that name")
 
 
 def free_name(state: State, wanted: str, *owners: int) -> str:
@@ -476,13 +717,6 @@ def part_name(cluster: int, name: str, number: int) -> str:
     return name[: LONGEST_NAME - len(ending)] + ending
 
 
-def unit(features: np.ndarray) -> np.ndarray:
-    """(m,D) rows of length one; all zeros stay so."""
-    rows = np.asarray(features, dtype=np.float32)
-    length = np.linalg.norm(rows, axis=1, keepdims=True)
-    return np.asarray(rows / np.maximum(length, np.finfo(np.float32).tiny))
-
-
 def middle(embedded: np.ndarray) -> np.ndarray:
     """(D,) the direction of unit rows (m,D) taken together."""
     return np.asarray(unit(embedded.mean(0, keepdims=True))[0])
@@ -501,34 +735,3 @@ def by_k_means(
     nearest = (embedded @ centres.T).argmax(1)
     found = [(everyone[nearest == part], centres[part]) for part in range(parts)]
     return sorted((part for part in found if len(part[0])), key=lambda part: len(part[0]), reverse=True)
-
-
-JUNK_STATUS = "junk"
-
-
-def apply_edits(
-    found: Assignments, state: State, rows: np.ndarray | None = None, embed: Features | None = None
-) -> Assignments:
-    """Return what the model made of some inputs as the edits of its run have it.
-
-    `rows` (m,) are the inputs' rows in the run, -1 for images that it does not know; None: all rows of the run. Known
-    images stay where a person put them, others follow merges and splits. `embed` gives the embedding of inputs, (m,D).
-    """
-    if rows is None:
-        clusters = state.clusters
-    else:
-        known = np.array([row >= 0 and state.home[row] >= 0 and not state.guessed[row] for row in rows], dtype=bool)
-        known &= found.clusters >= 0
-        clusters, others = found.clusters.copy(), np.flatnonzero((found.clusters >= 0) & ~known)
-        if len(others):
-            features = embed(others) if embed and state.is_split else None
-            clusters[others] = state.route(clusters[others], features)
-        clusters[known] = state.clusters[rows[known]]
-    junk = clusters == JUNK
-    return replace(
-        found,
-        clusters=np.where(junk, -1, clusters),
-        confidence=np.where(junk, np.nan, found.confidence),
-        status=tuple(JUNK_STATUS if out else said for out, said in zip(junk, found.status, strict=True)),
-        names=tuple(state.names.get(int(cluster), "") for cluster in clusters),
-    )

@@ -63,6 +63,7 @@ COLUMNS = ("path", "cluster", "confidence", "status")
 WHOLE = {"name": "cluster", "field_name": "cluster", "pandas_type": "int32", "numpy_type": "Int32", "metadata": None}
 FOR_PANDAS = {"index_columns": [], "column_indexes": [], "columns": [WHOLE]}
 REPORT_FILE = "report.html"
+WRONG_TYPE = (ValueError, TypeError, AttributeError, OverflowError, RecursionError)  # of JSON that is no run's
 _NOTICE = re.compile(rb'<p class="warning" id="since"[^<]*</p>')  # as page.html has it; what is inside is escaped
 
 
@@ -250,6 +251,7 @@ class UpdateRecord:
     source: str  # their name, for messages
     rows: int | None = None  # of the table after the update
     undo: WayBack | None = None
+    number: int | None = None  # of the line, from 0; None before lines were numbered
 
 
 class Run:
@@ -329,9 +331,12 @@ class Run:
         content = self._content
         try:
             found = parse(content)
-            check_content(content)
-        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        except WRONG_TYPE as error:
             raise self._damaged(str(error)) from error
+        try:
+            check_content(content)
+        except ValueError as error:
+            raise self._damaged(_wrong_field(content) or str(error)) from error
         return found
 
     def _damaged(self, problem: str) -> InputError:
@@ -444,7 +449,7 @@ class Run:
 
     def append_update(self, *records: dict[str, Any]) -> None:
         """Called without a record before assignments.csv grows: a kill in between must not look like damage."""
-        self._updates.append(lambda _: records)
+        self._updates.append(lambda rows: [{"number": len(rows) + i, **record} for i, record in enumerate(records)])
 
     def drop_update(self) -> None:
         """Forget the last update; without any the run is as after its training."""
@@ -487,7 +492,8 @@ def _versions() -> dict[str, str]:
 
 def _epoch_of(row: dict[str, Any], place: int) -> dict[str, Any]:
     """Check a line of metrics.jsonl: the number of the epoch, two lists, and numbers of any name."""
-    record_of(_Epoch, row, "it")
+    if (epoch := record_of(_Epoch, row, "it").epoch) != place:
+        raise ValueError(f"it is of epoch {epoch}, expected {place}")
     for name, value in row.items():
         if name not in ("histogram", "mean_assignment") and not isinstance(value, int | float | None):
             raise ValueError(f"{name[:20]} is no number")
@@ -495,7 +501,10 @@ def _epoch_of(row: dict[str, Any], place: int) -> dict[str, Any]:
 
 
 def _update_of(record: dict[str, Any], place: int) -> UpdateRecord:
-    return record_of(UpdateRecord, record, "it")
+    update = record_of(UpdateRecord, record, "it")
+    if update.number not in (None, place):
+        raise ValueError(f"its number is {update.number}, expected {place}")
+    return update
 
 
 @dataclass(frozen=True)
@@ -523,6 +532,22 @@ def _n_clusters(content: dict[str, Any]) -> int:
     if type(count) is not int:
         raise ValueError(f"config.n_clusters is {count!r}, expected a whole number")
     return count
+
+
+def _wrong_field(content: dict[str, Any]) -> str:
+    """Return what is wrong with the first field of config.json of another type; nothing where all types are right."""
+    from twincluster.config import make_config
+
+    parts: tuple[Callable[[], Any], ...] = (
+        lambda: make_config(_required(content, "config")), lambda: _shape(content),
+        lambda: record_of(RunData, _required(content, "data"), "data"),
+    )  # fmt: skip
+    for parse in parts:
+        try:
+            parse()
+        except WRONG_TYPE as error:
+            return str(error)
+    return ""
 
 
 def _required(content: Any, *path: str) -> Any:

@@ -1,6 +1,9 @@
-from twincluster.training import checkpoint as checkpoint
 from twincluster.training.progress import Progress as Progress
 from twincluster.training.progress import Watcher as Watcher
+from twincluster.training.trainer import CHECKPOINT_FILE as CHECKPOINT_FILE
 from twincluster.training.trainer import Reporter as Reporter
 from twincluster.training.trainer import Trainer as Trainer
+from twincluster.training.trainer import has_checkpoint as has_checkpoint
 from twincluster.training.trainer import health_of as health_of
+from twincluster.training.trainer import load_checkpoint as load_checkpoint
+from twincluster.training.trainer import save_checkpoint as save_checkpoint

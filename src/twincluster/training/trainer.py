@@ -2,33 +2,42 @@
 
 On a CPU a step runs eagerly in float32; on CUDA the same step is one captured graph, and the host waits for it once per
 epoch. Several processes run this loop in step (parallel/processes.py). Read `Trainer.run`, then `Trainer.step`. Below
-the trainer stand the clock and learning rate of a run, and the record of each epoch in metrics.jsonl.
+the trainer stand the clock and learning rate of a run, the record of each epoch in metrics.jsonl, and the checkpoint.
+
+A checkpoint is one safetensors file: tensors in its body, progress as JSON in its header. It is replaced atomically, so
+a reader finds the old state or the new one, never half of each; and nothing in it is ever unpickled.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from twincluster.clustering import Health, score, steadier
 from twincluster.config import Config, DataShape, Optimiser
-from twincluster.core import FEW, InputError, noted, one_thread
+from twincluster.core import FEW, SEAL, InputError, check_seal, noted, one_thread, record_of, seal, unfinished
 from twincluster.data import N_DRAWS, Images, augment_images, augment_rows
 from twincluster.methods import Batch, Method, Network, Outcome, checked, checked_numbers, embed, find_method
 from twincluster.nn import draws
 from twincluster.parallel import ALONE, Processes, join
 from twincluster.resolve import data_shape
 from twincluster.runs import Run
-from twincluster.training import checkpoint
 from twincluster.training.cuda_graph import captured
 from twincluster.training.row_views import feed_and_shown, rotate
 
@@ -226,7 +235,7 @@ class Trainer:
         self.processes.check([weight for weight in self.method.parameters() if weight.requires_grad])
         if self.run_folder:
             progress = (self.epoch, step_in_epoch, self.clock.step, self.clock.seconds)
-            checkpoint.save(self.run_folder.checkpoint, self.state(), dict(zip(PROGRESS, progress, strict=True)))
+            save_checkpoint(self.run_folder.checkpoint, self.state(), dict(zip(PROGRESS, progress, strict=True)))
         self.last_saved = self.clock.elapsed
 
     def _restore(self) -> int:
@@ -236,13 +245,13 @@ class Trainer:
         """
         assert self.run_folder is not None or not self.processes.first, "a run without a folder has no checkpoint"
         folder = self.run_folder.checkpoint if self.run_folder else None
-        saved, progress = checkpoint.load(folder, PROGRESS) if folder and checkpoint.exists(folder) else ({}, None)
+        saved, progress = load_checkpoint(folder, PROGRESS) if folder and has_checkpoint(folder) else ({}, None)
         sums = {name: list(tensor.shape) for name, tensor in saved.items() if name.startswith("record.")}
         progress, sums = self.processes.tell([progress, sums])
         totals = {name.removeprefix("record."): torch.zeros(shape, device=self.device) for name, shape in sums.items()}
         self.record.totals = totals
         if folder and saved:
-            checkpoint.refuse_other(folder, saved, self.state())
+            refuse_other(folder, saved, self.state())
             self.put_back(saved)
         if progress:  # else interrupted before the first checkpoint: all is still to be done
             self.epoch = progress["epoch"]
@@ -348,11 +357,12 @@ def learning_rate(settings: Optimiser, progress: float) -> float:
 
 
 def make_optimiser(config: Config, method: Method, device: torch.device) -> torch.optim.Optimizer:
-    """The optimiser with all its state in place. Decay spares biases, batch-norm and prototypes."""
+    """The optimiser with all its state in place. Decay spares biases, batch-norm and what the method says."""
     settings, cuda = config.optimiser, device.type == "cuda"
     trained = [(name, weight) for name, weight in method.named_parameters() if weight.requires_grad]
-    spared = [weight for name, weight in trained if weight.dim() < 2 or name.endswith("prototypes")]
-    decayed = [weight for name, weight in trained if weight.dim() >= 2 and not name.endswith("prototypes")]
+    free = [weight.dim() < 2 or name.rpartition(".")[2] in method.spared for name, weight in trained]
+    spared = [weight for (_, weight), is_free in zip(trained, free, strict=True) if is_free]
+    decayed = [weight for (_, weight), is_free in zip(trained, free, strict=True) if not is_free]
     groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": spared, "weight_decay": 0.0}]
     rate = torch.zeros((), device=device) if cuda else 0.0
     optimiser: torch.optim.Optimizer
@@ -440,3 +450,65 @@ def health_of(row: dict[str, Any]) -> Health:
         strain=strain if ended else 0.0,  # it wavers: one look, at the end
         empty=None if row.get("empty") is None else int(row["empty"]),  # a cluster's few images may all lie elsewhere
     )  # fmt: skip
+
+
+CHECKPOINT_FILE = "state.safetensors"
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Types of what a trainer saves."""
+
+    epoch: int = 0
+    step_in_epoch: int = 0
+    step: int = 0
+    seconds: float = 0.0
+
+
+def save_checkpoint(folder: Path, tensors: dict[str, Tensor], progress: dict[str, Any]) -> None:
+    folder.mkdir(exist_ok=True)  # not its parents: a run that was deleted meanwhile stays so
+    # cloned: safetensors refuses tensors that share memory, such as channels-last views of one buffer
+    body = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+    with unfinished(folder / CHECKPOINT_FILE) as partial:
+        try:
+            save_file(body, partial, metadata={"progress": json.dumps(progress), **SEAL})
+        except SafetensorError as error:  # in which safetensors hides what the system said
+            if number := re.search(r"os error (\d+)", str(error)):
+                raise OSError(int(number[1]), os.strerror(int(number[1])), str(partial)) from error
+            raise
+        seal(partial)
+
+
+def has_checkpoint(folder: Path) -> bool:
+    return (folder / CHECKPOINT_FILE).is_file()
+
+
+def load_checkpoint(folder: Path, needed: Iterable[str] = ()) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors and the progress; refuse a damaged file, and a progress without the `needed` entries."""
+    target = folder / CHECKPOINT_FILE
+    if not has_checkpoint(folder):
+        raise InputError(f"nothing to resume: {target} does not exist; leave out --resume to start anew")
+    try:
+        with safe_open(target, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
+            progress: dict[str, Any] = json.loads(file.metadata()["progress"])
+        record_of(_Place, progress, "progress")
+        if missing := [name for name in needed if name not in progress]:
+            raise ValueError(f"progress has no {missing[0]}")
+        check_seal(target)
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
+        problem = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise InputError(
+            f"{target} is not a checkpoint of twincluster ({problem}); start anew without --resume"
+        ) from error
+    return tensors, progress
+
+
+def refuse_other(folder: Path, saved: dict[str, Tensor], state: dict[str, Tensor]) -> None:
+    """Every tensor of the state must be there, in its shape: copying would spread one row over all of them."""
+    other = [name for name, tensor in state.items() if name not in saved or saved[name].shape != tensor.shape]
+    if other:
+        raise InputError(
+            f"{folder / CHECKPOINT_FILE} is of another method, or of other code of it: {other[0]} is not in it, or has "
+            "another shape; start anew without --resume"
+        )

@@ -16,22 +16,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from twincluster.config import Config, Count, CountOrNone, DataShape, method_settings
+from twincluster.config import Config, Count, CountOrNone, DataShape, Share, method_settings
 from twincluster.methods import losses
 from twincluster.methods.base import Batch, Method, Network, Outcome
 from twincluster.methods.peers import peer_losses
+from twincluster.nn import draws
 
 
 @dataclass(frozen=True)
 class IicSettings:
     """Section 4.1 of the paper, and the command that its authors give for CIFAR-10."""
 
-    over_clusters: CountOrNone = 0  # of the auxiliary head; 0: seven for each cluster
+    over_clusters: CountOrNone = 0  # of the auxiliary head; 0: seven for each cluster, as for all sets of theirs
     n_heads: Count = 5  # H, sub-heads that begin differently; the one with the least loss predicts
     repeats: Count = 3  # R, pairs of each image in a step
     entropy_weight: float = 1.0  # lambda, of the entropies in the information
@@ -125,6 +127,10 @@ class Iic(Method):
         return {"best_head": float(self.online.best)}
 
 
+PLACE = 13  # stream of random numbers
+SidePart = Annotated[Share, "above 0"]
+
+
 @dataclass(frozen=True)
 class PicaSettings:
     """Section 4 of the paper, and its code."""
@@ -132,6 +138,7 @@ class PicaSettings:
     over_clusters: CountOrNone = 70  # of the auxiliary head, which has every other epoch, the first among them; 0: none
     repeats: Count = 3  # R, augmentations of each image in a step
     balance_weight: float = 2.0  # lambda, against one cluster for all
+    crop: SidePart = 0.8  # side of what is shown of the image beside its augmentations, a square at a random place
 
 
 class PicaNetwork(Network):
@@ -170,7 +177,11 @@ class Pica(Method):
         self.over.fill_(self.online.over_head is not None and epoch % 2 == 0)
 
     def views(self, batch: Batch) -> tuple[Tensor, ...]:
-        return batch.plain(), *(batch.view(i) for i in range(self.settings.repeats))
+        # differs from the authors' code: prediction sees the whole image, theirs its middle
+        plain = batch.plain()
+        if self.online.side:
+            plain = random_part(plain, draws.uniform(batch.keys, PLACE, 2), self.settings.crop)
+        return plain, *(batch.view(i) for i in range(self.settings.repeats))
 
     def losses(self, views: tuple[Tensor, ...], samples: Tensor, keys: Tensor) -> Outcome:
         # differs from the paper: the images and their augmentations pass batch-norm together
@@ -197,3 +208,14 @@ class Pica(Method):
         unevenness = math.log(plain.shape[1]) - losses.batch_entropy(plain)
         metrics = {"uncertainty": uncertainty, "unevenness": unevenness}
         return uncertainty + self.settings.balance_weight * unevenness, metrics
+
+
+def random_part(images: Tensor, draw: Tensor, share: float) -> Tensor:
+    """A square part of each image (N,C,S,S) at its full size, whose side is a `share` of the image's.
+
+    Uniform draws (N,2) say where. As if the image were enlarged and cropped again.
+    """
+    shift = (1 - share) * (2 * draw.to(images.dtype) - 1)  # (N,2), of the middle
+    scale = share * torch.eye(2, dtype=images.dtype, device=images.device).expand(len(images), 2, 2)
+    grid = F.affine_grid(torch.cat([scale, shift[:, :, None]], 2), list(images.shape), align_corners=False)
+    return F.grid_sample(images, grid, padding_mode="border", align_corners=False)

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from twincluster.clustering import neighbours, sizes
+from twincluster.clustering import kmeans, neighbours
 from twincluster.config import Config, Count, DataShape, Positive, Share, method_settings
 from twincluster.core import InputError
 from twincluster.methods.base import Batch, Network, Outcome
@@ -139,4 +139,4 @@ class Jule(KmeansAtEnd):
             return
         found = neighbours.all_merged(unit, self.n_clusters, share=s.merge_share, neighbours=s.neighbours, near=s.near)
         cluster = torch.as_tensor(found, device=unit.device)
-        self.online.centres.place(sizes.directions(unit, cluster, self.n_clusters), unit)
+        self.online.centres.place(kmeans.directions(unit, cluster, self.n_clusters), unit)

@@ -89,6 +89,7 @@ class Mice(Method):
 
     network_type = MiceNetwork
     settings_type = MiceSettings
+    spared = ()  # the authors decay mu, too
     online: MiceNetwork
     sums: Tensor  # (K,D) of the teacher's embeddings, by the expert with the largest posterior
 

@@ -164,9 +164,15 @@ def pair_loss(similarity: Tensor, alike: Tensor, chosen: Tensor) -> Tensor:
 
 
 def sure_label_loss(log_assignment: Tensor, target: Tensor, threshold: float) -> Tensor:
-    """DCCM (Wu et al. 2019, Sec. 3), a number: where the target (N,K) is sure enough, its cluster is the label."""
+    """DCCM (Wu et al. 2019, Sec. 3), a number: where the target (N,K) is sure enough, its cluster is the label.
+
+    As in the authors' code, the binary cross-entropy of each cluster, the mean over all clusters and all samples.
+    """
     confidence, label = target.max(1)
-    return label_loss(log_assignment, label, confidence > threshold)
+    log_others = (-torch.expm1(log_assignment)).clamp(min=TINY).log()
+    own = F.one_hot(label, target.shape[1]).to(torch.bool)
+    loss = -torch.where(own, log_assignment, log_others).mean(1)  # (N,)
+    return torch.where(confidence >= threshold, loss, 0.0).mean()
 
 
 def label_loss(log_assignment: Tensor, label: Tensor, chosen: Tensor) -> Tensor:
@@ -176,9 +182,9 @@ def label_loss(log_assignment: Tensor, label: Tensor, chosen: Tensor) -> Tensor:
 
 
 def discrimination_loss(true: Tensor, false: Tensor, valid: Tensor) -> Tensor:
-    """DCCM, Sec. 3: the Jensen-Shannon bound of mutual information, from scores (N,) of true and of false pairs.
+    """DCCM, Sec. 3: the Jensen-Shannon bound of mutual information, from scores of true pairs and of false ones.
 
-    Where a sample has no false pair, its score of one is not `valid`.
+    Scores of pairs that are not there are not `valid`.
     """
     apart = torch.where(valid, F.softplus(false), 0.0).sum() / valid.sum().clamp(min=1)
     return F.softplus(-true).mean() + apart

@@ -37,7 +37,7 @@ class SwavSettings:
     epsilon: Positive = 0.05  # of the codes: smaller is sharper
     sinkhorn_rounds: Count = 3  # by which codes are made to use prototypes alike
     queue_size: CountOrNone = 3840  # J, earlier features that share in the codes; 0: none
-    queue_start: Share = 0.05  # share of the run after which they do
+    queue_start: Share = 0.05  # share of the run after which it fills; it shares once it is full
     frozen: Share = 0.01  # share of the run in which prototypes stay where they are
     n_features: Count = 128  # D
     hidden: Count = 2048  # width of the projector
@@ -78,7 +78,7 @@ class Swav(Method):
     network_type = SwavNetwork
     settings_type = SwavSettings
     online: SwavNetwork
-    queued: Tensor  # () bool, whether the queues share in the codes
+    queued: Tensor  # () bool, whether the queues fill; full ones share in the codes
     moving: Tensor  # () 0 or 1, whether the prototypes learn
 
     def __init__(self, config: Config, shape: DataShape) -> None:
@@ -87,6 +87,7 @@ class Swav(Method):
         self.online = SwavNetwork(config, shape)
         wanted, batch = self.settings.queue_size, config.train.batch_size
         size = queue_size(wanted, shape.n_samples, batch) if wanted else 0
+        size -= size % batch  # as in the authors' code: batches fill it to the last row
         self.queues = nn.ModuleList(Queue(size, self.settings.n_features) for _ in range(2))  # one for each view
         self.register_buffer("queued", torch.zeros((), dtype=torch.bool))
         self.register_buffer("moving", torch.zeros(()))
@@ -117,11 +118,12 @@ class Swav(Method):
 
     @torch.no_grad()
     def code(self, scores: Tensor, view: int) -> Tensor:
-        """Codes (N,M) of a batch; the queue shares in them, so that few samples need not fill all prototypes."""
+        """Codes (N,M) of a batch; once the queue is full, it shares in them, so that few samples need not fill all
+        prototypes."""
         queue = self.queues[view]
         assert isinstance(queue, Queue)
         everyone = torch.cat([scores, queue.rows @ self.online.prototypes.T])
-        valid = torch.cat([torch.ones_like(scores[:, 0], dtype=torch.bool), queue.valid() & self.queued])
+        valid = torch.cat([torch.ones_like(scores[:, 0], dtype=torch.bool), queue.valid() & queue.is_full()])
         rounds = self.settings.sinkhorn_rounds
         return peer_losses.sinkhorn(everyone, self.settings.epsilon, rounds, valid)[: len(scores)].exp()
 
@@ -132,6 +134,7 @@ class Swav(Method):
             assert isinstance(queue, Queue)
             if len(queue.rows):
                 queue.push(rows)
+                queue.written *= self.queued  # it begins to fill when its time has come, as in the authors' code
 
     def finish(self, embed: Callable[[Network], Tensor]) -> None:
         if self.online.centres is not None:

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from twincluster.config import Config, Count, DataShape, Positive, Share, method_settings
 from twincluster.methods.base import Batch, Method, Network, Outcome
-from twincluster.methods.heads import k_means, mlp
+from twincluster.methods.heads import k_means
 from twincluster.methods.peers import peer_losses
 from twincluster.nn import draws
 
@@ -105,12 +105,12 @@ PARTNER = 15  # stream of random numbers
 
 @dataclass(frozen=True)
 class DccmSettings:
-    """For CIFAR-10, those of the authors' code but for beta."""
+    """Those of the authors' code for CIFAR-10."""
 
     graph_threshold: Share = 0.95  # cosine of two assignments that are one edge of the graph
     label_threshold: Share = 0.9  # of an assignment that is learned as a label
     label_weight: float = 5.0  # alpha
-    information_weight: float = 0.1  # beta, .05 in the authors' code
+    information_weight: float = 0.05  # beta
     hidden: Count = 512  # width of the discriminator
 
 
@@ -118,8 +118,6 @@ class Dccm(Method):
     """DCCM: pseudo-graph, pseudo-labels and mutual information of features."""
 
     # differs from the paper: Adam or SGD in place of RMSprop
-    # differs from the authors' code: labels are learned by the cross-entropy of those that are sure, not by a binary
-    # one over all clusters; similarities are not divided by the largest of the batch
 
     network_type = DacNetwork
     settings_type = DccmSettings
@@ -129,22 +127,26 @@ class Dccm(Method):
         super().__init__()
         self.settings = method_settings(config, DccmSettings)
         self.online = DacNetwork(config, shape)
-        self.discriminator = mlp(
-            self.online.backbone.n_features + config.n_clusters, self.settings.hidden, 1, batch_norm=False
-        )
+        n_features, hidden = self.online.backbone.n_features + config.n_clusters, self.settings.hidden
+        self.discriminator = nn.Sequential(
+            nn.Linear(n_features, hidden, bias=False), nn.ReLU(),
+            nn.Linear(hidden, hidden, bias=False), nn.ReLU(),
+            nn.Linear(hidden, 1, bias=False),
+        )  # fmt: skip
 
     def views(self, batch: Batch) -> tuple[Tensor, ...]:
         return batch.view(0), batch.plain()
 
     def losses(self, views: tuple[Tensor, ...], samples: Tensor, keys: Tensor) -> Outcome:
         s, both = self.settings, self.online.backbone_features(torch.cat(views))
-        features, (log_q, log_plain) = both.chunk(2)[0], F.log_softmax(self.online.head(both), 1).chunk(2)
+        scores = self.online.head[0](both)  # (2N,K), before batch-norm
+        log_q, log_plain = F.log_softmax(self.online.head[1](scores), 1).chunk(2)
         q, plain = log_q.exp(), log_plain.detach().exp()  # (N,K) each
         similarity, known = (F.normalize(p, dim=1) @ F.normalize(p, dim=1).T for p in (q, plain))
-        edge = known >= s.graph_threshold  # (N,N)
+        edge = (known >= s.graph_threshold).fill_diagonal_(True)  # (N,N)
         graph = peer_losses.pair_loss(similarity, edge.to(q.dtype), torch.ones_like(edge))
         label = peer_losses.sure_label_loss(log_q, plain, s.label_threshold)
-        information = self.information(features, q, edge, keys)
+        information = self.information(both.chunk(2)[0], scores.chunk(2)[0], edge, keys)
         return Outcome(
             loss=graph + s.label_weight * label + s.information_weight * information,
             assignment=q.detach(),
@@ -153,16 +155,25 @@ class Dccm(Method):
             metrics={"graph_loss": graph, "label_loss": label, "information_loss": information},
         )
 
-    def information(self, features: Tensor, assignment: Tensor, edge: Tensor, keys: Tensor) -> Tensor:
-        """Assignments tell features of an image that the graph joins to theirs from those of one that it does not."""
+    def information(self, features: Tensor, scores: Tensor, edge: Tensor, keys: Tensor) -> Tensor:
+        """Scores of clusters (N,K) tell features of their own image, and of one that the graph joins to it, from those
+        of two images that it does not."""
         # differs from the paper: features are those of the whole image, where it has one vector for each place in a
         # layer further down; a backbone shows no others
+        # differs from the authors' code: partners are drawn at random, where it takes the first and the next two
         draw = draws.uniform(keys, PARTNER, len(keys)).to(features.dtype)  # (N,N)
-        same, other = (torch.where(among, draw, -1.0).argmax(1) for among in (edge, ~edge))
-        true, false = (
-            self.discriminator(torch.cat([features[partner], assignment], 1)).squeeze(1) for partner in (same, other)
-        )
-        return peer_losses.discrimination_loss(true, false, (~edge).any(1))
+        own = torch.eye(len(keys), dtype=torch.bool, device=keys.device)
+        joined = torch.where(edge & ~own, draw, -1.0)
+        partner = torch.where(own, -0.5, joined).argmax(1)  # itself, where the graph joins it to no other
+        others = torch.where(edge, -1.0, draw).topk(min(2, len(keys)), 1)  # (N,2)
+        true = torch.cat([self.told(features, scores), self.told(features[partner], scores)])
+        false = torch.cat([self.told(features[place], scores) for place in others.indices.unbind(1)])
+        return peer_losses.discrimination_loss(true, false, others.values.T.flatten() > 0)
+
+    def told(self, features: Tensor, scores: Tensor) -> Tensor:
+        """What the discriminator makes of pairs, (N,)."""
+        verdict: Tensor = self.discriminator(torch.cat([features, scores], 1)).squeeze(1)
+        return verdict
 
 
 APART = 19  # stream of random numbers

@@ -22,7 +22,7 @@ from twincluster.core import InputError
 from twincluster.data import Content, Listing, Member, decode, decode_whole
 from twincluster.model import Model
 from twincluster.pages.explorer.library import Library
-from twincluster.pages.report.thumbnails import tile
+from twincluster.pages.report.material import tile
 from twincluster.runs import apply_edits, stamps_of, unit
 
 THUMBNAIL = 160  # pixels a side, at most
@@ -108,7 +108,8 @@ class Visitors:
             images = model.open_pixels(pixels[None])
             found, feature = model.assign(images), unit(model.embed(images).numpy())
         unknown = np.full(1, -1)  # it is taken for none of the run's own
-        cluster = int(apply_edits(found, library.edits.state, unknown, lambda _: feature).clusters[0])
+        state = library.edits.state
+        cluster = int(apply_edits(found, state, unknown, lambda rows: model.kinds(images, rows)).clusters[0])
         larger, _ = decode(Content(content), THUMBNAIL, library.config.train.frame)
         small, kind = as_jpeg(pixels if larger is None else larger, 80)
         near = library.seen.nearest(feature[0], NEIGHBOURS) if library.seen else []

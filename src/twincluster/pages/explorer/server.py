@@ -44,12 +44,14 @@ ASSETS = {  # by the name that the page asks for
 }
 
 
-def serve_library(library: Library, listening: socket.socket, host: str, in_browser: bool = False) -> None:
-    """Answers until it is interrupted."""
+def serve_library(
+    library: Library, listening: socket.socket, host: str, in_browser: bool = False, page: str = ""
+) -> None:
+    """Answers until it is interrupted. `page` is what the address ends with, as in "#teach"."""
     number = int(listening.getsockname()[1])
     access = Access(number, "" if is_local(host) else secrets.token_urlsafe(24))
     shown = socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
-    address = f"http://{shown}:{number}/{f'?token={access.token}' if access.token else ''}"
+    address = f"http://{shown}:{number}/{f'?token={access.token}' if access.token else ''}{page}"
     print(f"open {address} in a browser", flush=True)
     print("Ctrl+C ends it; corrections are kept as they are made", flush=True)
     torch.set_num_threads(max(1, torch.get_num_threads() - 1))  # the features are not to take the page's core

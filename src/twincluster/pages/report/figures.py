@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from twincluster.core import InputError, unfinished
-from twincluster.pages.report.gather import Gathered
 from twincluster.pages.report.material import Material
+from twincluster.pages.report.page import Gathered
 
 FOLDER = "figures"
 RESOLUTION = 200  # dots an inch of a PNG

@@ -1,0 +1,339 @@
+"""How commands look on a terminal: their help, one-line errors and the exit status."""
+
+from __future__ import annotations
+
+import errno
+import io
+import math
+import os
+import re
+import shlex
+import signal
+import sys
+import textwrap
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Annotated, Any, TextIO
+
+from cyclopts import (
+    CycloptsError,
+    Group,
+    MissingArgumentError,
+    Parameter,
+    Token,
+    UnknownCommandError,
+    UnusedCliTokensError,
+)
+
+from twincluster.config import LARGEST_SEED
+from twincluster.core import (
+    InputError,
+    ProcessEnded,
+    Terminated,
+    called,
+    closest,
+    default_interrupts,
+    disk_is_full,
+    end_on_interrupt,
+    explained,
+    ignore_interrupts,
+    leave_quietly,
+    shortened,
+    takes_leave,
+    terminable,
+    user_code,
+)
+from twincluster.parallel import launch
+
+NO_MEMORY = re.compile("DefaultCPUAllocator|can't allocate memory|[Ss]torage size calculation overflow|numel: integer")
+IN_THE_WAY = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
+ENDED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
+OURS = "this is a fault of twincluster, not of your data; please report the lines above"
+
+
+def status_of(command: Callable[[], object], program: str = "twincluster", *, ends_process: bool = False) -> int:
+    """Run a command: 0 done, 2 bad input (one line says what to do), 1 a fault in code, 130 interrupted, 143 ended
+    by SIGTERM. Messages about wrong words call it `program`. With `ends_process` an interrupt ends this process, at
+    the latest after some seconds."""
+    if ends_process and launch.several():
+        default_interrupts()  # torchrun ends them all
+    elif ends_process:
+        end_on_interrupt(_say_farewell)
+    status = _status_of(command, program, ends_process)
+    launch.leave(status)
+    if ends_process and status in ENDED:
+        leave_quietly(status)
+    if ends_process:
+        ignore_interrupts()
+    return status
+
+
+def _say_farewell(message: str, status: int) -> None:
+    """The last words of a process that is not unwound."""
+    if sys.stderr.isatty():
+        print("\x1b[?25h", end="", file=sys.stderr)  # a bar hides the cursor
+    _say(message, status)
+
+
+def _status_of(command: Callable[[], object], program: str, ends_process: bool) -> int:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name that cannot be printed must not cost the run
+    try:
+        # several processes are ended by torchrun, which one of them explains
+        with nullcontext() if launch.several() else terminable(), launch.one_voice(_how_to_go_on), _plain_warnings():
+            command()
+            sys.stdout.flush()
+    except SystemExit as leaving:
+        return _say(leaving.code, 1) if isinstance(leaving.code, str) else leaving.code or 0
+    except KeyboardInterrupt as interrupt:
+        status = 128 + (signal.SIGTERM if isinstance(interrupt, Terminated) else signal.SIGINT)
+        if ends_process and not takes_leave():
+            leave_quietly(status)  # another thread has said why
+        return _say(str(interrupt) or called(interrupt), status)
+    except ProcessEnded:
+        launch.tell_end(_how_to_go_on)
+        return 1
+    except BrokenPipeError:  # whoever read our output left, as in `twincluster recipes | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except CycloptsError as error:
+        return _say(_usage(error, program), 2)
+    except Exception as error:
+        if fixable := _fixable(error):
+            return _say(fixable, 2)
+        traceback.print_exc()  # by each of several processes that has one
+        return _say(user_code.blame(error) or OURS, 1)
+    except BaseException as error:  # of a kind of its own, as code of others may raise
+        traceback.print_exc()
+        return _say(user_code.blame(error) or OURS, 1)
+    return 0
+
+
+@contextmanager
+def resumable(out: Path, command: str) -> Iterator[None]:
+    """Lets an interrupt say how to go on: by `command`, --out and --resume once there is a run to resume."""
+
+    def how() -> str:
+        if not (out / "config.json").is_file():
+            return "nothing has been trained yet"
+        kept = any((out / "checkpoint").glob("*.safetensors"))
+        goes_on = "goes on from the last checkpoint" if kept else "begins anew, for nothing was kept yet"
+        return f"{command} --out {shlex.quote(str(out))} --resume {goes_on}"
+
+    _ways.append(how)
+    with explained(how):
+        yield
+
+
+_ways: list[Callable[[], str]] = []  # of the command under way; stays known when it fails
+
+
+def _how_to_go_on() -> str:
+    return _ways[-1]() if _ways else "start it again"
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Warnings as one line each, and each once, without the line of code that raised them."""
+    shown = set()  # a source may be listed more than once
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if (said := _one_line(str(message))) not in shown:
+            shown.add(said)
+            print(f"warning: {said}", file=file or sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
+
+
+def _say(message: str, status: int) -> int:
+    if launch.may_speak():
+        print(f"twincluster: {_one_line(message)}", file=sys.stderr)
+    return status
+
+
+def _one_line(text: str) -> str:
+    return shortened(" ".join(text.split()))
+
+
+def _usage(error: CycloptsError, program: str) -> str:
+    """What is wrong with the words of a command, and where to look."""
+    command = " ".join((program, *(error.command_chain or ())))
+    said = str(error).strip().rstrip(".")
+    if isinstance(error, UnknownCommandError) and error.unused_tokens and error.app:
+        known = [name for name in error.app if error.app[name].show]
+        said = _unknown(error.unused_tokens[0], known, command)
+    elif isinstance(error, UnusedCliTokensError) and error.unused_tokens:
+        said = f"{command} has no place for {error.unused_tokens[0]!r}"
+        if len(error.unused_tokens) > 1:
+            said += f" and {len(error.unused_tokens) - 1} more: name a folder instead of its files, and quote a pattern"
+    elif isinstance(error, MissingArgumentError) and error.argument and error.argument.required:
+        said = f"{command} needs {error.argument.name}"
+    return f"{said} See {command} --help" if said.endswith("?") else f"{said}; see {command} --help"
+
+
+def _unknown(word: str, known: list[str], command: str) -> str:
+    """A word that is no command: a slip, an option at the wrong place, or a source whose command was left out."""
+    if hint := closest(word, known):
+        return f"no command {word!r}{hint}"
+    if word.startswith("-"):
+        return f"no option {word!r} before a command: write {command} COMMAND {word}"
+    if os.path.exists(word) and "fit" in known:
+        return f"no command {word!r}: to cluster the images in it, {command} fit {shlex.quote(word)}"
+    return f"no command {word!r}: the commands are {', '.join(sorted(name for name in known if name[0] != '-'))}"
+
+
+def _fixable(error: Exception) -> str | None:
+    """What a user can do about an error, or None when it is a fault in code."""
+    if isinstance(error, InputError):
+        return str(error)
+    if isinstance(error, OSError) and (full := disk_is_full(error)):
+        return full
+    if isinstance(error, FileNotFoundError) and (gone := _gone_folder(error.filename)):
+        return f"the folder {gone} is gone, deleted or moved while it was in use: start again"
+    if isinstance(error, OSError) and error.errno in IN_THE_WAY:  # pyarrow names the file in its words
+        said = f"{error.filename}: {str(error.strerror).lower()}" if error.filename else error.strerror
+        return f"{said}; check the path and its permissions"
+    if type(error).__name__ == "OutOfMemoryError":  # torch's, which is not imported here
+        return (
+            "the memory of the GPU is full: lower train.batch_size or train.image_size with --set, or go on with "
+            "--resume --set train.parts=4, or use a CPU"
+        )
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and NO_MEMORY.search(str(error))):
+        wanted = re.search(r"(\d+) bytes", str(error))
+        asked = f" ({int(wanted[1]) / 1e9:,.1f} GB were asked for at once)" if wanted else ""
+        return f"there is not enough memory{asked}: lower train.batch_size, train.image_size or a queue with --set"
+    return None
+
+
+def _gone_folder(name: object) -> str | None:
+    """The outermost folder on the way to a file that is not there any more."""
+    folders = Path(name).parents if isinstance(name, str) else ()
+    return str(next((folder for folder in reversed(folders) if not folder.is_dir()), "")) or None
+
+
+WIDEST = 100  # columns of a page that reads well, however wide the terminal
+NAMES = 24  # columns for names; a longer one has a line of its own
+HEADINGS = {"Parameters": "Options"}
+# what an option takes, where its type says too little
+TAKES = {
+    "--clusters": "K",
+    "--out": "PATH",
+    "--recipe": "NAME",
+    "--backbone": "NAME",
+    "--method": "NAME",
+    "--methods": "NAMES",
+    "--data": "SOURCE",
+    "--features": "RUN",
+    "--set": "FIELD=VALUE",
+    "--labels": "WHAT",
+    "--host": "ADDRESS",
+    "--data-root": "FOLDER",
+    "--to": "KIND",
+    "--mode": "KIND",
+    "--map": "KIND",
+    "--split": "PART",
+    "--device": "NAME",
+    "--precision": "NAME",
+    "--balance": "N",
+}
+
+NUMBERS = {"INT": "N", "FLOAT": "N"}
+
+START = Group("Start here", sort_key=1)
+USE = Group("With a finished run", sort_key=2)
+LOOK_UP = Group("To look up", sort_key=3)
+
+
+class PlainHelp:
+    """A help formatter of cyclopts: called with each panel of a page."""
+
+    def __call__(self, console: Any, options: Any, panel: Any) -> None:
+        if not panel.entries:
+            return
+        rows = [(_name(entry), _said(entry)) for entry in panel.entries]
+        width, column = min(WIDEST, console.width), min(NAMES, max(len(name) for name, _ in rows) + 2)
+        title = str(getattr(panel.title, "plain", panel.title))
+        console.print(_text(f"\n{HEADINGS.get(title, title)}:", "bold"))
+        for name, said in rows:
+            lines = textwrap.wrap(said, max(20, width - column - 2), break_on_hyphens=False, break_long_words=False)
+            if len(name) > column - 2:
+                console.print(_text(f"  {name}", "cyan"), soft_wrap=True)
+                name = ""
+            line = _text(f"  {name:{column}}", "cyan")
+            line.append(f"\n{'':{column + 2}}".join(lines), "default")
+            line.rstrip()
+            console.print(line, soft_wrap=True)
+
+    def render_usage(self, console: Any, options: Any, usage: Any) -> None:
+        words = str(usage).strip().removeprefix("Usage:").split()
+        for place, before in enumerate(words[:-1], start=1):
+            words[place] = TAKES.get(before, words[place])
+        console.print(_text(f"Usage: {' '.join(words)}\n", "bold"), soft_wrap=True)
+
+    def render_description(self, console: Any, options: Any, description: Any) -> None:
+        paragraphs = _plain(description).split("\n\n")
+        for number, paragraph in enumerate(paragraphs):
+            said = " ".join(paragraph.split())
+            lines = [said]  # an example is to be copied: it stays in one line
+            if not said.startswith("Example: "):
+                lines = textwrap.wrap(said, min(WIDEST, console.width), break_on_hyphens=False)
+            console.print(_text("\n" * (number > 0) + "\n".join(lines)), soft_wrap=True)
+
+
+def _name(entry: Any) -> str:
+    """SOURCE, --resume, or --clusters, -k K."""
+    if label := getattr(entry, "positional_label", None):
+        return str(label)
+    names, takes = (*entry.names, *entry.shorts), entry.metavar
+    return ", ".join(names) + (f" {TAKES.get(names[0]) or NUMBERS.get(takes, takes)}" if takes else "")
+
+
+def _said(entry: Any) -> str:
+    """A description with what may be chosen and what is chosen otherwise, where it does not tell already."""
+    said = " ".join(_plain(entry.description).split())
+    given = [f"one of {', '.join(entry.choices)}"] if entry.choices else []
+    if entry.default not in (None, "False", "None"):
+        given.append(f"{entry.default} when left out")
+    return f"{said} ({'; '.join(given)})" if given else said
+
+
+def _plain(description: Any) -> str:
+    """The text of what cyclopts has made of a docstring."""
+    described = getattr(description, "primary_renderable", description)
+    return str(getattr(described, "plain", described) or "").strip()
+
+
+def _text(content: str, style: str = "") -> Any:
+    from rich.text import Text
+
+    return Text(content, style)
+
+
+def whole(least: int, most: float = math.inf) -> Parameter:
+    """What makes an option of type int take these numbers alone. Cyclopts itself would round 1.5."""
+    wanted = f"of at least {least}" if most == math.inf else f"from {least} to {most}"
+
+    def read(_: type, tokens: Sequence[Token]) -> int:
+        said = tokens[0].value
+        if not re.fullmatch(r"[+-]?\d+", said) or not least <= int(said) <= most:
+            raise ValueError(f"expected a whole number {wanted}, not {said or 'nothing'}")
+        return int(said)
+
+    return Parameter(converter=read)
+
+
+Count = Annotated[int, whole(1)]
+CountOrNone = Annotated[int, whole(0)]
+Seed = Annotated[int, whole(0, LARGEST_SEED)]

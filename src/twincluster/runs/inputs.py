@@ -1,0 +1,262 @@
+"""The inputs of a run: what their rows are called, whether they have changed, and whether new ones look like them.
+
+A row keeps the name that its input has in the run's own source. An input of another source is called by its whole path,
+and a row of an array by the array and its number, so that two sources never share a name by chance.
+
+At the end of training the run keeps what its own images look like to the network: the centre of each cluster, and the
+confidence and the distance from the centre that only one in twenty of its images goes beyond. Of new images that are
+like them about one in twenty goes beyond as well. Shapes: n images, K clusters, D features.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from twincluster.core import MANIFEST, MISMATCH, SEAL, InputError, check_seal, read_table, seal, unfinished, write_table
+from twincluster.data import File, Listing, Member, digest_of, printable
+from twincluster.runs.folder import RunData, UpdateRecord, rows_of_table
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+STAMPS_FILE = "stamps.csv"
+
+
+def stamps_of(listing: Listing) -> list[str]:
+    """One word per input: size and time of change of a file, a digest of a row of an array."""
+    if listing.files is None:
+        array = listing.array if listing.array is not None else np.empty((0, 0))
+        return [digest_of(row) for row in array]
+    return [_stamp(file, size, at) for file, (_, size, at) in zip(listing.files, listing.entries, strict=True)]
+
+
+def write_stamps(folder: Path, stamps: Mapping[str, str]) -> None:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([("path", "stamp"), *stamps.items()])
+    write_table(folder / STAMPS_FILE, text.getvalue())
+
+
+def read_stamps(folder: Path) -> dict[str, str]:
+    """Stamps by the names of their rows; none for runs that were made before there was such a file."""
+    path = folder / STAMPS_FILE
+    if not path.is_file():
+        return {}
+    try:
+        text, matches = read_table(path)
+        stamps = dict(rows_of_table(text, ("path", "stamp")))
+        if not matches:
+            raise ValueError(f"{MISMATCH}, or was edited without deleting {MANIFEST}")
+        return stamps
+    except InputError:
+        raise
+    except ValueError as error:
+        problem = f"{path} cannot be read as a table of path, stamp ({error})"
+        raise InputError(f"{problem}: put back a copy, or delete {STAMPS_FILE} to do without") from None
+
+
+def row_names(listing: Listing, location: str | None, data: RunData, known: Iterable[str]) -> list[str]:
+    """What the rows of a listing are called in a run; `data` is what config.json says of the run's own source, `known`
+    are the names of the rows it has."""
+    own = _is_own(listing, location, data)
+    if listing.files is None:
+        return [path if own else f"{printable(location or listing.name)}:{path}" for path in listing.paths]
+    base = printable(base_of(data)) if data.files else ""
+    at = {os.path.normpath(os.path.join(base, name)): name for name in known}
+    names = []
+    for path, file in zip(listing.paths, listing.files, strict=True):
+        whole = _whole(path, file)
+        if own and whole not in at:
+            names.append(path)
+        elif whole not in at and base and whole.startswith(base + os.sep):  # a part of the run's source, by another way
+            names.append(whole.removeprefix(base + os.sep))
+        else:
+            names.append(at.get(whole, whole))
+    return names
+
+
+def base_of(data: RunData) -> str:
+    """The folder that the names of a run's own files start in; `data` is what config.json says of its source."""
+    location = str(data.location or os.path.join(os.getcwd(), "paths"))  # paths from Python start where we are
+    return location if os.path.isdir(location) else os.path.dirname(location)
+
+
+def within_source(name: str, records: Iterable[UpdateRecord]) -> str:
+    """The name of a row inside the source that brought it; `records` are the run's updates."""
+    inside = name
+    for record in records:
+        location = printable(record.location or "")
+        starts = (f"{location}:",) if not record.files else (f"{location}/", f"{os.path.dirname(location)}/")
+        shorter = next(
+            (name.removeprefix(start) for start in starts if len(start) > 1 and name.startswith(start)), name
+        )
+        inside = min(inside, shorter, key=len)
+    return inside
+
+
+def _stamp(file: File, size: int, changed: int) -> str:
+    if isinstance(file, Member):  # an image inside an archive knows its place, its size and its time of change
+        return "-".join(str(part) for part in file[1:])
+    return "missing" if size < 0 else f"{size}-{changed}"
+
+
+def _is_own(listing: Listing, location: str | None, data: RunData) -> bool:
+    """Whether a source is the one the run was trained on: it lies where that was or, if nothing does, has its name."""
+    then = data.location
+    if not location or not then or data.files != (listing.files is not None):
+        return False
+    if os.path.exists(then) and os.path.exists(location):
+        return os.path.samefile(then, location)
+    return bool(location == then or (listing.name == data.source and not os.path.exists(then)))
+
+
+def _whole(path: str, file: File) -> str:
+    if not isinstance(file, Member):
+        return printable(os.path.normpath(file))
+    archive = printable(str(file.archive))  # whose name is followed by that of the image inside
+    return os.path.normpath(f"{archive}/{path.partition(os.path.basename(archive) + '/')[2]}")
+
+
+REFERENCE_FILE = "reference.safetensors"
+REFERENCE_SAMPLE = 50_000  # training images that are enough for the reference
+TAIL = 0.05  # share of the training images beyond each bound
+FEWEST = 20  # images that a cluster needs for bounds of its own (else it takes those of all), and "alike" needs
+SLACK = 1e-3  # beyond a bound by less is rounding
+# Shares beyond a bound that were measured (docs/results.md): 7 to 9 % of the other half of the same set, 13 % where
+# only 300 images were trained on; 16 % of darkened digits, 56 % of moved ones, 66 to 74 % of other things altogether.
+EXPECTED, CLEARLY = 0.10, 0.25
+CERTAINTY = 0.01  # chance of saying "different" where the share in truth is just EXPECTED
+
+Verdict = Literal["alike", "somewhat different", "different", "too few to tell"]
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """What the training images look like to the network."""
+
+    centres: np.ndarray  # (K,D) mean of unit-norm features; of an empty cluster zeros, which nothing is near to
+    confidence: np.ndarray  # (K,) the lowest that is usual
+    distance: np.ndarray  # (K,) the largest that is usual, Euclidean, of unit-norm features
+    typical: np.ndarray  # (K,) median distance
+
+    @classmethod
+    def of(cls, features: Tensor, probabilities: Tensor) -> Reference:
+        """Of training images, (n,D) and (n,K), or of a sample of them."""
+        import torch.nn.functional as F
+
+        rows, n_clusters = F.normalize(features.float(), dim=1).numpy(), probabilities.shape[1]
+        confidence, clusters = (part.numpy() for part in probabilities.float().max(dim=1))
+        sums = np.zeros((n_clusters, rows.shape[1]))
+        np.add.at(sums, clusters, rows)
+        sizes = np.bincount(clusters, minlength=n_clusters)
+        centres = (sums / np.maximum(sizes, 1)[:, None]).astype(np.float32)
+        distance = np.linalg.norm(rows - centres[clusters], axis=1)
+        return cls(
+            centres,
+            _per_cluster(confidence, clusters, sizes, TAIL),
+            _per_cluster(distance, clusters, sizes, 1 - TAIL),
+            _per_cluster(distance, clusters, sizes, 0.5),
+        )
+
+    def write(self, folder: Path) -> None:
+        with unfinished(folder / REFERENCE_FILE) as partial:
+            partial.write_bytes(save(vars(self), SEAL))
+            seal(partial)
+
+    @classmethod
+    def read(cls, folder: Path, n_clusters: int) -> Reference | None:
+        """None for runs that were made before there was such a file."""
+        path = folder / REFERENCE_FILE
+        if not path.is_file():
+            return None
+        try:
+            found = cls(**load(path.read_bytes()))
+            if {len(part) for part in vars(found).values()} != {n_clusters} or found.centres.ndim != 2:
+                raise ValueError(f"it is not about {n_clusters} clusters")
+            if odd := [name for name, part in vars(found).items() if not np.isfinite(part).all()]:
+                raise ValueError(f"{odd[0]} holds NaN or infinity")
+            check_seal(path)
+        except (SafetensorError, TypeError, ValueError) as error:
+            raise InputError(f"{path} is damaged or from another run ({error}): delete it to do without") from None
+        return found
+
+
+@dataclass(frozen=True)
+class Drift:
+    """How new images compare with the training images; shares are of the new images that could be read."""
+
+    images: int
+    low_confidence: float  # share below what was usual in their cluster; TAIL of the training images are
+    far: float  # share farther from the centre of their cluster than was usual; TAIL of the training images are
+    distance: float  # median distance from the centre, in units of the training images' median
+    verdict: Verdict
+
+    @classmethod
+    def between(cls, reference: Reference, features: Tensor, probabilities: Tensor) -> Drift | None:
+        """Of new images (n,D) and (n,K); None where there is none."""
+        import torch.nn.functional as F
+
+        if not len(features):
+            return None
+        rows = F.normalize(features.float(), dim=1).numpy()
+        confidence, clusters = (part.numpy() for part in probabilities.float().max(dim=1))
+        distance = np.linalg.norm(rows - reference.centres[clusters], axis=1)
+        low = ~(confidence >= reference.confidence[clusters] - SLACK)  # so that NaN is never usual
+        far = ~(distance <= reference.distance[clusters] + SLACK)
+        relative = distance / np.maximum(reference.typical[clusters], SLACK)
+        verdict = _verdict(max(int(low.sum()), int(far.sum())), len(rows))
+        return cls(len(rows), float(low.mean()), float(far.mean()), float(np.median(relative)), verdict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**vars(self), "expected": TAIL}
+
+    def lines(self) -> list[str]:
+        """The figures, and what they mean."""
+        return [
+            f"low confidence    {self.low_confidence:6.1%} of the new images, {TAIL:.0%} of the training images",
+            f"far from centre   {self.far:6.1%} of the new images, {TAIL:.0%} of the training images",
+            f"typical distance  {self.distance:6.2f} times that of the training images",
+            _MEANING[self.verdict],
+        ]
+
+
+_MEANING: dict[Verdict, str] = {
+    "alike": "the new images look like those the run was trained on",
+    "somewhat different": (
+        "the new images look somewhat different from those the run was trained on, or these were few: look at the rows "
+        "with the lowest confidence, and fit again with all images if their clusters are wrong"
+    ),
+    "different": (
+        "the new images do not look like those the run was trained on, and their clusters may mean little: "
+        "fit again with all images"
+    ),
+    "too few to tell": "too few new images to tell whether they look like those the run was trained on",
+}
+
+
+def _per_cluster(values: np.ndarray, clusters: np.ndarray, sizes: np.ndarray, level: float) -> np.ndarray:
+    """A quantile of the values (n,) of each cluster, (K,) float32."""
+    result = np.full(len(sizes), np.quantile(values, level))
+    for cluster in np.flatnonzero(sizes >= FEWEST):
+        result[cluster] = np.quantile(values[clusters == cluster], level)
+    return result.astype(np.float32)
+
+
+def _verdict(beyond: int, count: int) -> Verdict:
+    """What `beyond` of `count` images past a bound say, with luck taken into account."""
+    from scipy.special import bdtrc  # the tail of a binomial, without half a second for all of scipy.stats
+
+    if bdtrc(beyond - 1, count, CLEARLY) <= CERTAINTY:
+        return "different"
+    if bdtrc(beyond - 1, count, EXPECTED) <= CERTAINTY:
+        return "somewhat different"
+    return "alike" if count >= FEWEST else "too few to tell"

@@ -1,0 +1,430 @@
+"""New images for a finished run, and the way back.
+
+An update gives each new image a row, without training, and compares the new images with those of the training.
+assignments.csv is replaced in one move. What comes after it, updates.jsonl and then stamps.csv, only ever lags behind:
+after a kill at any moment the same command finishes what it began. What the rows were before lies in updating.json
+meanwhile, so that the way back never leads to what a killed attempt has left.
+
+Undoing an update removes the rows it added, and those it replaced become what they were. What that takes lies in the
+update's own line of updates.jsonl, which is removed last; while an update is under way, the same lies in updating.json.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from itertools import compress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import twincluster
+from twincluster.core import InputError, finite, hold, read_record, settle, strict_json, write_json
+from twincluster.data import Listing, may_pass
+from twincluster.model import Model
+from twincluster.run_images import RunImages
+from twincluster.runs import (
+    EDITS_FILE,
+    FEWEST,
+    Assignments,
+    Drift,
+    EditLog,
+    Line,
+    Reference,
+    Replaced,
+    Run,
+    UpdateRecord,
+    WayBack,
+    count_problems,
+    kinds_of,
+    read_stamps,
+    row_names,
+    stamps_of,
+    write_stamps,
+)
+
+LISTED = 5  # clusters whose shares are told
+NOTABLE = 3.0  # standard errors by which the share of a cluster differs
+
+NO_REFERENCE = (
+    "what the training images look like was not kept with this run, which an earlier version made: "
+    "whether the new images look like them cannot be told; fit again to have it"
+)
+
+
+@dataclass(frozen=True)
+class Updated:
+    """What an update did, and how the new images compare."""
+
+    run: Run
+    source: str
+    inputs: int  # in the source
+    assignments: Assignments  # all rows of the run
+    sizes: tuple[list[int], list[int]]  # images in each cluster: of the training, of the added and the changed
+    added: int = 0
+    changed: int = 0  # rows that were there, of files that are others now
+    problems: Counter[str] = field(default_factory=Counter)  # of the added and the changed, by kind
+    drift: Drift | None = None
+    has_reference: bool = True
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "source": self.source,
+            "inputs": self.inputs,
+            "added": self.added,
+            "changed": self.changed,
+            "kept": self.inputs - self.added - self.changed,
+            "unreadable": self.problems.total(),
+            "incomplete": self.problems["incomplete"],
+            "too_large": self.problems["too_large"],
+            "rows": len(self.assignments.paths),
+            "sizes": {"training": self.sizes[0], "new": self.sizes[1]},
+            "drift": self.drift.to_dict() if self.drift else None,
+        }
+
+    def to_json(self) -> str:
+        return strict_json(self.to_dict(), indent=2)
+
+    def to_text(self) -> str:
+        kept = self.inputs - self.added - self.changed
+        count = self.problems.total()
+        unread = f"; {count:,} could not be read{kinds_of(self.problems)}: see the status" if count else ""
+        lines = [
+            f"{self.inputs:,} inputs in {self.source}: {self.added:,} new, {self.changed:,} changed, "
+            f"{kept:,} known already{unread}",
+            f"{len(self.assignments.paths):,} rows in {self.run.folder / 'assignments.csv'}",
+        ]
+        if not self.added + self.changed:
+            return "\n".join([*lines, "nothing to compare: there is no new image"])
+        if not self.has_reference:
+            return "\n".join([*lines, NO_REFERENCE])
+        if not self.drift:
+            return "\n".join([*lines, "nothing to compare: none of the new images can be read"])
+        return "\n".join([*lines, *_mix(*self.sizes), *self.drift.lines()])
+
+
+def update(
+    run: Run,
+    listing: Listing,
+    *,
+    location: str | None,
+    device: str = "auto",
+    decoding: Callable[[int, int], None] | None = None,
+    encoding: Callable[[int, int], None] | None = None,
+) -> Updated:
+    """Assign the inputs of a source that a run does not know, or that changed since, and write their rows."""
+    config, data = run.config, run.data
+    reference = Reference.read(run.folder, config.n_clusters)
+    with hold(run.folder, "rows"):
+        recover(run)
+        before, stamps = run.read_assignments(), read_stamps(run.folder)
+        training = before.first(data.inputs).sizes(config.n_clusters)
+        nothing = Updated(run, listing.name, len(listing.paths), before, (training, [0] * config.n_clusters))
+        tasks = _tasks(listing, row_names(listing, location, data, before.paths), before, stamps, data.inputs)
+        if not tasks:
+            return nothing
+        model = Model.load(run, device)
+        images = model.open(_part(listing, tasks), decoding, encoding)
+        probabilities = model.predict(images)
+        now = Assignments.of(images, images.usable, probabilities)
+        fresh = np.array([_is_fresh(task, now, before) for task in tasks])
+        readable = fresh[images.usable]
+        features = model.embed(images, images.usable[readable])
+        done = dataclasses.replace(
+            nothing,
+            assignments=_merged(before, now, tasks, fresh),
+            added=sum(task.is_new for task in tasks if fresh[task.row]),
+            changed=sum(not task.is_new for task in tasks if fresh[task.row]),
+            problems=count_problems(compress(now.status, fresh)),
+            sizes=(training, np.bincount(now.clusters[images.usable][readable], minlength=config.n_clusters).tolist()),
+            drift=Drift.between(reference, features, probabilities[readable]) if reference else None,
+            has_reference=reference is not None,
+        )
+        edits = RunImages(run, device=device).edits
+        if edits.taught:  # before the rows: what is noted of a row that never comes is not read
+            later = [row for row in images.usable.tolist() if fresh[row]]
+            said, _ = edits.taught.head.predict(*model.kinds(images, np.array(later, np.int64)))
+            edits.learn_later([images.listing.paths[row] for row in later], said)
+        found = {task.name: task.stamp for task in tasks if not _is_away(task, now, before)}
+        source = {"location": location, "files": listing.files is not None, "fingerprint": images.fingerprint}
+        _write(done, source, before, stamps, found, tasks, fresh)
+    return done
+
+
+class _Task(NamedTuple):
+    """An input to look at."""
+
+    row: int  # among the tasks
+    input: int  # in the listing
+    name: str
+    stamp: str
+    place: int | None  # of its row in assignments.csv, if there is one
+    is_new: bool  # no row yet, or one that an interrupted update left
+    is_changed: bool  # the file is another one, whatever comes of it
+
+
+def _tasks(
+    listing: Listing, names: Sequence[str], before: Assignments, stamps: dict[str, str], n_training: int
+) -> list[_Task]:
+    """What has no row yet, has another stamp or none, or could not be read for a reason that may have passed."""
+    places = {path: row for row, path in reversed(list(enumerate(before.paths)))}
+    tasks: dict[str, _Task] = {}  # a list may name a file twice
+    for position, (name, stamp) in enumerate(zip(names, stamps_of(listing), strict=True)):
+        place = places.get(name)
+        if place is not None and stamps.get(name) == stamp and not may_pass(before.status[place]):
+            continue
+        is_new = place is None or (place >= n_training and name not in stamps)
+        is_changed = not is_new and stamps.get(name, stamp) != stamp
+        tasks.setdefault(name, _Task(len(tasks), position, name, stamp, place, is_new, is_changed))
+    return list(tasks.values())
+
+
+def _part(listing: Listing, tasks: Sequence[_Task]) -> Listing:
+    """The inputs that tasks are about, under the names of their rows. Files never share a store with their folder: the
+    one that is there may be all that is left of the images of a training. An array that is all new is not copied."""
+    names, chosen = tuple(task.name for task in tasks), [task.input for task in tasks]
+    is_whole = listing.files is None and len(chosen) == len(listing.paths)
+    part = listing if is_whole else listing.part(chosen)
+    return dataclasses.replace(part, paths=names, labels=None, class_names=None, split=None)
+
+
+def _is_fresh(task: _Task, now: Assignments, before: Assignments) -> bool:
+    """Whether the row of a task is to be written."""
+    if task.place is None:
+        return True
+    if _is_away(task, now, before):
+        return False
+    found, known = ((of.clusters[row], of.status[row]) for of, row in ((now, task.row), (before, task.place)))
+    return task.is_new or task.is_changed or found != known
+
+
+def _is_away(task: _Task, now: Assignments, before: Assignments) -> bool:
+    """Whether a file that was read once cannot be for the moment: it keeps what is known of it."""
+    return task.place is not None and before.clusters[task.place] >= 0 and may_pass(now.status[task.row])
+
+
+def _merged(before: Assignments, now: Assignments, tasks: Sequence[_Task], fresh: np.ndarray) -> Assignments:
+    """The old rows in their places, with those of changed files replaced, and the new ones after them."""
+    chosen = {task.name: task.row for task in tasks if fresh[task.row]}
+    paths = [*before.paths, *(task.name for task in tasks if task.place is None)]
+    clusters = np.concatenate([before.clusters, np.full(len(paths) - len(before.paths), -1)])
+    confidence = np.concatenate([before.confidence, np.full(len(paths) - len(before.paths), np.nan)])
+    status = [*before.status, *("" for _ in paths[len(before.paths) :])]
+    for row, path in enumerate(paths):
+        if (found := chosen.get(path)) is not None:
+            clusters[row], confidence[row] = now.clusters[found], now.confidence[found]
+            status[row] = now.status[found]
+    return Assignments(tuple(paths), clusters, confidence, tuple(status))
+
+
+def _write(
+    done: Updated,
+    source: dict[str, Any],
+    before: Assignments,
+    stamps: dict[str, str],
+    found: dict[str, str],
+    tasks: Sequence[_Task],
+    fresh: np.ndarray,
+) -> None:
+    """The rows, where there are any, then the line of the update, then the stamps that were found."""
+    if done.added + done.changed:
+        begun = [task.place for task in tasks if task.is_new and task.place is not None]  # by one that was broken off
+        changed = {task.name for task in tasks if not task.is_new and fresh[task.row]}
+        replaced = [row for row, path in enumerate(before.paths) if path in changed]  # a list may name a file twice
+        begin(done.run, before, stamps, replaced, found)
+        done.run.append_update()
+        # before the table: after a kill in between it is only told too early
+        done.run.mark_outdated(f"{done.added:,} images added, {done.changed:,} changed")
+        done.run.write_assignments(done.assignments)
+        done.run.append_update(
+            {
+                "time": datetime.now(UTC).isoformat(timespec="seconds"),
+                **source,
+                "version": twincluster.__version__,
+                **done.to_dict(),
+                "undo": way_back(before, stamps, begun, replaced),
+            }
+        )
+    write_stamps(done.run.folder, stamps | found)
+    end(done.run)
+
+
+def _mix(then: list[int], now: list[int]) -> list[str]:
+    """A line on how the shares of the clusters differ, which is no drift by itself; none where too few are alike."""
+    old, new = np.array(then) / max(1, sum(then)), np.array(now) / max(1, sum(now))
+    pooled = (np.array(then) + np.array(now)) / max(1, sum(then) + sum(now))
+    error = np.sqrt(pooled * (1 - pooled) * (1 / max(1, sum(then)) + 1 / max(1, sum(now))))
+    differ = [int(k) for k in np.argsort(-np.abs(new - old)) if abs(new[k] - old[k]) > NOTABLE * error[k]]
+    if not differ:
+        return ["the clusters are about as frequent as among the training images"] if sum(now) >= FEWEST else []
+    told = ", ".join(f"{k} {new[k]:.0%} (was {old[k]:.0%})" for k in differ[:LISTED])
+    more = f", and {len(differ) - LISTED} others" if len(differ) > LISTED else ""
+    return [f"clusters of another share than among the training images: {told}{more}"]
+
+
+UNDER_WAY = "updating.json"  # there only while an update writes, or after one was broken off
+BROKEN_OFF = "one was broken off; start it again, then undo it"
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """updating.json."""
+
+    updates: int  # before its own
+    replaced: tuple[Replaced, ...]  # as they were
+    stamps: dict[str, str]  # that it will write
+
+
+@dataclass(frozen=True)
+class Undone:
+    """What taking an update back did."""
+
+    table: Path
+    source: str  # of the update
+    removed: int  # rows
+    put_back: int  # rows
+    rows: int  # that are left
+
+    def to_json(self) -> str:
+        return strict_json({"undone": True, **asdict(self), "table": str(self.table)}, indent=2)
+
+    def to_text(self) -> str:
+        what = f"{self.removed:,} row{'s' * (self.removed != 1)} removed, {self.put_back:,} put back as they were"
+        return f"the update with {self.source} is undone: {what}\n{self.rows:,} rows in {self.table}"
+
+
+def way_back(
+    before: Assignments, stamps: Mapping[str, str], added_rows: Iterable[int], replaced: Iterable[int]
+) -> dict[str, Any] | None:
+    """For the line of an update: how many rows there were, and those it replaces, with their stamps.
+
+    `added_rows` are rows that an update which was broken off has already added. None where they are not the last ones,
+    because another update came in between: then there is no way back.
+    """
+    count = len(before.paths) - len(added := sorted(added_rows))
+    if added and added != list(range(count, len(before.paths))):
+        return None
+    return {"rows": count, "replaced": _as_they_are(before, stamps, replaced)}
+
+
+def begin(
+    run: Run, before: Assignments, stamps: Mapping[str, str], replaced: Iterable[int], found: Mapping[str, str]
+) -> None:
+    """Before an update changes anything: the rows it replaces as they are now, and the stamps it will write."""
+    content = {
+        "updates": len(run.read_updates()),  # before its own
+        "replaced": _as_they_are(before, stamps, replaced),
+        "stamps": dict(found),
+    }
+    write_json(run.folder / UNDER_WAY, finite(content))
+
+
+def end(run: Run) -> None:
+    (run.folder / UNDER_WAY).unlink(missing_ok=True)
+
+
+def recover(run: Run) -> None:
+    """After an update that was broken off: with its line there, it is finished; else rows it replaced become what they
+    were. Rows it added stay, since corrections may name them by now; the next attempt finds them without a stamp."""
+    if (begun := _under_way(run)) is None:
+        return
+    if len(run.read_updates()) > begun.updates:
+        write_stamps(run.folder, read_stamps(run.folder) | begun.stamps)
+    elif begun.replaced:
+        table = run.read_assignments()
+        run.write_assignments(_as_it_was(run, table, len(table.paths), begun.replaced))
+    end(run)
+
+
+def undo_update(run: Run) -> Undone:
+    """Take the last update back."""
+    with hold(run.folder, "undo"):
+        settle(run.folder / EDITS_FILE)  # an edit that began before may name rows of the update
+        table, records = run.read_assignments(), run.read_updates()
+        back = _check(run, table, records)
+        recover(run)
+        count, replaced = back.rows, back.replaced
+        stamps = read_stamps(run.folder)
+        for path in table.paths[count:]:
+            stamps.pop(path, None)
+        for row, _, _, _, stamp in replaced:
+            if stamp is None:
+                stamps.pop(table.paths[row], None)
+            else:
+                stamps[table.paths[row]] = stamp
+        write_stamps(run.folder, stamps)
+        run.mark_outdated(f"an update undone, {len(table.paths) - count:,} images fewer")
+        run.write_assignments(_as_it_was(run, table, count, replaced))
+        run.drop_update()
+    removed = len(table.paths) - count
+    return Undone(run.folder / "assignments.csv", records[-1].source, removed, len(replaced), count)
+
+
+def _as_they_are(table: Assignments, stamps: Mapping[str, str], rows: Iterable[int]) -> list[list[Any]]:
+    return [
+        [row, int(table.clusters[row]), float(table.confidence[row]), table.status[row], stamps.get(table.paths[row])]
+        for row in rows
+    ]
+
+
+def _under_way(run: Run) -> _Begun | None:
+    path = run.folder / UNDER_WAY
+    try:
+        return read_record(path, _Begun)
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise InputError(f"{path} is damaged ({error}): delete it to do without") from None
+
+
+def _check(run: Run, table: Assignments, records: list[UpdateRecord]) -> WayBack:
+    if not records:
+        more = f": {BROKEN_OFF}" if run.is_updated else ""
+        raise InputError(f"{run.folder} has no update to undo{more}")
+    if len(table.paths) > (records[-1].rows or len(table.paths)) or _is_half_way(run, table, len(records)):
+        raise InputError(f"the updates of {run.folder} cannot be undone now: {BROKEN_OFF}")
+    back = records[-1].undo
+    if back is None:
+        raise InputError(
+            f"the last update of {run.folder} cannot be undone: an earlier version made it, or it finished one that "
+            "was broken off with another in between"
+        )
+    lines = EditLog(run.folder / EDITS_FILE).read()
+    without = f"move {run.folder / EDITS_FILE} away to undo it without them"
+    if _last_row(lines) >= back.rows:
+        raise InputError(f"{run.folder} has corrections by hand that name images of that update: {without}")
+    # their first line says which rows there were: with fewer, none of them could be read
+    if any(line["kind"] in ("start", "accept") and line["inputs"] > back.rows for line in lines):
+        raise InputError(f"the corrections by hand of {run.folder} were begun after that update: {without}")
+    return back
+
+
+def _is_half_way(run: Run, table: Assignments, n_records: int) -> bool:
+    """Whether an update that was broken off before it had its line has replaced rows of the table."""
+    begun = _under_way(run)
+    if begun is None or n_records > begun.updates:
+        return False
+    then = _as_it_was(run, table, len(table.paths), begun.replaced)
+    same_confidence = np.array_equal(then.confidence, table.confidence, equal_nan=True)
+    return not (np.array_equal(then.clusters, table.clusters) and then.status == table.status and same_confidence)
+
+
+def _last_row(lines: list[Line]) -> int:
+    """The largest number of a row that edits name, those that were undone included; -1 without any."""
+    parts = [part for line in lines for part in (line, *line.get("parts", ()))]
+    return max([-1, *(int(row) for part in parts for row in part.get("rows", ()))])
+
+
+def _as_it_was(run: Run, table: Assignments, count: int, replaced: Iterable[Replaced]) -> Assignments:
+    clusters, confidence, status = table.clusters[:count].copy(), table.confidence[:count].copy(), [*table.status]
+    for row, cluster, sure, said, _ in replaced:
+        if not 0 <= row < len(clusters):
+            raise InputError(f"{run.folder}: its updates name row {row}, of {len(clusters):,}: put back a copy")
+        clusters[row], confidence[row] = cluster, math.nan if sure is None else sure
+        status[row] = said
+    return Assignments(table.paths[:count], clusters, np.asarray(confidence), tuple(status[:count]))
