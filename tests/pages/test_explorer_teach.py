@@ -128,6 +128,7 @@ def test_none_of_five_offers_the_next_five_for_the_same_image(window: Window, se
 def test_a_new_cluster_gets_a_name_that_no_other_has(window: Window, served: Served) -> None:
     served.edit("rename", cluster=0, name="red")
     page = window.page
+    settled(page, 1)
     row = ask(page)
     page.keyboard.press("n")
     page.locator("dialog").get_by_label("Name").fill("red")
