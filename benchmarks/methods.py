@@ -28,7 +28,7 @@ from benchmarks.one_method import Failure, Found, Job, Result, checkpoint_of, co
 from benchmarks.train import title_of
 from twincluster.clustering import CLASSICS, TITLES
 from twincluster.config import Config, flatten, load_recipe, make_config, parse_overrides, recipe_names
-from twincluster.config.settings import Recipe
+from twincluster.config.options import Recipe
 from twincluster.core import InputError, check_writable, closest, explained, run_child
 from twincluster.data import Images, Listing, location_of, open_source
 from twincluster.data.named import NAMED

@@ -17,7 +17,7 @@ from torch import Tensor
 
 import reference_losses as slow
 from twincluster.config import DataShape
-from twincluster.config import settings as config
+from twincluster.config import schema as config
 from twincluster.methods import METHODS, Batch, Outcome, Tcc
 from twincluster.methods.tcc import KEY_GUMBEL, ONLINE_GUMBEL, Reading, TccNetwork
 from twincluster.nn import draws

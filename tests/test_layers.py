@@ -114,7 +114,7 @@ def test_a_front_door_offers_what_its_room_has_and_nothing_private(room: str) ->
 
 
 def test_an_import_that_points_up_is_found_wherever_it_stands() -> None:
-    assert wrong("config.settings", "from twincluster.data import Listing") == ["data.Listing"]
+    assert wrong("config.schema", "from twincluster.data import Listing") == ["data.Listing"]
     assert wrong("methods.tcc", "def step():\n    from twincluster.training import Trainer") == ["training.Trainer"]
     assert wrong("fit", "import twincluster.cli.runs") == ["cli.runs"]
     assert wrong("nn.memory", "try:\n    from twincluster import fit\nfinally:\n    pass") == ["fit"]

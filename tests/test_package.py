@@ -35,7 +35,7 @@ def test_the_probe_sees_heavy_imports() -> None:
     "arguments",
     [
         ("-c", "import twincluster"),
-        ("-c", "import twincluster.config.settings"),
+        ("-c", "import twincluster.config.schema"),
         ("-m", "twincluster", "--help"),
         ("-m", "twincluster", "fit", "--help"),
         ("-m", "twincluster", "--version"),

@@ -10,7 +10,8 @@ from twincluster.core import InputError
 
 def test_a_walk_lists_the_files_whose_functions_are_called(tmp_path: Path) -> None:
     files = list(walk._by_file(walk._walk(tmp_path, "recipes", "digits")))
-    assert files.index("cli/app.py") < files.index("cli/look_up.py") < files.index("config/settings.py")
+    assert files.index("cli/app.py") < files.index("cli/look_up.py") < files.index("config/options.py")
+    assert "config/schema.py" in files
     assert not any(file.startswith(("training/", "nn/")) for file in files)
 
 

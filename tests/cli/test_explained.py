@@ -11,7 +11,7 @@ from command_line import command, worked
 from twincluster.cli import look_up
 from twincluster.cli.look_up import explain, meanings
 from twincluster.config import Config, Count, make_config, method_settings, parse_overrides
-from twincluster.config import settings as config
+from twincluster.config import schema as config
 from twincluster.methods import METHODS
 
 ROW = re.compile(r"^  (\S+) = (.*?)(?:   +(\S.*))?$", re.MULTILINE)
@@ -71,7 +71,7 @@ def test_a_method_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "\n[own]\n" in page  # the class has no docstring but the one that dataclass writes
 
 
-@pytest.mark.parametrize("name", ["mocco", "kmeans", "nowhere:Method", "twincluster.config.settings:Config"])
+@pytest.mark.parametrize("name", ["mocco", "kmeans", "nowhere:Method", "twincluster.config.schema:Config"])
 def test_another_name_is_answered_as_fit_does(name: str, tmp_path: Path) -> None:
     fitted = command("fit", "digits", "--method", name, "--out", tmp_path / "run")
     assert command("methods", name).complaint == fitted.complaint

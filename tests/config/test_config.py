@@ -231,6 +231,6 @@ def test_wrong_overrides(pairs: list[str], message: str) -> None:
 def test_config_is_light() -> None:
     """The command line's help must not wait for torch."""
     heavy = "{'torch', 'torchvision', 'numpy', 'scipy', 'sklearn', 'PIL', 'pandas'}"
-    code = f"import sys, twincluster.config.settings; print(sorted({heavy} & set(sys.modules)))"
+    code = f"import sys, twincluster.config.schema; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

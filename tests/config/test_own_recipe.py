@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from command_line import colours, command, worked
-from twincluster.config.settings import RECIPES
+from twincluster.config.options import RECIPES
 from twincluster.runs import Run
 
 PAGE = Path(__file__).parents[2] / "docs" / "method.md"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from twincluster.config import Config, as_toml, differences, load_recipe, make_config, other_settings, recipe_names
-from twincluster.config import settings as recipe_module
+from twincluster.config import options as recipe_module
 from twincluster.core import InputError
 
 RECIPE = """
