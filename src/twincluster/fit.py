@@ -204,7 +204,7 @@ def train(
     config = processes.in_turn(lambda: with_image_size(config, listing))  # which may download an encoder
     stamps, device = stamps_of(listing), config.train.device
     if config.train.frozen and encoder is None:
-        encoder = processes.in_turn(lambda: load_encoder(config.train.frozen))
+        encoder = processes.in_turn(lambda: load_encoder(config.train.frozen, config.encoder))
     images = processes.in_turn(
         lambda: open_for(config, listing, decoding, encoder=encoder, device=device, encoding=encoding)
     )

@@ -54,7 +54,7 @@ def open_for(
     if config.train.frozen:
         if listing.array is not None and listing.array.ndim == 2:
             raise InputError(f"{listing.name} holds rows, but {config.train.frozen} encodes images: leave it out")
-        encoder = encoder or load_encoder(config.train.frozen)
+        encoder = encoder or load_encoder(config.train.frozen, config.encoder)
         images = open_images(listing, side=encoder.side, frame=config.train.frame, progress=decoding)
         if listing.is_passing:
             encoder = dataclasses.replace(encoder, version="")  # whose features are not kept on the disk
@@ -246,7 +246,7 @@ def encoder_of(what: Path | str, config: Config, data: RunData | None, backbone:
     """
     if isinstance(backbone, nn.Module):
         return wrap_module(backbone)
-    encoder = load_encoder(config.train.frozen) if config.train.frozen else None
+    encoder = load_encoder(config.train.frozen, config.encoder) if config.train.frozen else None
     if encoder and data:
         refuse_other_weights(what, data.encoder, encoder.version)
     return encoder

@@ -65,6 +65,7 @@ class Images:
     usable: np.ndarray  # int64, the rows that can be trained on
     fingerprint: str  # SHA-256 of the data, not of where it lies
     pictures: np.ndarray | None = None  # (n,s,s,3), where pixels are the features that an encoder made of these
+    widths: tuple[int, ...] = ()  # columns of each, where several encoders made them
 
     @property
     def is_rows(self) -> bool:
