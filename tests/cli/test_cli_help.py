@@ -56,7 +56,7 @@ def test_what_an_option_takes_and_what_it_is_otherwise() -> None:
     assert "\n  --epochs N " in fit
     assert "\n  --set FIELD=VALUE " in fit
     assert "\n  --resume            Continue an interrupted run in --out.\n" in fit
-    assert "(one of all, train, test; all when left out)" in " ".join(fit.split())
+    assert "(one of all, train, test; default all)" in " ".join(fit.split())
     assert predict.startswith("Usage: twincluster predict --out PATH [OPTIONS] RUN SOURCE\n")
     assert not re.search(r"STR\b|CHOICE|False|None", fit + predict)
 

@@ -50,7 +50,9 @@ def test_a_page_says_what_the_method_is_before_its_settings() -> None:
     assert "\n[own] Section 4 of the paper, and its code.\n" in page
     assert rows(page)["own.repeats"] == ("3", "R, augmentations of each image in a step")
     assert rows(page)["optimiser.schedule"][1].endswith("(one of constant, cosine)")
-    places = [page.index(f"\n{words}") for words in ("Huang", "Settings as", "[own]", "Common", "[train]", "[augment]")]
+    places = [
+        page.index(f"\n{words}") for words in ("Huang", "Settings for", "[own]", "Common", "[train]", "[augment]")
+    ]
     assert places == sorted(places)
     assert "This method has no settings of its own." not in page + explain("tcc")
 
