@@ -164,7 +164,7 @@ def test_options(options: list[str], complaint: str) -> None:
     (["fit", "digits", "--epochs"], "--epochs requires an argument; see twincluster fit --help"),
     (["fit", "digits", "--device", "gpu"], "ee twincluster fit --help"),
     (["fit", "digits", "more"], "twincluster fit: unexpected argument 'more'; see twincluster fit --help"),
-    (["fit", "a.jpg", "b.jpg", "c.jpg"], "unexpected argument 'b.jpg' and 1 more: name the folder instead of its files, or"),
+    (["fit", "a.jpg", "b.jpg", "c.jpg"], "unexpected argument 'b.jpg' and 1 more: name the folder instead of"),
     (["fti", "digits"], "no command 'fti', did you mean 'fit'? See twincluster --help"),
     (["fitt"], "no command 'fitt', did you mean 'fit'? See twincluster --help"),
     (["xyzzy"], "no command 'xyzzy': choose one of demo, evaluate, export, fit, methods, predict, recipes, report"),

@@ -62,7 +62,7 @@ def reproduce(
     epochs
         Passes over the data in each training. The default is the recipes': 1,000 for TCC.
     minutes
-        Minutes of each training, instead of epochs, for every method. The learning-rate schedule is fitted to this time.
+        Minutes of each training, instead of epochs. The learning-rate schedule is fitted to this time.
     out
         The folder for the result and the runs, with a subfolder for each of several sets. The default is
         runs/reproduce-DATA. Finished runs in it are reused, also for other tables and figures, and interrupted ones are
