@@ -395,7 +395,12 @@ def test_a_run_without_checksums_opens_as_before_and_gets_them(place: Path) -> N
     assert (place / "new.csv").read_bytes() == (place / "expected.csv").read_bytes()
     worked("report", run)
     worked("update", run, place / "new.npy")
-    assert set(json.loads((run / "checksums.json").read_text())) == {"assignments.csv", "stamps.csv", "checksum"}
+    assert set(json.loads((run / "checksums.json").read_text())) == {
+        "assignments.csv",
+        "stamps.csv",
+        "contents.csv",
+        "checksum",
+    }
     assert ["checksum" in json.loads(line) for line in (run / "updates.jsonl").open()] == [False] * 3 + [True]
     worked("update", run, "--undo")
 

@@ -65,6 +65,10 @@ class EditLog:
                 with suppress(HeldError):  # by a process that came in between and waits for this file
                     return self._lines.append(numbered)
 
+    def rewrite(self, lines: Sequence[Line]) -> None:
+        """Replace the file by other lines."""
+        self._lines.rewrite(lines)
+
 
 def _line_of(line: Line, place: int) -> Line:
     """Check the number, the kind and the types of a line; a kind of a later version passes."""

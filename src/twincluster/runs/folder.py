@@ -62,6 +62,7 @@ COLUMNS = ("path", "cluster", "confidence", "status")
 # has pandas read clusters as whole numbers, where some are missing, instead of making them floats
 WHOLE = {"name": "cluster", "field_name": "cluster", "pandas_type": "int32", "numpy_type": "Int32", "metadata": None}
 FOR_PANDAS = {"index_columns": [], "column_indexes": [], "columns": [WHOLE]}
+OWN_TABLES = ("assignments.csv", "stamps.csv", "contents.csv")
 REPORT_FILE = "report.html"
 WRONG_TYPE = (ValueError, TypeError, AttributeError, OverflowError, RecursionError)  # of JSON that is no run's
 _NOTICE = re.compile(rb'<p class="warning" id="since"[^<]*</p>')  # as page.html has it; what is inside is escaped
@@ -204,7 +205,10 @@ def check_table(path: Path) -> None:
     check_writable(path.parent)
     if path.is_dir():
         raise InputError(f"{path} is a folder: give the name of a file, for example {path / 'new.csv'}")
-    if path.name.lower() in ("assignments.csv", "stamps.csv") and (path.parent / "config.json").is_file():
+    if (
+        path.name.lower() in ("assignments.csv", "stamps.csv", "contents.csv")
+        and (path.parent / "config.json").is_file()
+    ):
         raise InputError(f"{path} is a table of the run itself, which is read again: choose another name")
     if path.suffix.lower() == ".parquet" and importlib.util.find_spec("pyarrow") is None:
         raise InputError(f"{path} needs a package: pip install 'twincluster[parquet]', or name a .csv file")
