@@ -1,6 +1,7 @@
 """The network of a run as one ONNX file that takes images as they are: preprocessing, encoder and clusters inside.
 
-Edits are not inside: the outputs are the model's. Shapes: N batch, H and W of the images, K clusters, D features.
+Merges, splits and what was taught are inside, as two more outputs; single images that a person has moved are not, for
+the file knows no image. Shapes: N batch, H and W of the images, K clusters, D features.
 
 Images of any size as a network sees them, in operations that a graph of fixed form can hold.
 
@@ -20,36 +21,43 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from twincluster.clustering import Head
 from twincluster.core import InputError, check_writable, unfinished
 from twincluster.data import Frame
 from twincluster.methods import Network
 from twincluster.model import Model, later_side
 from twincluster.resolve import full_side
-from twincluster.runs import Edits, Run
+from twincluster.run_images import RunImages
+from twincluster.runs import JUNK, Learned, Merge, Run, Split, State
 
 OPSET = 18
 INSTALL = "ONNX needs packages: pip install 'twincluster[onnx]'"
 OUTPUTS = ("probabilities", "embedding")
+ROUTED = ("cluster", "confidence")  # the same with a person's corrections
 
 
-def write_onnx(run: Run, out: Path) -> str:
+def write_onnx(inputs: RunImages, out: Path) -> str:
     """Write the file, and say what it takes."""
+    run = inputs.run
     if out.suffix.lower() != ".onnx" or out.is_dir():
         raise InputError(f"{out}: expected the name of a file that ends in .onnx")
     check_writable(out.parent)
     for package in ("onnx", "onnxscript"):
         if importlib.util.find_spec(package) is None:
             raise InputError(INSTALL)
-    module, example, name = exported(run)
+    state = inputs.edits.state
+    module, example, name = exported(run, state)
+    outputs = OUTPUTS + (ROUTED if state.joined else ())
     moving = {0: "batch"} | ({1: "height", 2: "width"} if example.dim() == 4 else {})
     out.parent.mkdir(parents=True, exist_ok=True)
     with _quiet():
         try:
             program: Any = torch.onnx.export(
-                module, (example,), dynamo=True, opset_version=OPSET, input_names=[name], output_names=list(OUTPUTS),
+                module, (example,), dynamo=True, opset_version=OPSET, input_names=[name], output_names=list(outputs),
                 dynamic_shapes=(moving,), verbose=False,
             )  # fmt: skip
         except Exception as error:  # whatever a graph is refused for
@@ -60,13 +68,20 @@ def write_onnx(run: Run, out: Path) -> str:
     with unfinished(out) as partial:
         program.save(partial)
     takes = "uint8 (batch, height, width, 3)" if name == "images" else f"float32 (batch, {example.shape[1]})"
-    edited = "; corrections by hand are not inside" if Edits(run).any else ""
-    return f"{out} takes {name}, {takes}, and gives {' and '.join(OUTPUTS)}{edited}"
+    return f"{out} takes {name}, {takes}, and gives {', '.join(outputs[:-1])} and {outputs[-1]}{_edited(inputs, state)}"
 
 
-def exported(run: Run) -> tuple[nn.Module, Tensor, str]:
+def _edited(inputs: RunImages, state: State) -> str:
+    """What there is to know about the corrections of a run."""
+    if state.joined:
+        return "; cluster is the number after all corrections, probabilities and embedding are the model's"
+    return "; clusters keep their numbers there, whatever they are called" if inputs.edits.any else ""
+
+
+def exported(run: Run, state: State | None = None) -> tuple[nn.Module, Tensor, str]:
     """What goes into the file, an example of its input, and what that is called."""
     model = Model.load(run, "cpu")
+    routing = Routing(state) if state is not None and state.joined else None
     config, shape, data, network = model.config, model.shape, run.data, model.network
     inner: nn.Module = nn.Identity()
     if encoder := model.encoder:
@@ -75,40 +90,142 @@ def exported(run: Run) -> tuple[nn.Module, Tensor, str]:
     elif shape.side:
         seeing, stored = partial(Seeing, shape.side, shape.mean, shape.std), later_side(config, data)
     else:
-        return OfRows(network).eval(), torch.zeros(2, shape.n_inputs), "rows"
+        return OfRows(network, routing).eval(), torch.zeros(2, shape.n_inputs), "rows"
     frame = config.train.frame
     seen: Seeing | SeeingArrays = seeing(frame, stored if data.files else 0)  # as the run's own images were read
     if not data.files and stored == full_side(config) and not config.train.frozen:
         seen = SeeingArrays(seeing(frame), seeing(frame, stored))
     example = torch.zeros(2, seen.side + 5, seen.side + 3, 3, dtype=torch.uint8)  # no two sizes alike
-    return OfImages(network, seen, inner, of_rows=not shape.side).eval(), example, "images"
+    return OfImages(network, seen, inner, not shape.side, routing).eval(), example, "images"
 
 
 class OfRows(nn.Module):
-    """float32 rows (N,d) to probabilities (N,K) and embedding (N,D)."""
+    """float32 rows (N,d) to probabilities (N,K) and embedding (N,D), and what a person has made of them."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, routing: Routing | None = None) -> None:
         super().__init__()
-        self.network = network
+        self.network, self.routing = network, routing
 
-    def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        return _outputs(self.network, self.network.prepare(rows))
+    def forward(self, rows: Tensor) -> tuple[Tensor, ...]:
+        standard = (rows - self.network.mean) / self.network.std
+        return _outputs(self.network, self.network.prepare(rows), self.routing, standard)
 
 
 class OfImages(nn.Module):
-    """uint8 images (N,H,W,3) to probabilities (N,K) and embedding (N,D)."""
+    """uint8 images (N,H,W,3) to probabilities (N,K) and embedding (N,D), and what a person has made of them."""
 
-    def __init__(self, network: Network, seeing: nn.Module, encoder: nn.Module, of_rows: bool) -> None:
+    def __init__(
+        self, network: Network, seeing: nn.Module, encoder: nn.Module, of_rows: bool, routing: Routing | None = None
+    ) -> None:
         super().__init__()
-        self.network, self.seeing, self.encoder, self.of_rows = network, seeing, encoder, of_rows
+        self.network, self.seeing, self.encoder = network, seeing, encoder
+        self.of_rows, self.routing = of_rows, routing
 
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         seen = self.encoder(self.seeing(images))
-        return _outputs(self.network, self.network.prepare(seen.flatten(1)) if self.of_rows else seen)
+        if not self.of_rows:
+            return _outputs(self.network, seen, self.routing)
+        features = seen.flatten(1)
+        return _outputs(self.network, self.network.prepare(features), self.routing, features)
 
 
-def _outputs(network: Network, seen: Tensor) -> tuple[Tensor, Tensor]:
-    return network.log_assign(seen).exp(), network.embed(seen)
+def _outputs(network: Network, seen: Tensor, routing: Routing | None, *others: Tensor) -> tuple[Tensor, ...]:
+    found = network.log_assign(seen).exp(), network.embed(seen)
+    return found if routing is None else (*found, *routing(*found, *others))
+
+
+class Routing(nn.Module):
+    """`State.decide` as a graph: the taught model, where there is one, then later merges and splits."""
+
+    def __init__(self, state: State) -> None:
+        super().__init__()
+        last = max((at for at, step in enumerate(state.joined) if isinstance(step, Learned)), default=-1)
+        self.steps = nn.ModuleList(
+            Merged(step) if isinstance(step, Merge) else Parted(step)
+            for step in state.joined[last + 1 :]
+            if isinstance(step, Merge | Split)
+        )
+        self.head = TaughtHead(state.head()) if last >= 0 and state.head else None
+
+    def forward(self, probabilities: Tensor, embedding: Tensor, *others: Tensor) -> tuple[Tensor, Tensor]:
+        """Cluster (N,) int64 and confidence (N,); `others` are kinds of features that stand before the embedding."""
+        confidence, cluster = probabilities.max(1)
+        if self.head is not None:
+            confidence, cluster = self.head(*others, embedding)
+        for step in self.steps:
+            cluster = step(cluster, embedding)
+        return cluster, confidence
+
+
+class Merged(nn.Module):
+    ended: Tensor
+
+    def __init__(self, step: Merge) -> None:
+        super().__init__()
+        self.into = step.into
+        self.register_buffer("ended", torch.from_numpy(step.clusters))
+
+    def forward(self, cluster: Tensor, embedding: Tensor) -> Tensor:
+        return torch.where((cluster[:, None] == self.ended).any(1), self.into, cluster)
+
+
+class Parted(nn.Module):
+    parts: Tensor
+    centres: Tensor
+
+    def __init__(self, step: Split) -> None:
+        super().__init__()
+        self.cluster, alone = step.cluster, step.centres is None
+        parts = np.array([step.rest]) if alone else step.parts
+        centres = np.zeros((1, 1), np.float32) if step.centres is None else step.centres
+        self.register_buffer("parts", torch.from_numpy(parts))
+        self.register_buffer("centres", None if alone else torch.from_numpy(centres))
+
+    def forward(self, cluster: Tensor, embedding: Tensor) -> Tensor:
+        nearest = torch.zeros_like(cluster) if self.centres is None else (embedding @ self.centres.T).argmax(1)
+        return torch.where(cluster == self.cluster, self.parts[nearest], cluster)
+
+
+class TaughtHead(nn.Module):
+    """`Head.predict` without junk, as a graph."""
+
+    classes: Tensor
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, head: Head) -> None:
+        super().__init__()
+        ordinary = np.flatnonzero(head.classes != JUNK)
+        self.register_buffer("classes", torch.from_numpy(head.classes[ordinary]))
+        self.register_buffer("weight", torch.from_numpy(head.weight[:, ordinary]))
+        self.register_buffer("bias", torch.from_numpy(head.bias[ordinary]))
+        self.views = nn.ModuleList(Placed(view.mean, view.directions) for view in head.views)
+
+    def forward(self, *kinds: Tensor) -> tuple[Tensor, Tensor]:
+        placed = [place(kind) for place, kind in zip(self.views, kinds, strict=True)]
+        rows = placed[0] if len(placed) == 1 else _unit(torch.cat(placed, 1))
+        confidence, place = (rows @ self.weight + self.bias).softmax(1).max(1)
+        return confidence, self.classes[place]
+
+
+class Placed(nn.Module):
+    """One kind of features in the space of the head."""
+
+    mean: Tensor
+    directions: Tensor
+
+    def __init__(self, mean: np.ndarray, directions: np.ndarray) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.from_numpy(mean))
+        self.register_buffer("directions", torch.from_numpy(directions))
+
+    def forward(self, features: Tensor) -> Tensor:
+        return _unit((features - self.mean) @ self.directions)
+
+
+def _unit(rows: Tensor) -> Tensor:
+    length: Tensor = rows.norm(dim=1, keepdim=True)
+    return rows / length.clamp(min=1e-12)
 
 
 @contextmanager

@@ -7,12 +7,17 @@ from twincluster.runs.edit_log import EditLog as EditLog
 from twincluster.runs.edit_log import Kinds as Kinds
 from twincluster.runs.edit_log import Learned as Learned
 from twincluster.runs.edit_log import Line as Line
+from twincluster.runs.edit_log import Merge as Merge
+from twincluster.runs.edit_log import Split as Split
 from twincluster.runs.edit_log import State as State
+from twincluster.runs.edit_log import applied as applied
+from twincluster.runs.edit_log import initial as initial
 from twincluster.runs.edit_log import unit as unit
 from twincluster.runs.edits import EDITS_FILE as EDITS_FILE
 from twincluster.runs.edits import JUNK_STATUS as JUNK_STATUS
 from twincluster.runs.edits import Carried as Carried
 from twincluster.runs.edits import Edits as Edits
+from twincluster.runs.edits import answer_line as answer_line
 from twincluster.runs.edits import apply_edits as apply_edits
 from twincluster.runs.edits import bind as bind
 from twincluster.runs.edits import carry as carry

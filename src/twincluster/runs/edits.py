@@ -311,28 +311,24 @@ class Edits:
         in which most of its images lie, if they outnumber there those of each other label; else it opens a new cluster.
         `samples` are the rows that were random questions.
         """
-        from twincluster.clustering import clusters_for_labels
-
         chosen = some_rows(list(labels))
 
         def build(state: State, lines: list[Line]) -> Line:
-            rows = readable(state, chosen)
-            called = {row: labels[row] for row in rows if labels[row] != JUNK_STATUS or JUNK_STATUS in names_of(state)}
-            for label in dict.fromkeys(called.values()):
-                _refuse_ended(state, a_label(label))
-            known = {c: name for c, name in state.names.items() if name != str(c) or name in called.values()}
-            found = clusters_for_labels(called, known, state.clusters)
-            named, free = [], next_id(lines, self.n_clusters)
-            for label, cluster in found.items():
-                if cluster is None or state.names[cluster] != label:
-                    found[label] = target = free if cluster is None else cluster
-                    free += cluster is None
-                    named.append({"cluster": target, "name": label, "new": cluster is None})
-            to = [found[called[row]] if row in called else JUNK for row in rows]
-            random = sorted(set(map(int, samples)) & set(rows))
-            return {"kind": "answer", "rows": rows, "to": to, "names": named, "sample": False, "samples": random}
+            return answer_line(
+                state, {row: labels[row] for row in readable(state, chosen)}, samples, next_id(lines, self.n_clusters)
+            )
 
         return self._append(build, expected)
+
+    def extend(self, lines: Iterable[Line], head: Head | None = None) -> State:
+        """Add edits that were made in memory about the same rows, and what was learned from them last."""
+        _ = self.paths  # which the first line names
+        added = [{name: value for name, value in line.items() if name not in ("edit", "time")} for line in lines]
+        self._log.append(lambda before: [*([] if before else [self._start()]), *added])
+        number, key = _newest_lesson(self._log.read())
+        if number and head is not None:
+            Taught(key, head).write(self._run.folder)
+        return self.state
 
     def take_over(self, old: State, rows: np.ndarray) -> Carried:
         """Say of this run what a person has said about another; `rows` (n,) are the rows that hold the same images."""
@@ -591,6 +587,26 @@ def apply_edits(
         status=tuple(JUNK_STATUS if out else said for out, said in zip(junk, found.status, strict=True)),
         names=tuple(state.names.get(int(cluster), "") for cluster in clusters),
     )
+
+
+def answer_line(state: State, labels: Mapping[int, str], samples: Iterable[int], free: int) -> Line:
+    """Return the edit that says by their rows what images are called; `free` is an id that no cluster has had."""
+    from twincluster.clustering import clusters_for_labels
+
+    names = names_of(state)
+    called = {row: label for row, label in labels.items() if label != JUNK_STATUS or JUNK_STATUS in names}
+    for label in dict.fromkeys(called.values()):
+        _refuse_ended(state, a_label(label))
+    known = {c: name for c, name in state.names.items() if name != str(c) or name in called.values()}
+    found, named = clusters_for_labels(called, known, state.clusters), []
+    for label, cluster in found.items():
+        if cluster is None or state.names[cluster] != label:
+            found[label] = target = free if cluster is None else cluster
+            free += cluster is None
+            named.append({"cluster": target, "name": label, "new": cluster is None})
+    to = [found[called[row]] if row in called else JUNK for row in labels]
+    random = sorted(set(map(int, samples)) & set(labels))
+    return {"kind": "answer", "rows": list(labels), "to": to, "names": named, "sample": False, "samples": random}
 
 
 @dataclass(frozen=True)
