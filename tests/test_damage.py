@@ -26,7 +26,7 @@ from twincluster.core import InputError, read_table, write_table
 from twincluster.data import open_source
 from twincluster.model import Model
 from twincluster.run_images import RunImages
-from twincluster.runs import Assignments, Drift, Edits, Reference, Run, provenance, read_stamps
+from twincluster.runs import Assignments, Drift, Edits, Reference, Run, provenance, read_contents, read_stamps
 from twincluster.training import CHECKPOINT_FILE, load_checkpoint
 
 CHOICE = Choice(3, (Candidate(2, 0.5, 0.1), Candidate(3, 0.9, 0.1)), (Candidate(2, 0.5, 0.1),), clear=True, reason="")
@@ -433,6 +433,7 @@ def answers(run: Run, images: Any) -> dict[str, tuple[tuple[str, ...], Callable[
         "updates": (("updates.jsonl",), run.read_updates),
         "choice": (("clusters.json",), run.read_choice),
         "stamps": (("stamps.csv", "checksums.json"), lambda: read_stamps(run.folder)),
+        "contents": (("contents.csv", "checksums.json"), lambda: read_contents(run.folder)),
         "provenance": (("provenance.json",), lambda: provenance.read(run.folder)),
         "reference": (
             ("reference.safetensors",),
