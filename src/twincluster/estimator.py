@@ -42,6 +42,7 @@ from twincluster.data import (
     location_of,
     open_source,
     outline,
+    refuse_times,
 )
 from twincluster.fit import train, write_run
 from twincluster.methods import spread
@@ -401,6 +402,7 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         """What `X` holds. Rows are validated by scikit-learn, so that its users meet its messages."""
         at_least = 2 if reset else 1
         if is_rows(X):
+            refuse_times(X)
             X = validate_data(self, X, reset=reset, dtype=np.float64, ensure_min_samples=at_least)
             return open_source(X, labels="none", at_least=1)
         listing = open_source(X, labels="none", at_least=at_least)

@@ -34,6 +34,7 @@ from twincluster.config import (
 from twincluster.core import (
     InputError,
     check_writable,
+    counted,
     duration,
     hold,
     hold_new,
@@ -93,7 +94,18 @@ def _run(arguments: list[str] | None) -> None:
     if words and words[0] in app and words[0] not in TOGETHER:
         refuse_several(words[0])
     with typed(words):
-        app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+        app(list(map(_at_home, words)), exit_on_error=False, print_error=False, result_action="return_value")
+
+
+def _at_home(word: str) -> str:
+    """Expand a leading ~, which a shell leaves as it is in --out=~/run and in quotes."""
+    option, path = re.fullmatch(r"(-[\w-]+=)?(.*)", word, re.DOTALL).groups("")  # type: ignore[union-attr]
+    if not path.startswith("~"):
+        return word
+    whole, home = os.path.expanduser(path), re.split(r"[/\\]", path)[0]
+    if whole.startswith("~") and not os.path.lexists(home):
+        raise InputError(f"{home} is no home folder: check the name, or write ./{path} for a path in this folder")
+    return option + whole
 
 
 @app.command(group=START)
@@ -342,7 +354,7 @@ def _take_over(from_run: Path, run: Run, root: Path | None) -> None:
 
 
 def _announce(listing: Listing, config: Config) -> None:
-    others = f" ({listing.skipped:,} other file{'s' * (listing.skipped != 1)} left alone)" if listing.skipped else ""
+    others = f" ({counted(listing.skipped, 'other file')} left alone)" if listing.skipped else ""
     wanted = str(config.n_clusters or "{} to {}".format(*config.clusters_between))
     print(f"{len(listing.paths):,} inputs in {listing.name}{others}, {wanted} clusters", flush=True)
 

@@ -19,7 +19,7 @@ CONTENTS = {
     "table4": "TCC, CC and DCCM on Tiny ImageNet",
     "table5": "TCC beside SwAV and DeepCluster-v2",
     "table6": "p-values, from the published accuracies; nothing is trained",
-    "figure1": "two moons, by k-means and by what is learned; ten seconds",
+    "figure1": "two moons, by k-means, TCC and the default method; a minute",
     "figure3": "a map of TCC's features",
     "figure4": "TCC by alpha, lambda, L and batch",
     "figure5": "TCC and MiCE in the course of training; DEC's loss",
@@ -56,16 +56,18 @@ def reproduce(
         table1 to table6, figure1 or figure3 to figure7; left out, they are listed. Figure 2 is a drawing of the method.
     data
         cifar10, cifar100, stl10, imagenet10, imagenet_dogs, tiny_imagenet, or digits, on which all can be rehearsed
-        without a GPU in about a minute a training. Left out, the set that the paper has.
+        without a GPU in about a minute a training; several with commas between them. Left out, the set that the paper
+        has.
     seeds
         How often each training is done, with the seeds 0, 1, 2 and so on.
     epochs
         Passes over the data in each training; left out, as many as the recipes have: 1,000 for TCC.
     minutes
-        Train each for this long instead; the learning-rate schedule ends when the time does.
+        Train each for this long instead, whatever the method; the learning-rate schedule ends when the time does.
     out
-        The folder for the result and the runs; runs/reproduce-DATA when left out. Runs that are there are used again,
-        also by other tables and figures, and one that was interrupted goes on.
+        The folder for the result and the runs, with one for each of several sets; runs/reproduce-DATA when left out.
+        Runs that are there are used again, also by other tables and figures, and one that was interrupted goes on. What
+        a training says is in a .log beside its run.
     settings
         Change one setting of every training, as in --set train.backbone=resnet18. May be repeated.
     device
@@ -88,10 +90,11 @@ def reproduce(
     if name in ONE_RUN and seeds > 1:
         raise InputError(f"{name} shows the run with seed 0 alone: leave --seeds out")
     how_long(epochs, minutes)  # refuses both
-    chosen = _chosen_set(name, data)
-    out = out or Path("runs") / ("reproduce" if name in NO_SET else f"reproduce-{chosen}")
+    chosen = _chosen_sets(name, data)
+    folders = {one: _folder(name, one, out, len(chosen)) for one in chosen}
     if not dry_run:
-        check_writable(out, "choose another --out")
+        for folder in folders.values():
+            check_writable(folder, "choose another --out")
     if name in FIGURES:
         from twincluster.pages import check_installed
 
@@ -99,15 +102,35 @@ def reproduce(
 
     from twincluster.paper import ITEMS, Asked, carry_out, commands_left
 
-    asked = Asked(chosen, out, seeds, epochs, minutes, device, settings or (), data_root)
-    item = ITEMS[name]
-    trainings = item.trainings(chosen)
+    jobs = [
+        (ITEMS[name].trainings(one), Asked(one, folder, seeds, epochs, minutes, device, settings or (), data_root))
+        for one, folder in folders.items()
+    ]
     if dry_run:
-        for command in commands_left(trainings, asked):
-            print(shlex.join(command))
+        for trainings, asked in jobs:
+            for command in commands_left(trainings, asked):
+                print(shlex.join(command))
         return
-    outcomes = carry_out(trainings, asked, lambda line: print(line, flush=True)) if trainings else {}
-    print("\n" * bool(trainings) + item.make(asked, outcomes))
+    trained = any(trainings for trainings, _ in jobs)
+    outcomes = carry_out(jobs, lambda line: print(line, flush=True)) if trained else [{}] * len(jobs)
+    for number, ((_, asked), of_job) in enumerate(zip(jobs, outcomes, strict=True)):
+        print("\n" * bool(trained or number) + ITEMS[name].make(asked, of_job))
+
+
+def _folder(name: str, data: str, out: Path | None, count: int) -> Path:
+    """For the result and the runs of a set."""
+    if out is not None:
+        return out / data if count > 1 else out
+    return Path("runs") / ("reproduce" if name in NO_SET else f"reproduce-{data}")
+
+
+def _chosen_sets(name: str, data: str | None) -> list[str]:
+    """Those with commas between them."""
+    words = [word.strip() for word in data.split(",")] if data is not None else [None]
+    chosen = [_chosen_set(name, word) for word in words]
+    if len(set(chosen)) > 1 and name in NO_SET:
+        raise InputError(f"{name} is not about one set: give one --data, or none")
+    return list(dict.fromkeys(chosen))
 
 
 def _chosen_set(name: str, data: str | None) -> str:

@@ -38,6 +38,7 @@ from twincluster.data.memory import as_arrays as as_arrays
 from twincluster.data.memory import as_squares as as_squares
 from twincluster.data.memory import is_rows as is_rows
 from twincluster.data.memory import outline as outline
+from twincluster.data.memory import refuse_times as refuse_times
 from twincluster.data.shards import labels_of_shards as labels_of_shards
 from twincluster.data.sources import location_of as location_of
 from twincluster.data.sources import open_source as open_source

@@ -54,9 +54,11 @@ def augment_images(
     return hide(pixels, choice.hole, settings.hole) if settings.hole else pixels
 
 
-def plain_images(images: Tensor, side: int, mean: Tensor, std: Tensor) -> Tensor:  # uint8 (N,H,W,3) -> (N,3,S,S)
+def plain_images(
+    images: Tensor, side: int, mean: Tensor, std: Tensor, cubic: bool = False
+) -> Tensor:  # uint8 (N,H,W,3) -> (N,3,S,S)
     """The images as they are, resized to a square and standardised: what inference sees."""
-    return standardise(resize(images, side), mean, std)
+    return standardise(resize(images, side, cubic), mean, std)
 
 
 def augment_rows(rows: Tensor, normal: Tensor, draws: Tensor, settings: Augment) -> Tensor:  # all (N,d)
@@ -155,11 +157,13 @@ def crop(images: Tensor, box: Tensor, flip: Tensor, angle: Tensor | None, side: 
     return sampled.mul_(1 / 255)
 
 
-def resize(images: Tensor, side: int) -> Tensor:  # uint8 (N,H,W,3) -> (N,3,S,S)
-    """The whole image as a square, bilinear, antialiased when it shrinks."""
+def resize(images: Tensor, side: int, cubic: bool = False) -> Tensor:  # uint8 (N,H,W,3) -> (N,3,S,S)
+    """The whole image as a square, bilinear or bicubic, antialiased when it shrinks."""
     planes = images.permute(0, 3, 1, 2).float().mul_(1 / 255)
     if planes.shape[2:] == (side, side):
         return planes
+    if cubic:  # which overshoots at edges
+        return F.interpolate(planes, (side, side), mode="bicubic", align_corners=False, antialias=True).clamp_(0, 1)
     return F.interpolate(planes, (side, side), mode="bilinear", align_corners=False, antialias=True)
 
 

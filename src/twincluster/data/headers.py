@@ -1,6 +1,6 @@
 """Read from the header of an image file how much memory decoding takes, and whether the file ends too early.
 
-The figures per pixel are peaks of Pillow 13.0 and pillow-heif 1.8, rounded up: tests/images/test_bombs.py measures that
+The figures per pixel are peaks of Pillow 13.0 and pillow-heif 1.8, rounded up: tests/data/test_bombs.py measures that
 they suffice. Sizes are in bytes, offsets count from the start of the file.
 """
 

@@ -33,7 +33,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from twincluster.core import InputError, write_atomically
+from twincluster.core import InputError, OnProgress, available_cores, write_atomically
 from twincluster.data.decoding import DEFAULT_SIDE, Frame, filled_side, letterboxed, may_pass, square
 from twincluster.data.listing import Input, Listing, cache_folder, digest_of
 from twincluster.data.pool import decode_few
@@ -71,6 +71,7 @@ class Images:
     usable: np.ndarray  # int64, the rows that can be trained on
     fingerprint: str  # SHA-256 of the data, not of where it lies
     pictures: np.ndarray | None = None  # (n,s,s,3), where pixels are the features that an encoder made of these
+    widths: tuple[int, ...] = ()  # columns of each, where several encoders made them
 
     @property
     def is_rows(self) -> bool:
@@ -90,7 +91,7 @@ def open_images(
     frame: Frame = "crop",
     cache: Path | None = None,
     workers: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: OnProgress | None = None,
 ) -> Images:
     """Give a listing pixels.
 
@@ -101,7 +102,7 @@ def open_images(
     ~/.cache/twincluster/store, unless they are a few that somebody named (Listing.is_passing); progress is told (rows
     done, rows in all). A file that cannot be read keeps its row, black, with a status.
     """
-    workers, progress = workers or _cores(), progress or (lambda done, total: None)
+    workers, progress = workers or min(available_cores(), MOST_WORKERS), progress or (lambda done, total: None)
     if listing.array is not None:
         small = partial(shrunk, side=array_side, frame=frame, workers=workers, cache=cache, progress=progress)
         return _of_array(listing, listing.array, array_side, frame, small)
@@ -120,9 +121,7 @@ def open_images(
     return _images(listing, pixels, outcome)
 
 
-def _decoded(
-    listing: Listing, side: int, frame: Frame, progress: Callable[[int, int], None]
-) -> tuple[np.ndarray, Outcome]:
+def _decoded(listing: Listing, side: int, frame: Frame, progress: OnProgress) -> tuple[np.ndarray, Outcome]:
     """What a store would hold."""
     pixels, rows = np.zeros((len(listing.paths), side, side, 3), np.uint8), {}
     decoded = decode_few(listing.files or (), side, frame)
@@ -134,9 +133,7 @@ def _decoded(
     return pixels, _outcome(side, frame, rows)
 
 
-def _read(
-    store: Store, files: Sequence[Input], workers: int, progress: Callable[[int, int], None], checked: bool
-) -> Outcome:
+def _read(store: Store, files: Sequence[Input], workers: int, progress: OnProgress, checked: bool) -> Outcome:
     """By the journal, after a build where the store is not complete or damaged."""
     rows = store.rows()
     if not checked and store.is_complete(rows):
@@ -206,10 +203,6 @@ def place_of(listing: Listing, side: int, frame: Frame, cache: Path | None) -> P
     return cache_folder(cache) / short_hash([VERSION, side, frame, bool(listing.root), *files])
 
 
-def _cores() -> int:
-    return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 61)
-
-
 def fingerprint_of(side: int, frame: Frame, rows: dict[int, Row]) -> str:
     """Of names and decoded pixels: a copy of the folder elsewhere, or touched files, are the same data.
 
@@ -227,6 +220,7 @@ def fingerprint_of(side: int, frame: Frame, rows: dict[int, Row]) -> str:
 SHRUNK_VERSION = 1  # of what `square` makes of an image: another number, another copy
 HELD_BYTES = 1 << 28  # of small images that stay in memory
 KEPT = 4  # copies on the disk beside a new one; each can be made again as long as its array is there
+MOST_WORKERS = 61  # that a pool of processes may have on Windows
 A_DAY = 24 * 3600  # seconds
 BYTES_AT_ONCE = 1 << 25  # of small images made, or of large ones read, before they are put away
 
@@ -244,7 +238,7 @@ def shrunk(
     *,
     workers: int,
     cache: Path | None = None,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: OnProgress = lambda done, total: None,
 ) -> np.ndarray:  # uint8 (n,h,w,3) -> (n,side,side,3)
     """The same images as squares, with the pixels that lossless files of them are decoded to."""
     shape = (len(array), side, side, 3)
@@ -304,7 +298,7 @@ def _prune(new: Path) -> None:
 
 
 def _in_parts(
-    array: np.ndarray, side: int, frame: Frame, workers: int, progress: Callable[[int, int], None]
+    array: np.ndarray, side: int, frame: Frame, workers: int, progress: OnProgress
 ) -> Iterator[tuple[int, np.ndarray]]:
     """Where a part begins, and its small images, one part after another."""
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from twincluster.core import InputError
+from twincluster.core import InputError, counted
 from twincluster.data.listing import IMAGE_SUFFIXES, printable
 
 Table = dict[str, list[str]]  # column by name; of many columns in a .parquet, those that are not used are empty
@@ -54,10 +54,11 @@ def _csv(file: Path, shown: str) -> Table:
         names = ["path"]  # a list without a heading
     else:
         rows = rows[1:]
+    _refuse_twice(names, shown)
     for number, row in rows:
         if any(row[len(names) :]):
             raise InputError(
-                f"{shown} has {len(row)} values in line {number}, but {len(names)} column{'s' * (len(names) != 1)}: "
+                f"{shown} has {len(row)} values in line {number}, but {counted(len(names), 'column')}: "
                 "put names that hold a comma in double quotes"
             )
     return {name: [row[place] if place < len(row) else "" for _, row in rows] for place, name in enumerate(names)}
@@ -73,11 +74,20 @@ def _parquet(file: Path, shown: str) -> Table:
             # pandas keeps an index of its own in columns of such names
             names = [name for name in opened.schema_arrow.names if not name.startswith("__index_level_")]
             used = [name for name in names if name in USED] if len(names) > 1 else names
+            _refuse_twice(used, shown)
             values = opened.read(columns=used)
             columns = {name: values.column(name).to_pylist() for name in used}
+    except InputError:
+        raise
     except Exception as error:  # whatever pyarrow makes of a damaged file
         raise InputError(f"{shown} cannot be read ({type(error).__name__}): save it again as .parquet") from None
     return {name: _as_text(columns.get(name, []), name, shown) for name in names}
+
+
+def _refuse_twice(names: Sequence[str], shown: str) -> None:
+    for name in USED:
+        if names.count(name) > 1:
+            raise InputError(f"{shown} has {names.count(name)} columns {name}: give the others another name")
 
 
 def _as_text(values: Sequence[Any], column: str, shown: str) -> list[str]:

@@ -68,6 +68,16 @@ def is_rows(X: Any) -> bool:
     return not isinstance(first, NAMES_OR_IMAGES) and np.ndim(first) < 2
 
 
+def refuse_times(X: Any) -> None:
+    """Refuse rows with dates or durations, which would become numbers of nanoseconds, or of any other unit."""
+    first = _first(X) if isinstance(X, list | tuple) else X
+    parts = [X, first, *(first[:1] if isinstance(first, list | tuple) else ())]
+    types = [getattr(part, "dtype", None) for part in parts]
+    types += list(getattr(X, "dtypes", ())) if getattr(X, "ndim", 0) == 2 else []
+    if any(getattr(type_, "kind", "") in ("m", "M") for type_ in types):
+        raise InputError("X holds dates or durations: give them as numbers of the unit that matters, such as days")
+
+
 def _is_labelled(one: Any, other: Any) -> bool:
     """Whether these are a pair as data sets of torch give them."""
     is_image = isinstance(one, NAMES_OR_IMAGES) or np.ndim(one) > 1

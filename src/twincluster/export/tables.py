@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
+import unicodedata
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from twincluster.data import Member
 from twincluster.run_images import RunImages
 from twincluster.runs import check_table
 
-FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # what a cell begins with that a spreadsheet computes
+FORMULAS = ("=", "+", "-", "@")  # what a cell begins with that a spreadsheet computes, in any width, after any space
 MOST_TSNE = 10_000  # images that t-SNE lays out within minutes on two cores
 Map = Literal["auto", "pca", "tsne"]
 
@@ -68,7 +69,8 @@ def write_parquet(inputs: RunImages, out: Path, place: Map = "auto") -> str:
 
 def _no_formula(text: str, mark: str) -> str:
     """A spreadsheet computes what begins like this; ./ before a path leaves it the same path."""
-    return mark + text if text.startswith(FORMULAS) else text
+    begins = unicodedata.normalize("NFKC", text[:1])
+    return mark + text if begins.isspace() or begins.startswith(FORMULAS) else text
 
 
 def guesses(guessed: np.ndarray) -> str:

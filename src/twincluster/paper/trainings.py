@@ -23,9 +23,10 @@ from twincluster.config import (
     parse_overrides,
     recipe_names,
 )
-from twincluster.core import InputError, explained, run_child
+from twincluster.core import InputError, duration, explained, run_child
 from twincluster.data import Listing, open_source
 from twincluster.model import open_for
+from twincluster.paper.course import Course, Plan, announcement, expected_seconds
 from twincluster.resolve import check_method, resolve, with_image_size
 from twincluster.runs import Run
 
@@ -119,20 +120,57 @@ class Finished:
 Outcomes = Mapping[str, Mapping[int, Finished | str]]  # by name and seed: what came of a training, or why nothing did
 
 
-def carry_out(trainings: Sequence[Training], asked: Asked, say: Callable[[str], None]) -> Outcomes:
-    """One after the other. A failure is noted and the next one begins."""
-    cells = _checked(trainings, asked)
-    listing = open_source(asked.data, root=asked.root)
-    asked.out.mkdir(parents=True, exist_ok=True)
-    outcomes: dict[str, dict[int, Finished | str]] = {}
-    for number, (training, seed) in enumerate(cells, start=1):
-        folder, command = training.folder(asked, seed), _command(training, asked, seed)
-        kept = _is_finished(folder)
-        say(f"{number} of {len(cells)}: {shlex.join(command)}{' (kept)' if kept else ''}")
-        status = 0 if kept else _status_of(command)
-        outcome = _read(folder, listing) if status == 0 else f"failed with status {status}"
-        outcomes.setdefault(training.name, {})[seed] = outcome
+def carry_out(jobs: Sequence[tuple[Sequence[Training], Asked]], say: Callable[[str], None]) -> list[Outcomes]:
+    """Do the trainings of each job in its folder, one after the other. A failure is noted and the next one begins.
+
+    One line tells how far all of them are. What a training says itself goes to a .log beside its folder.
+    """
+    cells = [_checked(trainings, asked) for trainings, asked in jobs]  # all of them before the first begins
+    listings = [open_source(asked.data, root=asked.root) for _, asked in jobs]
+    course = _course(jobs, cells, listings, say)
+    outcomes: list[Outcomes] = []
+    for (_, asked), of_job, listing in zip(jobs, cells, listings, strict=True):
+        asked.out.mkdir(parents=True, exist_ok=True)
+        found: dict[str, dict[int, Finished | str]] = {}
+        outcomes.append(found)
+        for training, seed in of_job:
+            found.setdefault(training.name, {})[seed] = _carry_out_one(training, seed, asked, listing, course)
     return outcomes
+
+
+def _course(
+    jobs: Sequence[tuple[Sequence[Training], Asked]], cells: Sequence[Sequence[tuple[Training, int]]],
+    listings: Sequence[Listing], say: Callable[[str], None],
+) -> Course:  # fmt: skip
+    """What tells how far the trainings are; first how long those will take that are still to be done."""
+    plans = []
+    for (_, asked), of_job, listing in zip(jobs, cells, listings, strict=True):
+        for training, seed in of_job:
+            finished = _is_finished(training.folder(asked, seed))
+            plans.append(Plan(training.name, training.config(asked, seed), len(listing.paths), finished))
+    seconds = expected_seconds(plans)
+    if any(not plan.finished for plan in plans):
+        say(announcement(plans, seconds))
+    return Course(seconds)
+
+
+def _carry_out_one(training: Training, seed: int, asked: Asked, listing: Listing, course: Course) -> Finished | str:
+    folder, command = training.folder(asked, seed), _command(training, asked, seed)
+    name = f"{training.name} on {asked.data}, seed {seed}"
+    if _is_finished(folder):
+        course.end(f"{name}: kept")
+        return _read(folder, listing)
+    log = folder.with_name(f"{folder.name}.log")
+    with course.training(name, folder):
+        status = _status_of(command, log)
+    if status:
+        outcome = f"failed with status {status}, see {log.name}"
+        course.end(f"{name}: {outcome}")
+        return outcome
+    found = _read(folder, listing)
+    scores = f"ACC {found.scores.acc:.3f}  NMI {found.scores.nmi:.3f}  ARI {found.scores.ari:.3f}"
+    course.end(f"{name}: {scores} in {duration(found.seconds)}")
+    return found
 
 
 def commands_left(trainings: Sequence[Training], asked: Asked) -> list[list[str]]:
@@ -184,9 +222,13 @@ def _command(training: Training, asked: Asked, seed: int) -> list[str]:
     return [*training.command(asked, seed), *(["--resume"] if goes_on else [])]
 
 
-def _status_of(command: Sequence[str]) -> int:
-    with explained(lambda: "the same `twincluster reproduce` goes on where it stopped"):
-        return run_child([sys.executable, "-m", *command])
+def _status_of(command: Sequence[str], log: Path) -> int:
+    with (
+        explained(lambda: "the same `twincluster reproduce` goes on where it stopped"),
+        log.open("a", encoding="utf-8") as file,
+    ):
+        print(shlex.join(command), file=file, flush=True)
+        return run_child([sys.executable, "-m", *command], log=file)
 
 
 def _read(folder: Path, listing: Listing) -> Finished:

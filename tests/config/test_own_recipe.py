@@ -10,7 +10,7 @@ from command_line import colours, command, worked
 from twincluster.config.options import RECIPES
 from twincluster.runs import Run
 
-PAGE = Path(__file__).parents[1] / "docs" / "method.md"
+PAGE = Path(__file__).parents[2] / "docs" / "method.md"
 SMALL = ("--epochs", 1, "--device", "cpu", "--set", "train.backbone=small", "--set", "train.batch_size=24",
          "--set", "own.hidden=8")  # fmt: skip
 

@@ -2,7 +2,6 @@
 
 import io
 import shutil
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,8 +13,6 @@ from typing import Any
 import httpx
 import pytest
 from PIL import Image
-
-sys.path.append(str(Path(__file__).parents[1] / "report"))
 
 from twincluster.pages import Library, listen
 from twincluster.pages.explorer.guard import Access, Server

@@ -1,14 +1,18 @@
 """Tables and figures from real, tiny trainings: done once, kept, shared, refused where they are of something else."""
 
 import csv
+import io
 import os
+import re
 import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +25,7 @@ from twincluster.clustering import score
 from twincluster.config import differences, load_recipe, make_config
 from twincluster.data import open_images, open_source
 from twincluster.pages import HUES
-from twincluster.paper import Asked
+from twincluster.paper import Asked, course
 from twincluster.paper import trainings as running
 from twincluster.paper.figures import COLOURS, draw_moons, sweep
 from twincluster.paper.trainings import by_own_paper, by_paper
@@ -42,7 +46,7 @@ def sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     np.save(folder / "images.npy", images.astype(np.uint8))
     np.save(folder / "labels.npy", labels)
     np.save(folder / "split.npy", np.repeat([0, 1], [30, 10]).astype(np.int8))
-    monkeypatch.setattr(running, "run_child", lambda command: main(list(command[3:])))
+    monkeypatch.setattr(running, "run_child", lambda command, log: main(list(command[3:])))
     monkeypatch.chdir(tmp_path)
     return tmp_path / "sets"
 
@@ -61,7 +65,11 @@ def has_colours(file: Path, colours: Sequence[str]) -> bool:
 
 def test_a_table_beside_what_was_published(sets: Path, tmp_path: Path) -> None:
     said = worked("reproduce", "table5", *FEW, "--seeds", 2, "--data-root", sets, "--out", tmp_path / "out").out
-    assert "6 of 6: twincluster fit cifar10 --recipe paper-cifar10" in said
+    assert said.startswith("6 trainings, about ")
+    assert "on this machine, by a rough guess; the longest is " in said
+    assert re.search(r"\n6 of 6: tcc on cifar10, seed 1: ACC 0\.\d{3}  NMI 0\.\d{3}  ARI -?0\.\d{3} in \d+ s\n", said)
+    log = (tmp_path / "out" / "tcc-1.log").read_text()
+    assert log.startswith("twincluster fit cifar10 --recipe paper-cifar10")
     hardware = provenance.read(tmp_path / "out" / "tcc-0").told()["hardware"]
     assert f"measured with seeds 0 to 1: mean (lowest to highest), on {hardware}\n" in said
     head, *rows = cells(tmp_path / "out" / "table5.md")
@@ -83,13 +91,69 @@ def test_a_table_beside_what_was_published(sets: Path, tmp_path: Path) -> None:
     assert (tmp_path / "out" / "table5.md").read_text() in said + "\n"
 
 
+def test_several_sets_with_a_common_budget(sets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All are announced before the first begins, counted together, and each has a folder and a table."""
+    begun = []
+    monkeypatch.setattr(running, "run_child", lambda command, log: begun.append(list(command)) or 2)
+    words = ("reproduce", "table5", "--data", "cifar10, digits", "--minutes", 0.5, "--data-root", sets)
+    said = worked(*words, "--out", tmp_path / "out").out
+    assert said.startswith("6 trainings, about 3 min 0 s\n1 of 6: deepcluster_v2 on cifar10, seed 0: failed")
+    assert "\n6 of 6: tcc on digits, seed 0: failed with status 2, see tcc-0.log\n" in said
+    assert all(command[command.index("--minutes") + 1] == "0.5" for command in begun)
+    for data in ("cifar10", "digits"):
+        table = (tmp_path / "out" / data / "table5.md").read_text()
+        assert table in said + "\n"
+        assert f"measured, {data}" in table
+    assert worked(*words, "--dry-run").out.count("runs/reproduce-digits/") == 3
+    assert "is not about one set" in command("reproduce", "figure1", "--data", "cifar10,digits").complaint
+
+
+def test_the_line_of_all_trainings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal it shows the training that runs; trainings that were there do not count for the pace."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(course, "WAIT", 0.01)
+    terminal, clock = Terminal(), [100.0]
+    monkeypatch.setattr(course.time, "monotonic", lambda: clock[0])
+    line = course.Course([0.0, 60.0, 120.0], terminal)
+    line.end("first: kept")
+    folder = tmp_path / "second-0"
+    folder.mkdir()
+    (folder / "metrics.jsonl").write_text('{"progress": 0.1}\n{"progress": 0.5}\n')
+    with line.training("second", folder):
+        clock[0] += 40
+        while "50%" not in terminal.getvalue():
+            threading.Event().wait(0.01)
+    assert "\r2 of 3: second, 50%; about 3 min 20 s left in all" in terminal.getvalue()  # 40 s for 30 of 180
+    clock[0] += 20
+    line.end("second: done")
+    assert terminal.getvalue().endswith("\r2 of 3: second: done; about 2 min 0 s left\n")
+
+
+def test_the_guess_follows_the_work() -> None:
+    config = make_config(load_recipe("dccm-cifar10").settings)
+    plans = [course.Plan("dccm", config, 60_000, False), course.Plan("half", replace(
+        config, train=replace(config.train, epochs=2000)), 60_000, False)]  # fmt: skip
+    small = [
+        replace(plan, config=replace(plan.config, train=replace(plan.config.train, backbone="small"))) for plan in plans
+    ]
+    seconds = course.expected_seconds(small)
+    assert seconds[0] == pytest.approx(2 * seconds[1])
+    said = course.announcement(small, seconds)
+    assert "the longest is dccm: 7,500,000 steps, about " in said
+    assert [course.spoken(seconds) for seconds in (90, 7200, 10 * 86400)] == ["1 min 30 s", "2 h 0 min", "10 days"]
+
+
 def test_runs_are_kept_and_shared(sets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few = (*FEW, "--data-root", sets, "--out", tmp_path / "out")
     worked("reproduce", "figure5", *few)
     assert has_colours(tmp_path / "out" / "figure5.png", HUES[:2])  # a hue for each method
-    monkeypatch.setattr(running, "run_child", lambda command: pytest.fail("it was trained already"))
+    monkeypatch.setattr(running, "run_child", lambda command, log: pytest.fail("it was trained already"))
     for name in ("figure3", "figure6"):
-        assert "(kept)" in worked("reproduce", name, *few).out
+        assert "1 of 1: tcc on cifar10, seed 0: kept\n" in worked("reproduce", name, *few).out
         assert (tmp_path / "out" / f"{name}.svg").is_file()
     assert worked("reproduce", "figure5", *few, "--dry-run").out.strip() == ""
     complaint = command("reproduce", "figure6", *few, "--set", "tcc.alpha=0.25").complaint
@@ -97,18 +161,20 @@ def test_runs_are_kept_and_shared(sets: Path, tmp_path: Path, monkeypatch: pytes
 
 
 def test_what_fails_is_a_note(sets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "run_child", lambda command: 2 if "swav-cifar10" in command else main(command[3:]))
+    monkeypatch.setattr(
+        running, "run_child", lambda command, log: 2 if "swav-cifar10" in command else main(command[3:])
+    )
     worked("reproduce", "table5", *FEW, "--data-root", sets, "--out", tmp_path / "out")
     rows = {row[0]: row for row in cells(tmp_path / "out" / "table5.md")}
-    assert rows["SwAV"][2:] == ["-", "", "", "seed 0 failed with status 2"]
+    assert rows["SwAV"][2:] == ["-", "", "", "seed 0 failed with status 2, see swav-0.log"]
     assert (
-        "SwAV,0.796,0.711,0.649,0,,,,,,,,,,,,seed 0 failed with status 2\n"
+        'SwAV,0.796,0.711,0.649,0,,,,,,,,,,,,"seed 0 failed with status 2, see swav-0.log"\n'
         in (tmp_path / "out" / "table5.csv").read_text()
     )
     assert rows["TCC"][5] == ""
-    monkeypatch.setattr(running, "run_child", lambda command: 2)
+    monkeypatch.setattr(running, "run_child", lambda command, log: 2)
     complaint = command("reproduce", "figure6", *FEW, "--data-root", sets, "--out", tmp_path / "none").complaint
-    assert complaint.startswith("tcc failed with status 2, and the figure needs it")
+    assert complaint.startswith("tcc failed with status 2, see tcc-0.log, and the figure needs it")
 
 
 def test_commands_stand_for_the_settings(sets: Path, tmp_path: Path) -> None:
@@ -178,7 +244,7 @@ def test_commands_for_a_queue_go_on_with_what_was_begun(sets: Path, tmp_path: Pa
 
 
 def test_classics_stand_in_table_2(sets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "run_child", lambda command: 2)  # twenty trainings are not what this is about
+    monkeypatch.setattr(running, "run_child", lambda command, log: 2)  # twenty trainings are not what this is about
     worked("reproduce", "table2", *FEW, "--data-root", sets, "--out", tmp_path / "out")
     rows = {row[0]: row for row in cells(tmp_path / "out" / "table2.md")}
     assert rows["AC"][1] == ".228 / .105 / .065"
@@ -208,7 +274,8 @@ def test_data_sets(sets: Path, tmp_path: Path) -> None:
 
 def test_two_moons(tmp_path: Path) -> None:
     said = draw_moons(Asked("cifar10", tmp_path), points=60)
-    assert "twin-contrast clustering: ARI " in said
+    names = [line.partition(": ARI ")[0] for line in said.splitlines()[:4]]
+    assert names == ["k-means", "tcc", "tcc, settings chosen for it", "anchored"]  # each by its name
     assert has_colours(tmp_path / "figure1.png", COLOURS)  # both clusters
 
 
@@ -245,7 +312,7 @@ def test_an_interrupt_saves_and_the_same_command_goes_on(tmp_path: Path) -> None
     assert "interrupted; the same `twincluster reproduce` goes on" in said
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
-    assert "(kept)" not in done.stdout
+    assert "kept" not in done.stdout
     assert [row["epoch"] for row in Run(tmp_path / "out" / "tcc-0").read_metrics()] == [0, 1, 2]
 
 
@@ -259,6 +326,7 @@ def test_a_signal_to_this_process_alone_ends_the_training_too(
     found, said = ended(command, tmp_path, os.kill, number)
     assert found == status, said
     assert said.splitlines()[-1].startswith(f"twincluster: {called}; the same `twincluster reproduce` goes on")
-    assert "--resume goes on from the last checkpoint" in said  # says the training
+    log = (tmp_path / "out" / "tcc-0.log").read_text()
+    assert "--resume goes on from the last checkpoint" in log
     assert "Traceback" not in said
     assert (tmp_path / "out" / "tcc-0" / "checkpoint" / "state.safetensors").is_file()  # none was due
