@@ -40,7 +40,7 @@ def test_the_file_gives_the_clusters_that_were_taught_merged_and_split(tmp_path:
     edits.split(1, 2)
     edits.merge([2, 0])
     said = worked("export", run.folder, tmp_path / "model.onnx", "--to", "onnx").out
-    assert "gives probabilities, embedding, cluster and confidence; cluster is the number after all corrections" in said
+    assert "returns probabilities, embedding, cluster and confidence; cluster includes all corrections" in said
     found = onnxruntime.InferenceSession(tmp_path / "model.onnx").run(["cluster", "confidence"], {"images": new})
     np.save(tmp_path / "new.npy", new)
     worked("predict", run.folder, tmp_path / "new.npy", "--out", tmp_path / "new.csv")
