@@ -6,17 +6,17 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 # Idle OpenMP threads sleep instead of spinning, which would take the cores from the other processes.
-test oldest stress bench: export OMP_WAIT_POLICY = passive
+test oldest stress attack bench: export OMP_WAIT_POLICY = passive
 
 # The tests start many processes: the bytecode that the first one compiles serves the others, even in a shell that
 # asks for none to be kept.
 test oldest stress: export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help setup browser pages demo test oldest stress lint lint-js bench clean
+.PHONY: help setup browser pages demo test oldest stress attack licences lint lint-js bench clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 
 setup: $(READY) ## install everything into .venv; costs nothing when pyproject.toml has not changed
 
@@ -56,6 +56,12 @@ lint-js: ## ESLint and the type checker on the JavaScript of the pages, where np
 
 pages: ## join the JavaScript of the report and of the explorer into src/twincluster/pages/web/built
 	$(PYTHON) tools/bundle_pages.py
+
+attack: $(READY) ## attack files, processes and the explorer for hours: make attack SEED=3 SCALE=0.1 NAMES="kills pairs"
+	$(BIN)/python -m attacks $(NAMES) --seed $(or $(SEED),0) --scale $(or $(SCALE),1)
+
+licences: $(READY) ## check the licences of all dependencies, and list them in docs/licences.md
+	$(BIN)/python tools/licences.py --write
 
 bench: $(READY) ## measure speed and memory on this machine; the last table takes a quarter of an hour
 	$(BIN)/python -m benchmarks startup
