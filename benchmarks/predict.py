@@ -157,7 +157,7 @@ def measure_files(config: Config, source: str | None, count: int) -> FileSpeed:
 def onnx_session(run: Run, path: Path, size: int) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
     """What gives the probabilities of some rows of an array by ONNX Runtime, with as many threads as torch has."""
     try:
-        from onnxruntime import InferenceSession, SessionOptions  # type: ignore[import-untyped]
+        from onnxruntime import InferenceSession, SessionOptions
     except ImportError:
         raise InputError("files are also predicted by ONNX Runtime: pip install onnxruntime, or --files 0") from None
     write_onnx(run, path)

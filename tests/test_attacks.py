@@ -1,4 +1,4 @@
-"""A hundredth of `make attack`: no fault may be found. Each attack has its own seed, so that a fault can be made again."""
+"""A hundredth of `make attack`: no fault may be found."""
 
 import json
 import os

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from twincluster.clustering import Choice, Health, Scores, health, score
 from twincluster.config import DERIVED, Config, DataShape, Split, differences, flatten
-from twincluster.core import InputError, hold, keep_freed, refuse_taken, settle
+from twincluster.core import InputError, OnProgress, counted, hold, keep_freed, refuse_taken, settle
 from twincluster.data import Images, Listing
 from twincluster.methods import find_method
-from twincluster.model import Model, Told, open_for, refuse_other_weights
+from twincluster.model import Model, open_for, refuse_other_weights
 from twincluster.nn import Encoder, load_encoder
 from twincluster.parallel import join
 from twincluster.resolve import check_method, data_shape, resolve, resolve_device, with_image_size
@@ -64,7 +64,7 @@ class Fitted:
         if self.handed:
             lines.append("left and right mean something in these images: none was mirrored to learn from")
         if unread := problems.total():
-            inputs = "1 input" if unread == 1 else f"{unread:,} inputs"
+            inputs = counted(unread, "input")
             lines.append(f"{inputs} could not be read{kinds_of(problems)}; the status in assignments.csv says why")
         if self.scores:
             lines.append(scores_line(self.scores, self.scored_on))
@@ -84,8 +84,8 @@ def fit(
     split: Split = "all",
     resume: bool = False,
     reporter: Reporter | None = None,
-    decoding: Told | None = None,
-    encoding: Told | None = None,
+    decoding: OnProgress | None = None,
+    encoding: OnProgress | None = None,
 ) -> Fitted:
     """Train on a source and write the run folder `out`. `location` and `root` let later commands open it again."""
     processes = join(config.train.device)
@@ -191,8 +191,8 @@ def train(
     split: Split = "all",
     resume: bool = False,
     reporter: Reporter | None = None,
-    decoding: Told | None = None,
-    encoding: Told | None = None,
+    decoding: OnProgress | None = None,
+    encoding: OnProgress | None = None,
 ) -> Trained:
     """Train on a source: the one path from settings and a listing to a model.
 
@@ -204,7 +204,7 @@ def train(
     config = processes.in_turn(lambda: with_image_size(config, listing))  # which may download an encoder
     stamps, device = stamps_of(listing), config.train.device
     if config.train.frozen and encoder is None:
-        encoder = processes.in_turn(lambda: load_encoder(config.train.frozen))
+        encoder = processes.in_turn(lambda: load_encoder(config.train.frozen, config.encoder))
     images = processes.in_turn(
         lambda: open_for(config, listing, decoding, encoder=encoder, device=device, encoding=encoding)
     )
@@ -393,4 +393,4 @@ def _told(names: list[str], saved: Config, config: Config) -> str:
 def length_of(config: Config) -> str:
     """How long a run is to train, in words."""
     minutes, epochs = config.train.minutes, config.train.epochs
-    return f"{minutes:g} minutes" if minutes else f"{epochs} epoch{'s' * (epochs != 1)}"
+    return f"{minutes:g} minutes" if minutes else counted(epochs, "epoch")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,7 @@ from PIL.Image import Image
 from torch import Tensor, nn
 
 from twincluster.config import Config, DataShape
-from twincluster.core import InputError, first_line, keep_freed
+from twincluster.core import InputError, OnProgress, first_line, keep_freed
 from twincluster.data import (
     Content,
     Decoded,
@@ -37,17 +37,15 @@ from twincluster.nn import Encoder, encode, load_encoder, wrap_module
 from twincluster.resolve import full_side, resolve_device, store_side
 from twincluster.runs import Assignments, Edits, Run, RunData
 
-Told = Callable[[int, int], None]
-
 
 def open_for(
     config: Config,
     listing: Listing,
-    decoding: Callable[[int, int], None] | None = None,
+    decoding: OnProgress | None = None,
     *,
     encoder: Encoder | None = None,
     device: str = "auto",
-    encoding: Callable[[int, int], None] | None = None,
+    encoding: OnProgress | None = None,
     side: int = 0,
 ) -> Images:
     """What a network of the run sees of a listing: pixels, in its frame and at the size that it reads files at (`side`,
@@ -56,7 +54,7 @@ def open_for(
     if config.train.frozen:
         if listing.array is not None and listing.array.ndim == 2:
             raise InputError(f"{listing.name} holds rows, but {config.train.frozen} encodes images: leave it out")
-        encoder = encoder or load_encoder(config.train.frozen)
+        encoder = encoder or load_encoder(config.train.frozen, config.encoder)
         images = open_images(listing, side=encoder.side, frame=config.train.frame, progress=decoding)
         if listing.is_passing:
             encoder = dataclasses.replace(encoder, version="")  # whose features are not kept on the disk
@@ -130,7 +128,7 @@ class Model:
         """Side at which single images are decoded."""
         return self.encoder.side if self.encoder else later_side(self.config, self.data) or full_side(self.config)
 
-    def open(self, listing: Listing, decoding: Told | None = None, encoding: Told | None = None) -> Images:
+    def open(self, listing: Listing, decoding: OnProgress | None = None, encoding: OnProgress | None = None) -> Images:
         """Return what the network sees of a source: pixels, rows, or features of the encoder."""
         self._refuse_other_kind(listing)
         return open_for(
@@ -202,8 +200,8 @@ def predict(
     run: Run,
     listing: Listing,
     device: str = "auto",
-    decoding: Told | None = None,
-    encoding: Told | None = None,
+    decoding: OnProgress | None = None,
+    encoding: OnProgress | None = None,
     *,
     location: str | None = None,
     edits: Edits | None = None,
@@ -248,7 +246,7 @@ def encoder_of(what: Path | str, config: Config, data: RunData | None, backbone:
     """
     if isinstance(backbone, nn.Module):
         return wrap_module(backbone)
-    encoder = load_encoder(config.train.frozen) if config.train.frozen else None
+    encoder = load_encoder(config.train.frozen, config.encoder) if config.train.frozen else None
     if encoder and data:
         refuse_other_weights(what, data.encoder, encoder.version)
     return encoder

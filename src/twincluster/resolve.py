@@ -40,7 +40,7 @@ from twincluster.data import (
     typical_side,
 )
 from twincluster.methods import DEFAULT, METHODS, find_method
-from twincluster.nn import BACKBONES, MODULE, Encoder, load_encoder
+from twincluster.nn import BACKBONES, MODULE, Encoder, OnnxNetwork, load_encoder
 from twincluster.parallel import decided
 
 STATISTICS_SAMPLE = 10_000  # samples that mean and standard deviation are computed from
@@ -77,6 +77,8 @@ def check_method(config: Config, given: Mapping[str, Any] | None = None) -> Conf
     """
     name = DEFAULT if config.method == "auto" else config.method
     kinds = find_method(name).setting_groups()
+    if not config.train.encoder and (given or {}).get("encoder"):
+        raise InputError("settings encoder.* say how a pretrained network is used: name one, --backbone NAME")
     for group in config.groups:
         if group in kinds or not config.groups[group]:
             continue
@@ -148,7 +150,7 @@ def with_image_size(config: Config, listing: Listing) -> Config:
     """Training size of images, where the settings name none: what an encoder that goes on learning is used to, or that
     of the files, within bounds."""
     if config.train.finetune:
-        side, wanted = _encoder_to_train(config.train, listing).side, config.train.image_size
+        side, wanted = _encoder_to_train(config, listing).side, config.train.image_size
         if wanted not in (0, side):
             raise InputError(
                 f"train.image_size is {wanted}, but {config.train.encoder} sees images at {side} pixels a side: set it "
@@ -162,14 +164,19 @@ def with_image_size(config: Config, listing: Listing) -> Config:
     return replace(config, train=replace(config.train, image_size=side))
 
 
-def _encoder_to_train(train: Train, listing: Listing) -> Encoder:
+def _encoder_to_train(config: Config, listing: Listing) -> Encoder:
+    train = config.train
     if not train.encoder:
         raise InputError("train.finetune is true, but train.encoder names no pretrained network: give --backbone NAME")
     if train.encoder.startswith(MODULE):
         raise InputError("a module of your own stays frozen: leave train.finetune out")
     if listing.is_rows:
         raise InputError(f"{listing.name} holds rows, but {train.encoder} learns from images: leave train.finetune out")
-    return load_encoder(train.encoder)
+    encoder = load_encoder(train.encoder, config.encoder)
+    if encoder.parts or isinstance(encoder.network, OnnxNetwork):
+        what = "several joined encoders stay" if encoder.parts else "an ONNX file stays"
+        raise InputError(f"{train.encoder}: {what} frozen: leave train.finetune out")
+    return encoder
 
 
 def resolve(config: Config, images: Images) -> Config:
@@ -202,8 +209,9 @@ def data_shape(config: Config, images: Images) -> DataShape:
     if images.is_rows:
         sample = np.asarray(images.pixels[rows], dtype=np.float64)
         mean, std = sample.mean(0), sample.std(0)
+        std = np.ones_like(std) if images.widths else std  # each encoder's features keep their proportions
     elif config.train.finetune:
-        encoder = load_encoder(config.train.encoder)
+        encoder = load_encoder(config.train.encoder, config.encoder)
         mean, std = np.array(encoder.mean), np.array(encoder.std)  # what it has learned with
     else:
         mean, std = _pixel_statistics(images.pixels, rows)
@@ -218,6 +226,7 @@ def data_shape(config: Config, images: Images) -> DataShape:
         n_inputs=images.pixels.shape[-1],
         mean=tuple(float(value) for value in mean),
         std=tuple(float(value) for value in std),
+        widths=images.widths,
     )
 
 

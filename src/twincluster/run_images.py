@@ -27,7 +27,7 @@ import numpy as np
 
 from twincluster.clustering import Head, Lesson, Scores, Space, knn_accuracy, score, silhouette, teach
 from twincluster.config import Split
-from twincluster.core import SEAL, InputError, check_seal, seal, strict_json, unfinished
+from twincluster.core import SEAL, InputError, OnProgress, check_seal, counted, seal, strict_json, unfinished
 from twincluster.data import (
     File,
     Images,
@@ -46,7 +46,7 @@ from twincluster.data import (
     recorded,
 )
 from twincluster.fit import rows_to_score, scores_line, sizes_line
-from twincluster.model import Model, Told, encoder_of, open_for
+from twincluster.model import Model, encoder_of, open_for
 from twincluster.nn import MODULE, Encoder, encode
 from twincluster.resolve import resolve_device
 from twincluster.runs import (
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 MOVED = "the images have moved or changed since"
 IS_ROWS = "the inputs are rows of numbers, which have no pictures"
 
-SPACE_VERSION = 1  # of how features become a space: another number, another file in the cache
+SPACE_VERSION = 2  # of how features become a space: another number, another file in the cache
 
 _ESCAPE = re.compile(r"\\(?:([\\nrt])|x([0-9a-f]{2})|u([0-9a-f]{4}))")
 _LETTERS = {"\\": "\\", "n": "\n", "r": "\r", "t": "\t"}
@@ -119,8 +119,8 @@ class RunImages:
     run: Run
     root: Path | None = None  # of named data sets
     device: str = "auto"
-    decoding: Told | None = None
-    encoding: Told | None = None
+    decoding: OnProgress | None = None
+    encoding: OnProgress | None = None
     absent: str = field(default="", init=False)  # why images are missing, where some are
     source: Listing | None = field(default=None, init=False)  # what the run was trained on, if it is still there
 
@@ -497,7 +497,7 @@ class Findings:
         if self.added:
             lines.append(f"{self.added:,} of them were added after the training, by twincluster update")
         if self.corrections:
-            many = "1 correction" if self.corrections == 1 else f"{self.corrections:,} corrections"
+            many = counted(self.corrections, "correction")
             lines.append(f"without {many} by hand, which twincluster report counts: these clusters are the model's own")
         if self.trust:
             lines.append(f"with the corrections, {self.trust.to_text()}")
@@ -525,7 +525,7 @@ def findings_of(
     run: Run,
     labels: str | None,
     root: Path | None,
-    decoding: Callable[[int, int], None] | None = None,
+    decoding: OnProgress | None = None,
     trust_of: Callable[[RunImages], Trust | None] = lambda images: None,
 ) -> Findings:
     """`labels` as `twincluster evaluate` takes them; None: those that the source carries, if any."""

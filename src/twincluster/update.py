@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from itertools import compress
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import twincluster
-from twincluster.core import InputError, finite, hold, read_record, settle, strict_json, write_json
+from twincluster.core import InputError, OnProgress, counted, finite, hold, read_record, settle, strict_json, write_json
 from twincluster.data import Listing, may_pass
 from twincluster.model import Model
 from twincluster.run_images import RunImages
@@ -114,8 +114,8 @@ def update(
     *,
     location: str | None,
     device: str = "auto",
-    decoding: Callable[[int, int], None] | None = None,
-    encoding: Callable[[int, int], None] | None = None,
+    decoding: OnProgress | None = None,
+    encoding: OnProgress | None = None,
 ) -> Updated:
     """Assign the inputs of a source that a run does not know, or that changed since, and write their rows."""
     config, data = run.config, run.data
@@ -294,7 +294,7 @@ class Undone:
         return strict_json({"undone": True, **asdict(self), "table": str(self.table)}, indent=2)
 
     def to_text(self) -> str:
-        what = f"{self.removed:,} row{'s' * (self.removed != 1)} removed, {self.put_back:,} put back as they were"
+        what = f"{counted(self.removed, 'row')} removed, {self.put_back:,} put back as they were"
         return f"the update with {self.source} is undone: {what}\n{self.rows:,} rows in {self.table}"
 
 

@@ -6,7 +6,6 @@ Recipes are packaged TOML files, each with the command and the numbers it stands
 from __future__ import annotations
 
 import json
-import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -16,6 +15,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal
 
+from twincluster.config.encoder_names import absolute_name
 from twincluster.config.schema import Config, flatten, make_config
 from twincluster.core import InputError, closest
 
@@ -60,9 +60,7 @@ def network_settings(backbone: str | None, settings: Mapping[str, Any] | None = 
         raise InputError(f"backbone is {backbone!r}: expected the name of a network, or an nn.Module")
     if backbone in OWN_BACKBONES:
         return {"backbone": backbone}
-    kind, _, file = backbone.partition(":")  # a file is remembered by where it is, not by where we are
-    whole = Path(os.path.expanduser(file)).absolute()
-    return {"encoder": f"{kind}:{whole}" if kind in OWN_BACKBONES else backbone}
+    return {"encoder": absolute_name(backbone)}
 
 
 def whole_number(name: str, value: Any, or_else: str = "") -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import tomllib
 import types
 import typing
@@ -26,6 +27,7 @@ BOUNDS: dict[str, Callable[[float], bool]] = {
     "from 0 to 4096": lambda v: 0 <= v <= 4096,
     "from -1 to 1": lambda v: -1 <= v <= 1,
     "from 0 to 1, or -1": lambda v: v == DERIVED or 0 <= v <= 1,
+    "of 0 or more, or -1": lambda v: v == DERIVED or v >= 0,
 }
 Positive = Annotated[float, "above 0"]  # types of settings, in which methods too declare what they take
 Amount = Annotated[float, "of 0 or more"]
@@ -37,6 +39,7 @@ ShareOrDerived = Annotated[float, "from 0 to 1, or -1"]
 Signed = Annotated[float, "from -1 to 1"]
 Shares = Annotated[tuple[float, float], "from 0 to 1"]
 Positives = Annotated[tuple[float, float], "above 0"]
+Channels = Annotated[tuple[float, float, float], "of 0 or more, or -1"]
 LARGEST = (2**53, 3e38)  # whole numbers that JSON keeps, and what single precision holds
 DERIVED = -1  # where 0 means something else: derive it from the data
 Precision = Literal["auto", "float32", "bf16"]
@@ -105,6 +108,16 @@ class Train:
 
 
 @dataclass(frozen=True)
+class EncoderInput:
+    """What a pretrained network is shown, where it is not what the network says itself."""
+
+    size: Side = 0  # of an image, in pixels a side; 0: the network's own, or 224
+    mean: Channels = (-1.0, -1.0, -1.0)  # of each channel, on the scale of 0 to 1; -1: the network's own, or ImageNet's
+    std: Channels = (-1.0, -1.0, -1.0)  # likewise
+    output: str = ""  # of an ONNX file, which one to take; needed where it has several
+
+
+@dataclass(frozen=True)
 class Config:
     """Everything a run depends on besides the data."""
 
@@ -115,6 +128,7 @@ class Config:
     train: Train = field(default_factory=Train)
     optimiser: Optimiser = field(default_factory=Optimiser)
     augment: Augment = field(default_factory=Augment)
+    encoder: EncoderInput = field(default_factory=EncoderInput)  # how train.encoder is used
     groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of the method, which has their types
 
     def to_dict(self) -> dict[str, Any]:
@@ -133,6 +147,7 @@ class DataShape:
     n_inputs: int  # channels of an image, features of a row
     mean: tuple[float, ...]  # per channel or feature, on the scale of 0 to 1 for images
     std: tuple[float, ...]
+    widths: tuple[int, ...] = ()  # columns of each encoder, where rows are the features of several
 
 
 def make_config(settings: Mapping[str, Any], base: Config | None = None) -> Config:
@@ -203,7 +218,8 @@ def _read_value(text: str) -> Any:
     try:
         return float(text)  # .25 and 5. are numbers to everybody but TOML
     except ValueError:
-        return text
+        whole = re.sub(r"(?<![\w.])\.(\d)", r"0.\1", text)  # those in a list, too
+        return _read_value(whole) if whole != text and text.startswith("[") else text
 
 
 def _replace(section: Any, settings: Mapping[str, Any], prefix: str) -> Any:
@@ -254,7 +270,8 @@ def _coerce(value: Any, wanted: Any, name: str) -> Any:
     if origin is tuple:
         parts = typing.get_args(wanted)
         if not isinstance(value, list | tuple) or len(value) != len(parts):
-            raise InputError(f"{name} is {value!r}: expected {len(parts)} numbers, for example [0.2, 1.0]")
+            example = [0.2, *[0.5] * (len(parts) - 2), 1.0]
+            raise InputError(f"{name} is {value!r}: expected {len(parts)} numbers, for example {example}")
         return tuple(_coerce(item, part, name) for item, part in zip(value, parts, strict=True))
     assert not isinstance(wanted, types.UnionType), "settings have one type each"
     if isinstance(value, float) and not math.isfinite(value):
@@ -280,5 +297,7 @@ def _check(config: Config) -> None:
         low, high = values[name]
         if low > high:
             raise InputError(f"{name} is [{low}, {high}]: write the smaller number first")
+    if 0 in config.encoder.std:
+        raise InputError(f"encoder.std is {list(config.encoder.std)}: expected numbers above 0")
     if (hue := config.augment.hue) > 0.5:
         raise InputError(f"augment.hue is {hue}: the colour circle allows at most 0.5")

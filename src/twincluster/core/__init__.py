@@ -6,6 +6,7 @@ Errors and lazy front doors stand here, because every module needs them.
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Callable, Iterable
 from importlib import import_module
@@ -66,5 +67,16 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
+def counted(count: int, noun: str) -> str:
+    """1, "image" -> "1 image"; 2000, "image" -> "2,000 images"; 2, "process" -> "2 processes"."""
+    return f"{count:,} {noun}{'' if count == 1 else 'es' if noun.endswith('s') else 's'}"
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 __getattr__, __dir__, __all__ = attach_stub(__name__, __file__)
-__all__ += ["InputError", "ProcessEnded", "attach_stub", "closest", "duration", "shortened"]
+__all__ += ["InputError", "ProcessEnded", "attach_stub"]
+__all__ += ["available_cores", "closest", "counted", "duration", "shortened"]

@@ -20,6 +20,8 @@ from typing import IO, Any, NoReturn
 
 from twincluster.core.locks import release_all
 
+OnProgress = Callable[[int, int], None]  # called with how many are done, and of how many
+
 LIMIT = 9.0  # seconds after an interrupt in which a process ends by itself
 TOGETHER = 1.0  # seconds in which a second interrupt is the same one: `timeout` sends it to a process and to its group
 

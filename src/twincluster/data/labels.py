@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from twincluster.core import InputError
+from twincluster.core import InputError, counted
 from twincluster.data.listing import IMAGE_SUFFIXES, printable
 
 Table = dict[str, list[str]]  # column by name; of many columns in a .parquet, those that are not used are empty
@@ -58,7 +58,7 @@ def _csv(file: Path, shown: str) -> Table:
     for number, row in rows:
         if any(row[len(names) :]):
             raise InputError(
-                f"{shown} has {len(row)} values in line {number}, but {len(names)} column{'s' * (len(names) != 1)}: "
+                f"{shown} has {len(row)} values in line {number}, but {counted(len(names), 'column')}: "
                 "put names that hold a comma in double quotes"
             )
     return {name: [row[place] if place < len(row) else "" for _, row in rows] for place, name in enumerate(names)}

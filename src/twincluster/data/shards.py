@@ -21,7 +21,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from twincluster.core import InputError, write_atomically
+from twincluster.core import InputError, counted, write_atomically
 from twincluster.data.labels import Labels, as_labels
 from twincluster.data.listing import IMAGE_SUFFIXES, Listing, Member, cache_folder, printable
 from twincluster.data.store import short_hash
@@ -258,8 +258,7 @@ def from_shards(pattern: Path) -> Listing:
         files += [file for _, file in found.images]
         others += found.others
     if all(file.problem for file in files):
-        counted = f"{others} other file" + "s" * (others != 1)
-        why = f"{paths[0]}: {files[0].problem}" if files else counted
+        why = f"{paths[0]}: {files[0].problem}" if files else counted(others, "other file")
         raise InputError(f"{name} holds no images ({printable(why)}): name shards with .jpg, .png or the like in them")
     root = Path(os.path.abspath(pattern))
     return Listing(name, tuple(printable(path) for path in paths), files=tuple(files), skipped=others, root=root)
@@ -309,8 +308,8 @@ def _search(shard: Path, where: str) -> _Found:
             images.append((name if times[name] == 1 else _renamed(name, times), member))
     others = len(entries) - len(images)
     if problem:
-        counted = f"{len(images):,} image" + "s" * (len(images) != 1)
-        warnings.warn(f"{printable(where)}: {problem}; {counted} could be found in it", stacklevel=5)
+        images_found = counted(len(images), "image")
+        warnings.warn(f"{printable(where)}: {problem}; {images_found} could be found in it", stacklevel=5)
         images.append((where, Member(shard, 0, 0, "", changed, problem)))
     return _Found(images, others)
 

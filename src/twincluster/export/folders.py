@@ -22,7 +22,7 @@ from typing import BinaryIO, Literal
 import numpy as np
 from PIL import Image
 
-from twincluster.core import InputError, check_writable, explained
+from twincluster.core import InputError, check_writable, counted, explained
 from twincluster.data import Member, open_input, printable
 from twincluster.export import moves
 from twincluster.export.tables import guesses
@@ -77,9 +77,7 @@ class Plan:
     def describe(self, done: bool) -> str:
         verb = VERBS[self.mode][done]
         count, folders = len(self.transfers), len(self.sizes)
-        lines = [
-            f"{verb} {count:,} image{'s' * (count != 1)} into {folders:,} folder{'s' * (folders != 1)} of {self.out}"
-        ]
+        lines = [f"{verb} {counted(count, 'image')} into {counted(folders, 'folder')} of {self.out}"]
         lines += [f"{size:>9,}  {folder}" for folder, size in sorted(self.sizes.items())]
         if self.there:
             lines.append(f"there already: {self.there:,}")

@@ -15,7 +15,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from twincluster.core import InputError, naming, open_partial, read_json, sweep_partials, write_atomically
+from twincluster.core import InputError, counted, naming, open_partial, read_json, sweep_partials, write_atomically
 from twincluster.data import printable
 
 JOURNAL = "twincluster-moves.json"
@@ -74,7 +74,7 @@ def undo(out: Path) -> str:
     stayed = [pair for pair in pairs if os.path.lexists(pair[1])]  # of two that came from one place, the older
     _write(out, stayed)
     _remove_empty({target.parent for _, target in pairs})
-    said = f"moved {back:,} image{'s' * (back != 1)} back"
+    said = f"moved {counted(back, 'image')} back"
     if stayed:
         taken_by = printable(str(stayed[0][0]))
         said += f"; {len(stayed):,} from a place that is taken again: move {taken_by} away, and repeat it"

@@ -27,12 +27,14 @@ from twincluster.core import InputError, check_writable, unfinished
 from twincluster.data import Frame
 from twincluster.methods import Network
 from twincluster.model import Model, later_side
+from twincluster.nn import Encoder, OnnxNetwork, Signature, as_input, as_rows
 from twincluster.resolve import full_side
 from twincluster.runs import Edits, Run
 
 OPSET = 18
 INSTALL = "ONNX needs packages: pip install 'twincluster[onnx]'"
 OUTPUTS = ("probabilities", "embedding")
+TAKES = "uint8 ({batch}, height, width, 3)"
 
 
 def write_onnx(run: Run, out: Path) -> str:
@@ -43,45 +45,86 @@ def write_onnx(run: Run, out: Path) -> str:
     for package in ("onnx", "onnxscript"):
         if importlib.util.find_spec(package) is None:
             raise InputError(INSTALL)
-    module, example, name = exported(run)
-    moving = {0: "batch"} | ({1: "height", 2: "width"} if example.dim() == 4 else {})
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with _quiet():
-        try:
-            program: Any = torch.onnx.export(
-                module, (example,), dynamo=True, opset_version=OPSET, input_names=[name], output_names=list(OUTPUTS),
-                dynamic_shapes=(moving,), verbose=False,
-            )  # fmt: skip
-        except Exception as error:  # whatever a graph is refused for
-            said = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise InputError(
-                f"the network of {run.folder} cannot be written as ONNX ({said}): choose --to huggingface"
-            ) from error
-    with unfinished(out) as partial:
-        program.save(partial)
-    takes = "uint8 (batch, height, width, 3)" if name == "images" else f"float32 (batch, {example.shape[1]})"
-    edited = "; corrections by hand are not inside" if Edits(run).any else ""
-    return f"{out} takes {name}, {takes}, and gives {' and '.join(OUTPUTS)}{edited}"
-
-
-def exported(run: Run) -> tuple[nn.Module, Tensor, str]:
-    """What goes into the file, an example of its input, and what that is called."""
     model = Model.load(run, "cpu")
-    config, shape, data, network = model.config, model.shape, run.data, model.network
-    inner: nn.Module = nn.Identity()
-    if encoder := model.encoder:
-        seeing, inner = partial(Seeing, encoder.side, encoder.mean, encoder.std), encoder.network
-        stored = encoder.side
-    elif shape.side:
-        seeing, stored = partial(Seeing, shape.side, shape.mean, shape.std), later_side(config, data)
-    else:
-        return OfRows(network).eval(), torch.zeros(2, shape.n_inputs), "rows"
-    frame = config.train.frame
-    seen: Seeing | SeeingArrays = seeing(frame, stored if data.files else 0)  # as the run's own images were read
-    if not data.files and stored == full_side(config) and not config.train.frozen:
-        seen = SeeingArrays(seeing(frame), seeing(frame, stored))
-    example = torch.zeros(2, seen.side + 5, seen.side + 3, 3, dtype=torch.uint8)  # no two sizes alike
-    return OfImages(network, seen, inner, of_rows=not shape.side).eval(), example, "images"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with _quiet(), unfinished(out) as partial:
+            takes = _write_around_files(model, partial) if _has_files(model.encoder) else _write(model, partial)
+    except (InputError, OSError):
+        raise
+    except Exception as error:  # whatever a graph is refused for
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise InputError(
+            f"the network of {run.folder} cannot be written as ONNX ({said}): choose --to huggingface"
+        ) from error
+    edited = "; corrections by hand are not inside" if Edits(run).any else ""
+    return f"{out} takes {takes}, and gives {' and '.join(OUTPUTS)}{edited}"
+
+
+def _write(model: Model, path: Path) -> str:
+    """Write a model that torch knows from end to end, and return what it takes."""
+    module, example = _whole(model)
+    name = "images" if example.dtype == torch.uint8 else "rows"
+    _program(module, (example,), [name], list(OUTPUTS)).save(path)
+    takes = TAKES.format(batch="batch") if name == "images" else f"float32 (batch, {example.shape[1]})"
+    return f"{name}, {takes}"
+
+
+def _program(
+    module: nn.Module, examples: tuple[Tensor, ...], names: list[str], outputs: list[str], opset: int = OPSET
+) -> Any:
+    """A module as an ONNX program for batches of any size, and images of any size."""
+    moving = tuple({0: "batch"} | ({1: "height", 2: "width"} if x.dtype == torch.uint8 else {}) for x in examples)
+    return torch.onnx.export(
+        module.eval(), examples, dynamo=True, opset_version=opset, input_names=names, output_names=outputs,
+        dynamic_shapes=(moving,) if isinstance(module, _Back) else moving, verbose=False,
+    )  # fmt: skip
+
+
+def _whole(model: Model) -> tuple[nn.Module, Tensor]:
+    """What goes into the file, and an example of its input."""
+    config, shape, network = model.config, model.shape, model.network
+    if model.encoder:
+        return OfImages(network, _fronts(model, model.encoder)), _example(model.encoder.side)
+    if not shape.side:
+        return OfRows(network), torch.zeros(2, shape.n_inputs)
+    stored, files = later_side(config, model.data), model.data is None or model.data.files
+    seeing = partial(Seeing, shape.side, shape.mean, shape.std, config.train.frame)
+    seen: Seeing | SeeingArrays = seeing(stored if files else 0)  # as the run's own images were read
+    if not files and stored == full_side(config):
+        seen = SeeingArrays(seeing(), seeing(stored))
+    return OfImages(network, [Front(seen)]), _example(seen.side)
+
+
+def _fronts(model: Model, encoder: Encoder) -> list[Front]:
+    """What comes before the head, for each of the model's encoders."""
+    stored = encoder.side if model.data is None or model.data.files else 0
+    frame, fronts = model.config.train.frame, []
+    for part in encoder.parts or (encoder,):
+        seeing = Seeing(part.side, part.mean, part.std, frame, stored, part.cubic)
+        if isinstance(part.network, OnnxNetwork):
+            fronts.append(Front(seeing, part.network.signature))
+        else:
+            fronts.append(Front(seeing, network=part.network))
+    return fronts
+
+
+def _example(side: int) -> Tensor:
+    return torch.zeros(2, side + 5, side + 3, 3, dtype=torch.uint8)  # no two sizes alike
+
+
+class Front(nn.Module):
+    """uint8 images (N,H,W,3) to the features of an encoder, or to pixels: those of a file, or of the network itself."""
+
+    def __init__(self, seeing: nn.Module, signature: Signature | None = None, network: nn.Module | None = None) -> None:
+        super().__init__()
+        self.seeing, self.signature, self.network = seeing, signature, network
+
+    def forward(self, images: Tensor) -> Tensor:
+        seen: Tensor = self.seeing(images)
+        if self.signature:
+            return as_input(seen, self.signature)
+        return self.network(seen).flatten(1) if self.network else seen
 
 
 class OfRows(nn.Module):
@@ -98,13 +141,105 @@ class OfRows(nn.Module):
 class OfImages(nn.Module):
     """uint8 images (N,H,W,3) to probabilities (N,K) and embedding (N,D)."""
 
-    def __init__(self, network: Network, seeing: nn.Module, encoder: nn.Module, of_rows: bool) -> None:
+    def __init__(self, network: Network, fronts: list[Front]) -> None:
         super().__init__()
-        self.network, self.seeing, self.encoder, self.of_rows = network, seeing, encoder, of_rows
+        self.network, self.fronts = network, nn.ModuleList(fronts)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        seen = self.encoder(self.seeing(images))
-        return _outputs(self.network, self.network.prepare(seen.flatten(1)) if self.of_rows else seen)
+        seen = torch.cat([front(images) for front in self.fronts], 1)
+        return _outputs(self.network, seen if self.network.side else self.network.prepare(seen))
+
+
+class _Fronts(nn.Module):
+    """uint8 images (N,H,W,3) to what each front makes of them."""
+
+    def __init__(self, fronts: list[Front]) -> None:
+        super().__init__()
+        self.fronts = nn.ModuleList(fronts)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        return tuple(front(images) for front in self.fronts)
+
+
+class _Back(nn.Module):
+    """What each encoder gives, (N,...), to probabilities (N,K) and embedding (N,D)."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, *given: Tensor) -> tuple[Tensor, Tensor]:
+        return _outputs(self.network, self.network.prepare(torch.cat([as_rows(each) for each in given], 1)))
+
+
+def _has_files(encoder: Encoder | None) -> bool:
+    return bool(encoder and any(isinstance(part.network, OnnxNetwork) for part in encoder.parts or (encoder,)))
+
+
+@torch.no_grad()
+def _write_around_files(model: Model, path: Path) -> str:
+    """Write encoders that are ONNX files between what comes before and what comes after them; return what it takes."""
+    import onnx
+
+    assert model.encoder is not None
+    networks = [part.network for part in model.encoder.parts or (model.encoder,)]
+    files = {place: onnx.load(str(each.path)) for place, each in enumerate(networks) if isinstance(each, OnnxNetwork)}
+    opset = max([OPSET, *(_opset(file) for file in files.values())])
+    fronts, names = _fronts(model, model.encoder), [f"seen_{place}" for place in range(len(networks))]
+    example, batch, given = _example(model.encoder.side), 0, []
+    graph = _program(_Fronts(fronts), (example,), ["images"], names, opset).model_proto
+    for place, (front, network) in enumerate(zip(fronts, networks, strict=True)):
+        seen = front(example)
+        if isinstance(network, OnnxNetwork):
+            batch = batch or network.signature.batch
+            graph, names[place] = _with_file(graph, files[place], network.signature, names[place], place, opset)
+            found = network.raw(seen[:1].repeat(network.signature.batch or 1, 1, 1, 1))
+            seen = found.new_zeros(2, *found.shape[1:])
+        given.append(seen)
+    taken = [f"given_{place}" for place in range(len(given))]
+    back = _program(_Back(model.network), tuple(given), taken, list(OUTPUTS), opset)
+    graph = _merged(graph, back.model_proto, dict(zip(names, taken, strict=True)), "head_")
+    for name in OUTPUTS:
+        _rename(graph.graph, f"head_{name}", name)
+    if batch:  # of the file, which takes no other
+        graph.graph.input[0].type.tensor_type.shape.dim[0].dim_value = batch
+    onnx.save(graph, str(path))
+    return f"images, {TAKES.format(batch=batch or 'batch')}"
+
+
+def _opset(file: Any) -> int:
+    return max(int(entry.version) for entry in file.opset_import if entry.domain in ("", "ai.onnx"))
+
+
+def _with_file(graph: Any, file: Any, signature: Signature, name: str, place: int, opset: int) -> tuple[Any, str]:
+    """The graph with an encoder behind its output `name`, and the name of what that gives."""
+    from onnx import version_converter
+
+    if _opset(file) < opset:
+        file = version_converter.convert_version(file, opset)
+    outputs = [output for output in file.graph.output if output.name == signature.output]
+    del file.graph.output[:], file.metadata_props[:]
+    file.graph.output.extend(outputs)
+    return _merged(graph, file, {name: signature.input}, f"encoder_{place}_"), f"encoder_{place}_{signature.output}"
+
+
+def _merged(first: Any, second: Any, connected: dict[str, str], prefix: str) -> Any:
+    """Two graphs as one, the names of the second behind a prefix."""
+    from onnx import compose
+
+    first.ir_version = second.ir_version = max(first.ir_version, second.ir_version)
+    joints = [(name, prefix + input_) for name, input_ in connected.items()]
+    return compose.merge_models(first, compose.add_prefix(second, prefix), joints)
+
+
+def _rename(graph: Any, old: str, new: str) -> None:
+    for node in graph.node:
+        for names in (node.input, node.output):
+            for place, name in enumerate(names):
+                if name == old:
+                    names[place] = new
+    for output in graph.output:
+        output.name = new if output.name == old else output.name
 
 
 def _outputs(network: Network, seen: Tensor) -> tuple[Tensor, Tensor]:
@@ -141,14 +276,21 @@ class Seeing(nn.Module):
     last: Tensor | None  # (S,T)
 
     def __init__(
-        self, side: int, mean: tuple[float, ...], std: tuple[float, ...], frame: Frame, stored: int = 0
+        self,
+        side: int,
+        mean: tuple[float, ...],
+        std: tuple[float, ...],
+        frame: Frame,
+        stored: int = 0,
+        cubic: bool = False,
     ) -> None:
         super().__init__()
         self.side, self.frame, self.stored = side, frame, stored
+        self.kernel, self.cubic = _cubic if cubic else _triangle, cubic
         self.register_buffer("mean", torch.tensor(mean).view(3, 1, 1))
         self.register_buffer("std", torch.tensor(std).view(3, 1, 1))
         again = stored not in (0, side)
-        self.register_buffer("last", _weights(torch.arange(stored), stored, side, _triangle) if again else None)
+        self.register_buffer("last", _weights(torch.arange(stored), stored, side, self.kernel) if again else None)
 
     def forward(self, images: Tensor) -> Tensor:
         rows, columns = torch.arange(images.shape[1]), torch.arange(images.shape[2])
@@ -162,11 +304,12 @@ class Seeing(nn.Module):
             seen = self._barred(planes, rows, columns, torch.maximum(height, width))
         if self.last is not None:
             seen = self.last @ seen @ self.last.T
+        seen = seen.clamp(0, 255) if self.cubic else seen  # which overshoots at edges
         return (seen / 255 - self.mean) / self.std
 
     def _cropped(self, planes: Tensor, rows: Tensor, columns: Tensor, edge: Tensor) -> Tensor:
         """The middle square, `edge` pixels a side."""
-        side, kernel = (self.stored, _lanczos) if self.stored else (self.side, _triangle)
+        side, kernel = (self.stored, _lanczos) if self.stored else (self.side, self.kernel)
         down, across = (
             _weights(places - (torch.ones_like(places).sum() - edge) // 2, edge, side, kernel)
             for places in (rows, columns)
@@ -182,7 +325,7 @@ class Seeing(nn.Module):
             length = torch.ones_like(along).sum()
             beyond = torch.where(other >= length, other, -1)  # places of the square that this edge does not reach
             every = torch.cat([along, beyond])
-            weights.append(_weights(along + (edge - length) // 2, edge, self.side, _triangle, every))
+            weights.append(_weights(along + (edge - length) // 2, edge, self.side, self.kernel, every))
         down, across = weights
         seen = planes @ across.T + (1 - across.sum(1)) * bar
         return down @ seen + (1 - down.sum(1))[:, None] * bar
@@ -250,6 +393,12 @@ def _weights(
 def _triangle(distance: Tensor) -> Tensor:
     """Bilinear."""
     return (1 - distance.abs()).clamp(min=0)
+
+
+def _cubic(distance: Tensor) -> Tensor:
+    """Keys' cubic convolution with a = -0.5, as torch and Pillow have it."""
+    near, far = distance.abs(), distance.abs().clamp(max=2)
+    return torch.where(near < 1, (1.5 * near - 2.5) * near**2 + 1, ((-0.5 * far + 2.5) * far - 4) * far + 2)
 
 
 def _lanczos(distance: Tensor) -> Tensor:

@@ -108,6 +108,7 @@ class _AsSeen(Network):
     def __init__(self, network: Network, n_samples: int) -> None:
         nn.Module.__init__(self)
         self.side, self.mean, self.std, self.rotation = network.side, network.mean, network.std, network.rotation
+        self.widths = network.widths
         if self.rotation is not None:  # the main directions come first
             self.rotation = self.rotation[:, : max(FEWEST_DIRECTIONS, n_samples // ROWS_PER_DIRECTION)]
 

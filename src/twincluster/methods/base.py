@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from twincluster.clustering import Advice
@@ -72,15 +73,16 @@ class Network(nn.Module):
     mean: Tensor
     std: Tensor
     rotation: Tensor | None  # (d, components): principal directions of standardised rows
+    widths: tuple[int, ...] = ()  # columns of each encoder, where rows are the features of several
     processes: Processes = ALONE  # who encodes a batch together
     parts: int = 1  # of this process's share, one in memory at a time
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__()
-        self.side = shape.side
+        self.side, self.widths = shape.side, shape.widths
         n_inputs, components = shape.n_inputs, 0 if shape.side else min(config.train.components, shape.n_inputs)
         self.backbone = (
-            Pretrained(load_encoder(config.train.encoder))
+            Pretrained(load_encoder(config.train.encoder, config.encoder))
             if config.train.finetune
             else build_backbone(config.train.backbone, side=shape.side, n_inputs=components or n_inputs)
         )
@@ -93,9 +95,16 @@ class Network(nn.Module):
     def prepare(self, raw: Tensor) -> Tensor:
         """Standardised input without augmentation, from uint8 images (N,H,W,3) or float rows (N,d)."""
         if not self.side:
-            rows = (raw - self.mean) / self.std
+            rows = self.standardise(raw)
             return rows if self.rotation is None else rows @ self.rotation
         return plain_images(raw, self.side, self.mean, self.std)
+
+    def standardise(self, raw: Tensor) -> Tensor:
+        """Rows (N,d) before they are turned; the features of each of several encoders count as much as the others'."""
+        rows = (raw - self.mean) / self.std
+        if not self.widths:
+            return rows
+        return torch.cat([F.normalize(part, dim=1) for part in torch.split(rows, list(self.widths), 1)], 1)
 
     def divide(self, processes: Processes = ALONE, parts: int = 1) -> None:
         """From now on each of the processes encodes its share of a batch, and does so in parts."""

@@ -33,8 +33,8 @@ def rotate(method: Method, images: Images) -> None:
     if not networks:
         return
     sample = images.usable[:: pool_step(len(images.usable))]
-    mean, std = networks[0].mean, networks[0].std
-    rows = (torch.from_numpy(np.array(images.pixels[sample])).to(mean.device) - mean) / std
+    raw = torch.from_numpy(np.array(images.pixels[sample])).to(networks[0].mean.device)
+    rows = networks[0].standardise(raw)
     variance, directions = principal_directions(rows)
     for network in networks:
         assert network.rotation is not None
