@@ -119,7 +119,7 @@ def read(run: Path) -> Provenance:
     except FileNotFoundError:
         return Provenance()
     except ValueError as error:
-        raise InputError(f"{path} is damaged ({error}): delete it to do without") from None
+        raise InputError(f"{path} is damaged ({error}): delete it to continue without it") from None
 
 
 def write(run: Path, provenance: Provenance) -> None:
