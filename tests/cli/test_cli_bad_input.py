@@ -54,7 +54,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("source,complaint", [
     ("empty", "empty/ is empty: put images into it, or name another folder"),
-    ("", "the source has no name: give a folder, an array, a list of paths or a data set"),
+    ("", "the source is empty: name a folder, an array, a list of paths or a data set"),
     ("texts", "texts/ contains no images (2 other files): name a folder with .jpg, .png or the like"),
     ("nowhere", "nowhere: no such file, folder or data set; check the path, or name a data set: digits, mnist, "),
     ("digit", "digit: no such file, folder or data set; did you mean digits?"),
