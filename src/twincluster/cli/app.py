@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import App, Parameter
 
 import twincluster
+from twincluster.cli.encoders import encoders
 from twincluster.cli.look_up import methods, recipes
 from twincluster.cli.reproduce import reproduce
 from twincluster.cli.runs import evaluate, export, predict, report, serve, update
@@ -43,7 +44,7 @@ from twincluster.core import (
     torch_for_good,
 )
 from twincluster.parallel import decided, first, in_turn, refuse_several
-from twincluster.runs import typed
+from twincluster.runs import Run, typed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -75,6 +76,7 @@ app.command(update, group=USE, usage="twincluster update [OPTIONS] RUN [SOURCE]"
 app.command(evaluate, group=USE)
 app.command(export, group=USE)
 app.command(recipes, group=LOOK_UP, usage="twincluster recipes [OPTIONS] [NAME]")
+app.command(encoders, group=LOOK_UP, usage="twincluster encoders [OPTIONS] [fetch NAME]")
 app.command(methods, group=LOOK_UP, usage="twincluster methods [NAME]")
 app.command(reproduce, group=LOOK_UP, usage="twincluster reproduce [OPTIONS] [NAME]")
 
@@ -201,7 +203,8 @@ def fit(
         from twincluster.methods import DEFAULT
         from twincluster.resolve import suit
 
-        config, why = suit(listing, configured, recipe, changes)
+        earlier = Run.open(out).config.train.frozen if resume and out else None  # a run keeps its encoder
+        config, why = suit(listing, configured, recipe, changes, earlier)
         used = "pretrained" if config.train.encoder else "rows" if listing.is_rows else "default"
         named = recipe is None and config.method != DEFAULT
         for line in filter(None, (why, other_settings(config.method, used, listing.name) if named else None)):
