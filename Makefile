@@ -5,14 +5,23 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
+# Tests of functions, of seconds in all: they start hardly a process, train hardly a network, and open no browser.
+QUICK := tests/clustering tests/config tests/runs tests/test_layers.py tests/test_derive.py tests/test_statistics.py \
+  $(addprefix tests/data/test_, augment.py checksums.py decode.py folders.py frame.py incomplete.py labels.py lists.py \
+    mirrored.py named.py outcome.py patterns.py shrink.py sources.py strokes.py tar.py tar_index.py views.py) \
+  $(addprefix tests/methods/test_, generative_losses.py heads.py losses.py losses_gradients.py own_settings.py \
+    peer_losses.py) \
+  $(addprefix tests/training/test_, record.py row_views.py schedule.py) \
+  tests/nn/test_backbones.py tests/nn/test_draws.py tests/cli/test_cli_help.py tests/paper/test_reproduce_published.py
+
 # Idle OpenMP threads sleep instead of spinning, which would take the cores from the other processes.
-test oldest stress bench: export OMP_WAIT_POLICY = passive
+quick test oldest stress bench: export OMP_WAIT_POLICY = passive
 
 # The tests start many processes: the bytecode that the first one compiles serves the others, even in a shell that
 # asks for none to be kept.
-test oldest stress: export PYTHONDONTWRITEBYTECODE =
+quick test oldest stress: export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help setup browser pages demo test oldest stress lint lint-js bench clean
+.PHONY: help setup browser pages demo quick test oldest stress lint lint-js bench clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -22,6 +31,9 @@ setup: $(READY) ## install everything into .venv; costs nothing when pyproject.t
 
 demo: $(READY) ## cluster 1,797 handwritten digits and compare with classic methods
 	$(BIN)/twincluster demo
+
+quick: $(READY) ## unit tests, under a minute on two cores
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal $(QUICK)
 
 test: lint browser ## lint, types and tests: what a change must pass
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal

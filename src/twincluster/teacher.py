@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from twincluster.clustering import NO_EXAMPLE, Lesson, Space, choose_questions, saturated, share_interval
-from twincluster.core import InputError
+from twincluster.core import InputError, counted
 from twincluster.run_images import RunImages
 from twincluster.runs import NONE, UNREADABLE, Learned, State
 
@@ -60,9 +60,8 @@ class Share:
     count: int  # random answers behind it
 
     def to_text(self) -> str:
-        answers = "1 random answer" if self.count == 1 else f"{self.count:,} random answers"
         return (
-            f"{self.share:.1%} of the images are in the right cluster, by {answers} "
+            f"{self.share:.1%} of the images are in the right cluster, by {counted(self.count, 'random answer')} "
             f"(95 % interval {self.low:.1%} to {self.high:.1%})"
         )
 

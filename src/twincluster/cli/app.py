@@ -35,6 +35,7 @@ from twincluster.config import (
 from twincluster.core import (
     InputError,
     check_writable,
+    counted,
     duration,
     hold,
     hold_new,
@@ -329,7 +330,7 @@ def _report_after_fit(run: Run, source: Listing, root: Path | None, progress: Pr
 
 
 def _announce(listing: Listing, config: Config) -> None:
-    others = f" ({listing.skipped:,} other file{'s' * (listing.skipped != 1)} left alone)" if listing.skipped else ""
+    others = f" ({counted(listing.skipped, 'other file')} left alone)" if listing.skipped else ""
     wanted = str(config.n_clusters or "{} to {}".format(*config.clusters_between))
     print(f"{len(listing.paths):,} inputs in {listing.name}{others}, {wanted} clusters", flush=True)
 

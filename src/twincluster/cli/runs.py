@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from twincluster.cli.terminal import whole
-from twincluster.core import InputError, check_writable
+from twincluster.core import InputError, check_writable, counted
 
 
 def predict(
@@ -66,7 +66,7 @@ def predict(
     assignments.write(out)
     problems, count = assignments.problems(), len(assignments.paths)
     of_them = f", {problems.total():,} of them unreadable{kinds_of(problems)}" if problems else ""
-    print(f"{count:,} row{'s' * (count != 1)} in {out}{of_them}")
+    print(f"{counted(count, 'row')} in {out}{of_them}")
 
 
 def update(

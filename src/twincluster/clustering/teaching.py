@@ -20,16 +20,18 @@ from twincluster.core import InputError
 
 NO_EXAMPLE = -3  # in `examples`: nobody has said where this row belongs
 JUNK, UNREADABLE = -2, -1  # in `clusters`, as in runs/edit_log.py; JUNK in `examples`, too
-DIRECTIONS = 128  # principal directions of each kind of features
+DIRECTIONS = 256  # principal directions of each kind of features
 NEIGHBOURS = 15
-ROUNDS, REACH = 40, 0.95  # of spreading: F <- REACH S F + (1 - REACH) Y
+ROUNDS, REACH = 20, 0.8  # of spreading: F <- REACH S F + (1 - REACH) Y
 TRUST = 2.0  # answers that a cluster is worth: so many against it, and its rows no longer follow it
-PRIOR = 0.3  # weight of a class's rows so far, beside 1 for all of its examples
-EXAMPLE_WEIGHT = 5.0  # of an example in the head's fit; other rows weigh at most 1
-DECAY = 1e-4  # of the head's weights
-SCALE = 16.0  # of the head's inputs, unit rows whose single values are small
-TYPICAL = 20  # questions about typical rows before the hard ones
-CANDIDATES = 10  # hard rows considered for each question
+PRIOR = 10.0  # answers that all clusters are worth together, if every answer agrees with them
+OTHERS = 200.0  # answers that all rows without one are worth together, in the head's fit
+DECAY = 0.2  # of the head's weights; an answer counts 1
+SHARPNESS = 8.0  # of probabilities: softmax of so many times the fitted values
+FITTED = 20_000  # rows that the head is fitted to, besides answers
+POOL = 4000  # rows among which questions are chosen
+BREADTH = 2.0  # of the first questions: an answer tells exp(BREADTH (cosine - 1)) of another row
+FEWEST = 20  # answers before which a lesson knows neither which rows are hard nor whether more would change little
 STILL = 0.02  # share of rows that twice the answers would move: below it, more of them change little
 
 
@@ -82,11 +84,6 @@ class Space:
     @classmethod
     def from_tensors(cls, arrays: Mapping[str, np.ndarray]) -> Space:
         return cls(_views_of(arrays), arrays["rows"], arrays["neighbours"], arrays["cosine"])
-
-    @cached_property
-    def density(self) -> np.ndarray:
-        """(n,) the mean cosine of each row and its neighbours."""
-        return self.cosine.mean(1) if self.cosine.shape[1] else np.ones(len(self.rows), np.float32)
 
     @cached_property
     def affinity(self) -> Any:
@@ -191,7 +188,7 @@ def teach(
         raise InputError("no row has a cluster or an answer: there is nothing to learn from")
     banned = _banned(classes, refused or {}, len(clusters))
     target = _only(given, np.searchsorted(classes, examples), _spread(space, classes, clusters, examples, banned))
-    head = _fit(space, classes, target, np.where(given, EXAMPLE_WEIGHT, _gap(target)))
+    head = _fit(space, classes, target, given, seed)
     chances = np.where(banned, 0, head.probabilities(space.rows))
     chances /= np.maximum(chances.sum(1, keepdims=True), 1e-12)
     chances = _only(given, np.searchsorted(classes, examples), chances)
@@ -203,16 +200,31 @@ def choose_questions(
 ) -> np.ndarray:
     """Rows to ask a person about next, at most `count` of them, the most useful first.
 
-    The first answers are about typical rows of different parts of the space; later ones about rows that the lesson
-    cannot decide, in dense places, far from each other.
+    Each is the row that tells most about rows like it which no answer tells about yet; after the first questions rows
+    count by how unsure the lesson is about them. At first an answer tells about distant rows too, later only about
+    near ones.
     """
+    # Uncertainty herding (Bae et al. 2024): gain(s) = sum of u(x) max(0, k(x,s) - cover(x)) over all x
     free = np.flatnonzero((examples == NO_EXAMPLE) & (clusters >= 0))
-    answered = np.flatnonzero(examples != NO_EXAMPLE)
     if len(free) <= count:
         return free
-    if lesson is None or len(answered) < TYPICAL:
-        return _typical(space, free, answered, count, seed)
-    return _hard(space, lesson, free, count, seed)
+    if len(free) > max(POOL, count):
+        free = np.sort(np.random.default_rng(seed).permutation(free)[: max(POOL, count)])
+    answered = space.rows[np.flatnonzero(examples != NO_EXAMPLE)[-POOL:]]
+    breadth = BREADTH * math.sqrt(max(1.0, len(answered) / 10))
+    if lesson is None or len(answered) < FEWEST:
+        unsure = np.ones(len(free), np.float32)
+    else:
+        unsure = 1 - _gap(lesson.probabilities[free])
+    likeness = np.exp(breadth * (space.rows[free] @ space.rows[free].T - 1))
+    cover = np.exp(breadth * (_highest(space.rows[free], answered) - 1))
+    chosen = np.empty(count, np.int64)
+    for number in range(count):
+        gain = unsure @ np.maximum(likeness - cover[:, None], 0)
+        gain[chosen[:number]] = -1
+        chosen[number] = gain.argmax()
+        cover = np.maximum(cover, likeness[:, chosen[number]])
+    return np.asarray(free[chosen])
 
 
 def clusters_for_labels(
@@ -257,7 +269,7 @@ def saturated(lessons: Sequence[Lesson]) -> bool:
     if len(lessons) < 2:
         return False
     half = min(lessons[:-1], key=lambda lesson: abs(lesson.count - lessons[-1].count / 2))
-    return bool(half.count >= TYPICAL and restlessness(half, lessons[-1]) < STILL)
+    return bool(half.count >= FEWEST and restlessness(half, lessons[-1]) < STILL)
 
 
 def share_interval(right: int, asked: int, total: int, confidence: float = 0.95) -> tuple[float, float]:
@@ -366,7 +378,9 @@ def _spread(
     answers = np.zeros((len(clusters), len(classes)), np.float32)
     answers[given, np.searchsorted(classes, examples[given])] = 1
     prior = _prior(classes, clusters, answers)
-    seeds = answers / np.maximum(answers.sum(0), 1) + PRIOR * prior / np.maximum(prior.sum(0), 1e-6)
+    agreeing = ((clusters == examples)[given].sum() + 1) / (given.sum() + 2)
+    weight = PRIOR * agreeing**3 / max(given.sum(), 1)
+    seeds = answers / np.maximum(answers.sum(0), 1) + weight * prior / np.maximum(prior.sum(0), 1e-6)
     seeds[banned] = 0
     spread = seeds
     for _ in range(ROUNDS):
@@ -395,28 +409,19 @@ def _gap(chances: np.ndarray) -> np.ndarray:
     return np.asarray(best[:, -1] - best[:, -2])
 
 
-def _fit(space: Space, classes: np.ndarray, target: np.ndarray, weights: np.ndarray) -> Head:
-    """A multinomial head of the likeliest classes."""
-    from scipy.optimize import minimize
-
-    rows, n_classes = SCALE * space.rows, len(classes)
-    best = target.argmax(1)
-    wanted = np.eye(n_classes, dtype=np.float32)[best]
-    share = (weights / max(weights.sum(), 1e-12)).astype(np.float32)[:, None]
-
-    def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
-        both = flat.astype(np.float32).reshape(-1, n_classes)
-        weight, bias = both[:-1], both[-1]
-        chances = _softmax(rows @ weight + bias)
-        value = -(share[:, 0] * np.log(np.maximum(chances[np.arange(len(best)), best], 1e-12))).sum()
-        error = share * (chances - wanted)
-        slope = np.concatenate([rows.T @ error + DECAY * weight, error.sum(0, keepdims=True)])
-        return float(value) + DECAY / 2 * float((weight**2).sum()), slope.ravel().astype(np.float64)
-
-    start = np.zeros((rows.shape[1] + 1) * n_classes)
-    found = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 100})
-    both = found.x.astype(np.float32).reshape(-1, n_classes)
-    return Head(classes, SCALE * both[:-1], both[-1], space.views)
+def _fit(space: Space, classes: np.ndarray, target: np.ndarray, given: np.ndarray, seed: int) -> Head:
+    """A linear head by ridge regression. An answer weighs 1; other rows weigh less, the surest most."""
+    others = np.flatnonzero(~given)
+    if len(others) > FITTED:
+        others = np.random.default_rng(seed).choice(others, FITTED, replace=False)
+    weights = np.concatenate([np.ones(given.sum()), OTHERS / max(len(others), 1) * _gap(target[others])])
+    fitted = np.concatenate([np.flatnonzero(given), others])
+    rows, middle = space.rows[fitted], 1 / len(classes)
+    weighted = rows * weights[:, None].astype(np.float32)
+    square = (weighted.T @ rows).astype(np.float64) + DECAY * np.eye(rows.shape[1])
+    slopes = np.linalg.solve(square, (weighted.T @ (target[fitted] - middle)).astype(np.float64))
+    bias = np.zeros(len(classes), np.float32)  # the rows are centred
+    return Head(classes, (SHARPNESS * slopes).astype(np.float32), bias, space.views)
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:
@@ -427,45 +432,6 @@ def _softmax(logits: np.ndarray) -> np.ndarray:
 # -- questions ---------------------------------------------------------------------------------------------------------
 
 
-def _typical(space: Space, free: np.ndarray, answered: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """The most typical row of each of the largest parts in which nobody has answered yet."""
-    part = _parts(space.rows, min(len(answered) + count, len(space.rows)), seed)
-    sizes = np.bincount(part)
-    sizes[part[answered]] = 0
-    order = free[np.lexsort((-space.density[free], -sizes[part[free]]))]  # by part, most typical first
-    _, first = np.unique(part[order], return_index=True)
-    rest = np.setdiff1d(np.arange(len(order)), first)
-    return np.asarray(order[np.concatenate([np.sort(first), rest])][:count])
-
-
-def _hard(space: Space, lesson: Lesson, free: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """Rows with a small gap in dense places, one of each part of them."""
-    worth = (1 - _gap(lesson.probabilities[free])) * np.maximum(space.density[free], 0)
-    order = np.argsort(-worth, kind="stable")[: CANDIDATES * count]
-    part = _parts(space.rows[free[order]], count, seed)
-    _, first = np.unique(part, return_index=True)
-    rest = np.setdiff1d(np.arange(len(order)), first)
-    return np.asarray(free[order[np.concatenate([np.sort(first), rest])]][:count])
-
-
-def _parts(rows: np.ndarray, count: int, seed: int, rounds: int = 20) -> np.ndarray:
-    """(n,) the k-means part of each row, by cosine."""
-    rng = np.random.default_rng(seed)
-    centres = rows[_far_apart(rows, count, rng)]
-    for _ in range(rounds):
-        part = (rows @ centres.T).argmax(1)
-        sums = np.zeros_like(centres)
-        np.add.at(sums, part, rows)
-        centres = np.where(np.bincount(part, minlength=count)[:, None] > 0, _unit(sums), centres)
-    return np.asarray((rows @ centres.T).argmax(1))
-
-
-def _far_apart(rows: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Rows drawn as k-means++ draws its first centres."""
-    chosen = [int(rng.integers(len(rows)))]
-    away = np.full(len(rows), np.inf)
-    for _ in range(count - 1):
-        away = np.minimum(away, np.maximum(1 - rows @ rows[chosen[-1]], 0))
-        total = away.sum()
-        chosen.append(int(rng.choice(len(rows), p=away / total if total > 0 else None)))
-    return np.array(chosen)
+def _highest(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """(m,) the cosine of each row and the nearest of the others; without any, -inf."""
+    return np.asarray((rows @ others.T).max(1, initial=-np.inf))

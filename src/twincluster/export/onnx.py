@@ -1,11 +1,8 @@
-"""The network of a run as one ONNX file that takes images as they are: preprocessing, encoder and clusters inside.
+"""The network of a run as one ONNX file that takes raw images: preprocessing, encoder and clusters in one graph.
 
-Edits are not inside: the outputs are the model's. Shapes: N batch, H and W of the images, K clusters, D features.
-
-Images of any size as a network sees them, in operations that a graph of fixed form can hold.
-
-Resizing is multiplication by matrices, which are computed from the size of the images: the Resize of ONNX is not bound
-to weigh pixels as torch and Pillow do. Shapes: N batch, H and W of the images, S side, T stored side.
+Corrections by hand are not included: the outputs are the model's. Images may have any size. They are resized by matrix
+products, computed from the size of the images, because the Resize operator of ONNX need not weigh pixels as torch and
+Pillow do. Shapes: N batch, H and W of the images, S side, T stored side, K clusters, D features.
 """
 
 from __future__ import annotations
@@ -32,15 +29,15 @@ from twincluster.resolve import full_side
 from twincluster.runs import Edits, Run
 
 OPSET = 18
-INSTALL = "ONNX needs packages: pip install 'twincluster[onnx]'"
+INSTALL = "--to onnx needs packages: pip install 'twincluster[onnx]'"
 OUTPUTS = ("probabilities", "embedding")
 TAKES = "uint8 ({batch}, height, width, 3)"
 
 
 def write_onnx(run: Run, out: Path) -> str:
-    """Write the file, and say what it takes."""
+    """Write the file. Return a summary of its inputs and outputs."""
     if out.suffix.lower() != ".onnx" or out.is_dir():
-        raise InputError(f"{out}: expected the name of a file that ends in .onnx")
+        raise InputError(f"{out}: expected a file name that ends in .onnx")
     check_writable(out.parent)
     for package in ("onnx", "onnxscript"):
         if importlib.util.find_spec(package) is None:
@@ -52,17 +49,17 @@ def write_onnx(run: Run, out: Path) -> str:
             takes = _write_around_files(model, partial) if _has_files(model.encoder) else _write(model, partial)
     except (InputError, OSError):
         raise
-    except Exception as error:  # whatever a graph is refused for
-        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    except Exception as error:  # the exporter raises many types
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(
-            f"the network of {run.folder} cannot be written as ONNX ({said}): choose --to huggingface"
+            f"the network of {run.folder} cannot be exported to ONNX ({reason}): choose --to huggingface"
         ) from error
-    edited = "; corrections by hand are not inside" if Edits(run).any else ""
-    return f"{out} takes {takes}, and gives {' and '.join(OUTPUTS)}{edited}"
+    edited = "; corrections by hand are not included" if Edits(run).any else ""
+    return f"{out} takes {takes}, and returns {' and '.join(OUTPUTS)}{edited}"
 
 
 def _write(model: Model, path: Path) -> str:
-    """Write a model that torch knows from end to end, and return what it takes."""
+    """Write a model that torch can trace completely. Return a description of its input."""
     module, example = _whole(model)
     name = "images" if example.dtype == torch.uint8 else "rows"
     _program(module, (example,), [name], list(OUTPUTS)).save(path)
@@ -73,7 +70,7 @@ def _write(model: Model, path: Path) -> str:
 def _program(
     module: nn.Module, examples: tuple[Tensor, ...], names: list[str], outputs: list[str], opset: int = OPSET
 ) -> Any:
-    """A module as an ONNX program for batches of any size, and images of any size."""
+    """Export a module as an ONNX program for batches of any size, and images of any size."""
     moving = tuple({0: "batch"} | ({1: "height", 2: "width"} if x.dtype == torch.uint8 else {}) for x in examples)
     return torch.onnx.export(
         module.eval(), examples, dynamo=True, opset_version=opset, input_names=names, output_names=outputs,
@@ -90,14 +87,14 @@ def _whole(model: Model) -> tuple[nn.Module, Tensor]:
         return OfRows(network), torch.zeros(2, shape.n_inputs)
     stored, files = later_side(config, model.data), model.data is None or model.data.files
     seeing = partial(Seeing, shape.side, shape.mean, shape.std, config.train.frame)
-    seen: Seeing | SeeingArrays = seeing(stored if files else 0)  # as the run's own images were read
+    seen: Seeing | SeeingArrays = seeing(stored if files else 0)  # preprocess as the run's own images were
     if not files and stored == full_side(config):
         seen = SeeingArrays(seeing(), seeing(stored))
     return OfImages(network, [Front(seen)]), _example(seen.side)
 
 
 def _fronts(model: Model, encoder: Encoder) -> list[Front]:
-    """What comes before the head, for each of the model's encoders."""
+    """Return the input stage of each of the model's encoders."""
     stored = encoder.side if model.data is None or model.data.files else 0
     frame, fronts = model.config.train.frame, []
     for part in encoder.parts or (encoder,):
@@ -110,11 +107,12 @@ def _fronts(model: Model, encoder: Encoder) -> list[Front]:
 
 
 def _example(side: int) -> Tensor:
-    return torch.zeros(2, side + 5, side + 3, 3, dtype=torch.uint8)  # no two sizes alike
+    # all sizes differ, so that none is taken for another
+    return torch.zeros(2, side + 5, side + 3, 3, dtype=torch.uint8)
 
 
 class Front(nn.Module):
-    """uint8 images (N,H,W,3) to the features of an encoder, or to pixels: those of a file, or of the network itself."""
+    """From uint8 images (N,H,W,3) to an encoder's features, or to pixels for an ONNX file or the network itself."""
 
     def __init__(self, seeing: nn.Module, signature: Signature | None = None, network: nn.Module | None = None) -> None:
         super().__init__()
@@ -128,7 +126,7 @@ class Front(nn.Module):
 
 
 class OfRows(nn.Module):
-    """float32 rows (N,d) to probabilities (N,K) and embedding (N,D)."""
+    """From float32 rows (N,d) to probabilities (N,K) and embedding (N,D)."""
 
     def __init__(self, network: Network) -> None:
         super().__init__()
@@ -139,7 +137,7 @@ class OfRows(nn.Module):
 
 
 class OfImages(nn.Module):
-    """uint8 images (N,H,W,3) to probabilities (N,K) and embedding (N,D)."""
+    """From uint8 images (N,H,W,3) to probabilities (N,K) and embedding (N,D)."""
 
     def __init__(self, network: Network, fronts: list[Front]) -> None:
         super().__init__()
@@ -248,7 +246,7 @@ def _outputs(network: Network, seen: Tensor) -> tuple[Tensor, Tensor]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporter's remarks about itself."""
+    """Silence the exporter's warnings and logs."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir", "torch.export")]
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings(action="ignore"):
@@ -265,10 +263,10 @@ Kernel = Callable[[Tensor], Tensor]
 
 
 class Seeing(nn.Module):
-    """uint8 (N,H,W,3) to (N,3,S,S): the middle square, or all of an image between bars, standardised.
+    """Preprocessing from uint8 (N,H,W,3) to standardised (N,3,S,S): the centre square, or the whole image with bars.
 
-    Without `stored` it is what becomes of arrays. With it, it is what becomes of files: decoding.py first makes them T
-    pixels a side, by Lanczos and in whole steps of 255.
+    Without `stored` it reproduces the preprocessing of arrays. With it, that of files: decoding.py first resizes them
+    to T pixels a side, by Lanczos, rounded to 8 bits.
     """
 
     mean: Tensor
@@ -308,7 +306,7 @@ class Seeing(nn.Module):
         return (seen / 255 - self.mean) / self.std
 
     def _cropped(self, planes: Tensor, rows: Tensor, columns: Tensor, edge: Tensor) -> Tensor:
-        """The middle square, `edge` pixels a side."""
+        """Resize the centre square of `edge` pixels a side."""
         side, kernel = (self.stored, _lanczos) if self.stored else (self.side, self.kernel)
         down, across = (
             _weights(places - (torch.ones_like(places).sum() - edge) // 2, edge, side, kernel)
@@ -317,13 +315,13 @@ class Seeing(nn.Module):
         return self._whole(down @ self._whole(planes @ across.T))
 
     def _barred(self, planes: Tensor, rows: Tensor, columns: Tensor, edge: Tensor) -> Tensor:
-        """Bars first, then the size: what becomes of arrays. What is missing from a sum of weights is bar."""
+        """Add bars, then resize, as for arrays. The missing part of a sum of weights is bar."""
         border = torch.cat([planes[:, :, 0], planes[:, :, -1], planes[..., 0], planes[..., -1]], 2)  # (N,3,2H+2W)
         bar = border.mean(2).round()[:, :, None, None]
         weights = []
         for along, other in ((rows, columns), (columns, rows)):
             length = torch.ones_like(along).sum()
-            beyond = torch.where(other >= length, other, -1)  # places of the square that this edge does not reach
+            beyond = torch.where(other >= length, other, -1)  # positions of the square outside the image
             every = torch.cat([along, beyond])
             weights.append(_weights(along + (edge - length) // 2, edge, self.side, self.kernel, every))
         down, across = weights
@@ -331,16 +329,18 @@ class Seeing(nn.Module):
         return down @ seen + (1 - down.sum(1))[:, None] * bar
 
     def _boxed(self, planes: Tensor, rows: Tensor, columns: Tensor, edge: Tensor) -> Tensor:
-        """The size first, then bars: what becomes of files."""
+        """Resize, then add bars, as for files."""
         (down, tall, ends), (across, wide, sides) = (self._box(places, edge) for places in (rows, columns))
-        seen = self._whole(down @ self._whole(planes @ across.T))  # (N,3,T,T), black where bars will be
-        border = ends[:, None] * wide + tall[:, None] * sides  # (T,T) how often each pixel lies on an edge
+        seen = self._whole(down @ self._whole(planes @ across.T))  # (N,3,T,T), black in the place of bars
+        border = ends[:, None] * wide + tall[:, None] * sides  # (T,T) how many edges each pixel lies on
         bar = ((seen * border).sum((2, 3), keepdim=True) / border.sum()).round()
         inside = tall[:, None] * wide
         return seen * inside + bar * (1 - inside)
 
     def _box(self, places: Tensor, edge: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Weights (T,length), which outputs are picture (T,), and how often one is the picture's first or last (T,)."""
+        """Return weights (T,length), a mask of the outputs inside the picture (T,), and how often each is its first or
+        last (T,).
+        """
         length, outputs = torch.ones_like(places).sum(), torch.arange(self.stored)
         size = (self.stored * length / edge).round().clamp(min=1)
         first = torch.div(self.stored - size, 2, rounding_mode="floor")
@@ -354,7 +354,9 @@ class Seeing(nn.Module):
 
 
 class SeeingArrays(nn.Module):
-    """The same for a run that made its arrays smaller: what is much larger becomes T pixels a side first."""
+    """Preprocessing of arrays for a run that shrank its arrays: much larger images are first resized to T pixels a
+    side.
+    """
 
     def __init__(self, plain: Seeing, kept: Seeing) -> None:
         super().__init__()
@@ -374,9 +376,10 @@ def _weights(
     every: Tensor | None = None,
     outputs: Tensor | None = None,
 ) -> Tensor:
-    """(S,length) what pixels at some places of an edge weigh in each of `side` outputs, or in those that are given.
+    """Return the weights (S,length) of pixels at some positions of an edge in each of `side` outputs, or in given
+    `outputs`.
 
-    `every` holds all places of the edge, where `places` does not.
+    `every` holds all positions of the edge if `places` does not.
     """
     scale = torch.as_tensor(edge) / side
     outputs = torch.arange(int(side)) if outputs is None else outputs
@@ -384,14 +387,14 @@ def _weights(
 
     def of(there: Tensor) -> Tensor:
         inside = (there >= 0) & (there < edge)
-        return kernel((there - centres) / scale.clamp(min=1)) * inside  # wider where it shrinks: antialiased
+        return kernel((there - centres) / scale.clamp(min=1)) * inside  # wider when it shrinks: antialiasing
 
     total = of(places if every is None else every).sum(1, keepdim=True)
-    return of(places) / torch.where(total == 0, 1, total)  # outputs far outside see nothing
+    return of(places) / torch.where(total == 0, 1, total)  # outputs far outside have no weights
 
 
 def _triangle(distance: Tensor) -> Tensor:
-    """Bilinear."""
+    """Return the bilinear kernel."""
     return (1 - distance.abs()).clamp(min=0)
 
 
@@ -402,7 +405,7 @@ def _cubic(distance: Tensor) -> Tensor:
 
 
 def _lanczos(distance: Tensor) -> Tensor:
-    """Three waves of a sinc, as Pillow has it."""
+    """Return the Lanczos kernel with three lobes, as in Pillow."""
     near = distance.abs() < 1e-6
     turn = math.pi * torch.where(near, 1.0, distance)
     wave = torch.sin(turn) * torch.sin(turn / 3) * 3 / (turn * turn)
