@@ -106,6 +106,10 @@ def leave_quietly(status: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with suppress(BaseException):
             stream.flush()
+    if workers := sys.modules.get("multiprocessing.process"):
+        with suppress(BaseException):  # one that is just starting would say that this process is gone
+            for child in workers.active_children():
+                child.kill()
     os._exit(status)
 
 
