@@ -68,7 +68,7 @@ def test_a_method_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.syspath_prepend(tmp_path)
     page = worked("methods", "simclr:Simclr").out
     sys.modules.pop("simclr")
-    assert page.startswith("simclr:Simclr: SimCLR, and k-means on its features at the end.\n\nSettings as ")
+    assert page.startswith("simclr:Simclr: SimCLR, and k-means on its features at the end.\n\nSettings for ")
     assert rows(page)["own.temperature"] == ("0.5", "tau: smaller is sharper")
     assert "\n[own]\n" in page  # the class has no docstring but the one that dataclass writes
 
