@@ -26,7 +26,7 @@ from twincluster.core import InputError, read_table, write_table
 from twincluster.data import open_source
 from twincluster.model import Model
 from twincluster.run_images import RunImages
-from twincluster.runs import Assignments, Drift, Edits, Reference, Run, provenance, read_stamps
+from twincluster.runs import Assignments, Drift, Edits, Reference, Run, provenance, read_contents, read_stamps
 from twincluster.training import CHECKPOINT_FILE, load_checkpoint
 
 CHOICE = Choice(3, (Candidate(2, 0.5, 0.1), Candidate(3, 0.9, 0.1)), (Candidate(2, 0.5, 0.1),), clear=True, reason="")
@@ -395,7 +395,12 @@ def test_a_run_without_checksums_opens_as_before_and_gets_them(place: Path) -> N
     assert (place / "new.csv").read_bytes() == (place / "expected.csv").read_bytes()
     worked("report", run)
     worked("update", run, place / "new.npy")
-    assert set(json.loads((run / "checksums.json").read_text())) == {"assignments.csv", "stamps.csv", "checksum"}
+    assert set(json.loads((run / "checksums.json").read_text())) == {
+        "assignments.csv",
+        "stamps.csv",
+        "contents.csv",
+        "checksum",
+    }
     assert ["checksum" in json.loads(line) for line in (run / "updates.jsonl").open()] == [False] * 3 + [True]
     worked("update", run, "--undo")
 
@@ -428,6 +433,7 @@ def answers(run: Run, images: Any) -> dict[str, tuple[tuple[str, ...], Callable[
         "updates": (("updates.jsonl",), run.read_updates),
         "choice": (("clusters.json",), run.read_choice),
         "stamps": (("stamps.csv", "checksums.json"), lambda: read_stamps(run.folder)),
+        "contents": (("contents.csv", "checksums.json"), lambda: read_contents(run.folder)),
         "provenance": (("provenance.json",), lambda: provenance.read(run.folder)),
         "reference": (
             ("reference.safetensors",),

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Integral
 from pathlib import Path
@@ -22,6 +22,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
+from twincluster.clustering import Head, Space, choose_questions, teach
 from twincluster.config import (
     Config,
     clusters_of,
@@ -51,8 +52,46 @@ from twincluster.model import Model, encoder_of, later_side, open_for, squares_f
 from twincluster.nn import wrap_module
 from twincluster.parallel import decided
 from twincluster.resolve import check_method, resolve_device, suit, with_image_size
-from twincluster.runs import Assignments, Reference, Run, provenance, read_stamps
+from twincluster.run_images import RunImages
+from twincluster.runs import (
+    JUNK,
+    Assignments,
+    Edits,
+    Kinds,
+    Line,
+    Reference,
+    Run,
+    State,
+    answer_line,
+    applied,
+    initial,
+    provenance,
+    read_stamps,
+)
 from twincluster.training import Watcher
+
+
+@dataclass
+class _Lessons:
+    """What a person has said about the inputs of a fit."""
+
+    state: State
+    images: Images | None = None  # the inputs, as long as they are there
+    folder: Path | None = None  # the run folder that the model was loaded from
+    head: Head | None = None
+    space: tuple[np.ndarray, Space] | None = None
+    lines: list[Line] = field(default_factory=list)  # as in edits.jsonl
+
+    def add(self, line: Line) -> State:
+        self.lines.append(line)
+        self.state = applied(self.state, {"edit": len(self.lines), **line})
+        return self.state
+
+    def routed(self) -> State:
+        """The state with the head, which decides about other inputs."""
+        head = self.head
+        assert head is not None
+        return replace(self.state, head=lambda: head)
 
 
 class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -105,6 +144,8 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         Names of the columns. Defined only after fitting a data frame with column names.
     config_ : Config
         All settings of the run, with every "auto" resolved.
+    cluster_names_ : dict
+        Name of each named cluster, by its number. Empty until answers name one.
 
     Notes
     -----
@@ -165,8 +206,8 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
             self.settings = {**flatten(nested(self.settings or {})), **changes}
         return self
 
-    def fit(self, X: Any, y: object = None) -> Self:
-        """Train on `X`; `y` is ignored."""
+    def fit(self, X: Any, y: object = None, *, answers: Sequence[str | None] | None = None) -> Self:
+        """Train on `X`; `y` is ignored. `answers` holds a cluster's name, or None, for each input (see `teach`)."""
         with python_words(), (watcher := Watcher(self.verbose)):
             X = as_arrays(X)
             listing = outline(X) if are_open(X) else self._listing(X, reset=True)
@@ -177,6 +218,8 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
             encoder = encoder_of("this model", config, None, self.backbone)
             if are_open(X):
                 listing = self._listing(squares_for(config, X, encoder), reset=True)
+            if answers is not None and len(answers) != (count := len(listing.paths)):
+                raise InputError(f"answers has {len(answers):,} entries for {count:,} inputs: give one for each")
             trained = train(
                 listing, config, encoder=encoder, location=location_of(X), reporter=watcher,
                 decoding=watcher.decoding, encoding=watcher.encoding,
@@ -192,19 +235,74 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         if self.n_clusters != 1 and (warning := trained.unwell(result)):
             watcher.warning = watcher.warning or in_python(warning)
         self.labels_, self.n_iter_ = self._assignments.clusters, len(watcher.rows)
+        self._lessons = _Lessons(initial(self.labels_, self.config_.n_clusters), trained.images)
+        self.cluster_names_: dict[int, str] = {}
         if watcher.warning:
             warnings.warn(watcher.warning, ConvergenceWarning, stacklevel=2)
+        if answers is not None:
+            self.teach(range(len(answers)), answers)
+        return self
+
+    def questions(self, n: int = 20) -> np.ndarray:
+        """Rows of the fitted inputs, at most `n`, whose answers would help most, the most useful first."""
+        lessons = self._open_lessons()
+        rows, space = self._space()
+        state = lessons.state
+        lesson = teach(space, state.clusters[rows], state.examples[rows], seed=self.config_.seed)
+        chosen = choose_questions(
+            space, lesson if lesson.count else None, state.clusters[rows], state.examples[rows], n, self.config_.seed
+        )
+        return np.asarray(rows[chosen])
+
+    def teach(self, rows: Iterable[int], labels: Iterable[str | None]) -> Self:
+        """Learn what some of the fitted inputs are called, and put all others where they belong by that.
+
+        A label is the name of a cluster, a new name, or "junk"; None says nothing. Afterwards `labels_` and `predict`
+        follow the answers, and so does a run folder that `save` writes.
+        """
+        lessons, given = self._open_lessons(), dict[int, str]()
+        state = lessons.state
+        for row, label in zip(rows, labels, strict=True):
+            if not isinstance(row, Integral) or not 0 <= int(row) < len(state.home):
+                raise InputError(f"there is no row {row}: the model was fitted on {len(state.home):,}, counted from 0")
+            if label is None or (isinstance(label, float) and np.isnan(label)):
+                continue
+            if not isinstance(label, str):
+                raise InputError(f"the label of row {row} is {label!r}: give the name of a cluster, or None")
+            if state.home[int(row)] < 0:
+                raise InputError(f"input {row} could not be read, and so is in no cluster: leave it out")
+            if given.setdefault(int(row), label) != label:
+                raise InputError(f"row {row} has two labels, {given[int(row)]!r} and {label!r}: keep one")
+        if not given:
+            return self
+        places, space = self._space()
+        answer = answer_line(state, given, (), max([self.config_.n_clusters, *(one + 1 for one in state.names)]))
+        state = lessons.add(answer)
+        lesson = teach(space, state.clusters[places], state.examples[places], seed=self.config_.seed)
+        moved, to, _ = lesson.proposals(state.clusters[places])
+        accept = {"kind": "accept", "rows": places[moved].tolist(), "to": to.tolist(), "inputs": len(state.home)}
+        lessons.head = lesson.head
+        self._follow(lessons.add(accept))
         return self
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the cluster of each input, (n,) int64; -1 if a file cannot be read."""
         images = self._images(X)
-        return Assignments.of(images, images.usable, self._predict(images)).clusters
+        found = Assignments.of(images, images.usable, self._predict(images)).clusters
+        if (state := self._taught_state()) is not None:
+            found[images.usable] = state.route(found[images.usable], self._kinds(images))
+        return found
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Return the probability of each cluster, (n, n_clusters); nan if a file cannot be read."""
+        """Return the probability of each cluster, (n, n_clusters); nan if a file cannot be read.
+
+        Answers that open a cluster add a column. An empty cluster has probability 0.
+        """
         images = self._images(X)
-        return spread(self._predict(images), images)
+        state = self._taught_state()
+        if state is None:
+            return spread(self._predict(images), images)
+        return spread(torch.from_numpy(state.chances(self._kinds(images))), images)
 
     def transform(self, X: Any) -> np.ndarray:
         """Return the learned embedding, (n, n_features_out); nan if a file cannot be read."""
@@ -228,6 +326,8 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
                 run, model, self._assignments, reference=self._reference, stamps=self._stamps, made=self._made,
                 choice=self.choice_,
             )  # fmt: skip
+            if lines := self._open_lessons().lines:
+                Edits(run).extend(lines, self._open_lessons().head)
 
     @classmethod
     def load(cls, folder: str | Path, *, backbone: nn.Module | None = None, device: str = "auto") -> Self:
@@ -250,11 +350,59 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         model._history = run.read_metrics()
         model._assignments = run.read_assignments().first(run.data.inputs)  # without rows added by `twincluster update`
         model.labels_, model.n_iter_ = model._assignments.clusters, len(model._history)
+        model.cluster_names_, edits = {}, RunImages(run, device=device).edits
+        model._lessons = _Lessons(initial(model.labels_, config.n_clusters), folder=run.folder)
+        if (taught := edits.taught) is not None:
+            state, own = edits.state, len(model.labels_)
+            model._lessons = _Lessons(state.first(own), folder=run.folder, head=taught.head)
+            model._lessons.lines = [] if len(state.home) > own else list(edits.history[0])
+            model._follow(model._lessons.state)
         if not model._model.sees_images:
             model.n_features_in_ = run.shape.n_inputs
             if run.data.columns:
                 model.feature_names_in_ = np.array(run.data.columns, dtype=object)
         return model
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the inputs of the fit, which may be large."""
+        state: dict[str, Any] = super().__getstate__()
+        if "_lessons" in state:
+            state["_lessons"] = replace(state["_lessons"], images=None)
+        return state
+
+    def _open_lessons(self) -> _Lessons:
+        check_is_fitted(self)
+        if self._one_cluster:
+            raise InputError("a model of one cluster has nothing to learn: fit with n_clusters=2 or more")
+        return self._lessons
+
+    def _space(self) -> tuple[np.ndarray, Space]:
+        """Rows that could be read, and the space of their features."""
+        lessons = self._lessons
+        if lessons.space is None and lessons.folder is not None:
+            rows, space = RunImages(Run.open(lessons.folder), device=self.device).space
+            if len(rows) and rows[-1] >= len(self._assignments.paths):
+                raise InputError(f"{lessons.folder} has rows of later images: teach it with twincluster teach")
+            lessons.space = rows, space
+        elif lessons.space is None:
+            if lessons.images is None:
+                raise InputError("a pickle does not hold the inputs of the fit: fit again, or save and load the model")
+            kinds = self._kinds(lessons.images)
+            second = kinds[1] if len(kinds) > 1 else None
+            lessons.space = lessons.images.usable, Space.of(kinds[0], second, self.config_.seed)
+        return lessons.space
+
+    def _kinds(self, images: Images) -> Kinds:
+        return self._model.on(resolve_device(self.device)).kinds(images)
+
+    def _taught_state(self) -> State | None:
+        """What the answers have made of the inputs; None before any."""
+        lessons = getattr(self, "_lessons", None)
+        return None if lessons is None or lessons.head is None else lessons.routed()
+
+    def _follow(self, state: State) -> None:
+        self.labels_ = np.where(state.clusters == JUNK, -1, state.clusters)
+        self.cluster_names_ = {cluster: name for cluster, name in state.names.items() if name != str(cluster)}
 
     def _listing(self, X: Any, *, reset: bool) -> Listing:
         """Return `X` as a listing. Rows are validated by scikit-learn, so that its usual messages appear."""

@@ -33,9 +33,15 @@ from twincluster.runs import (
     Reference,
     Run,
     RunData,
+    State,
+    bind,
+    carry_over,
+    contents_of,
     kinds_of,
     provenance,
     stamps_of,
+    unbind,
+    write_contents,
     write_stamps,
 )
 from twincluster.training import Reporter, Trainer, has_checkpoint
@@ -99,8 +105,15 @@ def fit(
             keep_freed()  # before encoding, which frees as much memory as training steps
         scored, scored_on = rows_to_score(listing, split, len(listing.paths))
 
+        before: State | None = None  # the corrections of a run that trains on
+
         def begin(config: Config, shape: DataShape, data: RunData, started: str) -> Run | None:
-            return _begin(out, config, shape, data, resume, reporter, started) if processes.first else None
+            nonlocal before
+            if not processes.first:
+                return None
+            run = _begin(out, config, shape, data, resume, reporter, started)
+            before = unbind(run)
+            return run
 
         trained = train(
             listing, config, begin=begin, location=location, root=root, split=split, resume=resume, reporter=reporter,
@@ -109,10 +122,14 @@ def fit(
         if trained.run is None:
             raise SystemExit(0)  # the first process writes the result
         result = trained.result()
+        if before is not None:
+            carry_over(trained.run, before, result.assignments.clusters, trained.model.config.n_clusters)
         write_run(
             trained.run, trained.model, result.assignments, reference=result.reference, stamps=trained.stamps,
-            made=trained.made, choice=trained.choice,
+            contents=contents_of(trained.images, trained.model.config.train.frame), made=trained.made,
+            choice=trained.choice,
         )  # fmt: skip
+        bind(trained.run)
         if reporter and (warning := trained.unwell(result)):
             reporter.warn(warning)
         scores = _scores(listing.labels, result.assignments.clusters, scored)
@@ -169,6 +186,7 @@ def write_run(
     *,
     reference: Reference | None,
     stamps: dict[str, str],
+    contents: dict[str, str] | None = None,
     made: provenance.Provenance,
     choice: Choice | None,
 ) -> None:
@@ -177,6 +195,8 @@ def write_run(
         run.write_choice(choice)
     model.save(run)
     write_stamps(run.folder, stamps)
+    if contents:
+        write_contents(run.folder, contents)
     if reference:
         reference.write(run.folder)
     run.write_assignments(assignments)
@@ -348,12 +368,7 @@ def continue_run(out: Path, config: Config, data: RunData) -> Run:
             f"{out} has rows added by twincluster update, which more training would invalidate: fit into another "
             "--out, and update that"
         )
-    settle(edits := run.folder / EDITS)  # wait for an edit in progress
-    if edits.is_file() and edits.stat().st_size:
-        raise InputError(
-            f"{out} has corrections by hand, which more training would invalidate: fit into another --out, or move "
-            f"{edits} away"
-        )
+    settle(run.folder / EDITS)  # wait for an edit in progress
     if then.split != data.split:
         raise InputError(f"{out} was started with --split {then.split}: resume with the same split")
     shapes = [(made.train.image_size, made.train.frame) for made in (saved, config)]

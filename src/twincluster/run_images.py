@@ -37,6 +37,7 @@ from twincluster.data import (
     Row,
     Store,
     cache_folder,
+    decode,
     fingerprint_of,
     labels_of_shards,
     open_source,
@@ -58,7 +59,10 @@ from twincluster.runs import (
     State,
     apply_edits,
     base_of,
+    content_of,
+    content_of_pixels,
     kinds_of,
+    read_contents,
     read_stamps,
     row_names,
     stamps_of,
@@ -138,7 +142,7 @@ class RunImages:
     @cached_property
     def edits(self) -> Edits:
         """The edits of the run, with access to the features, so that they can split clusters."""
-        return Edits(self.run, self._kinds_later, self.features_of, self._relearn)
+        return Edits(self.run, self._kinds_later, self.features_of, self.relearn)
 
     def edited(self) -> tuple[Assignments, State, int]:
         """Return the rows with edits applied, the state of the edits, and how many are in force."""
@@ -233,6 +237,25 @@ class RunImages:
             return None, self.absent
         return Pictures(len(self.assignments.paths), self.parts), ""
 
+    def contents(self) -> dict[int, str]:
+        """A hash of what each row shows, by row; of runs from before there were such hashes it is computed."""
+        kept = read_contents(self.run.folder)
+        found = {row: kept[path] for row, path in enumerate(self.assignments.paths) if path in kept}
+        missing = np.setdiff1d(np.flatnonzero(self.assignments.clusters >= 0), list(found))
+        for part in self.parts if len(missing) else ():
+            some = part.among(missing)
+            for row, place in zip(some.rows.tolist(), some.places.tolist(), strict=True):
+                found[row] = content_of(part.images, place, self.config.train.frame)
+        return found
+
+    def content_at(self, row: int, size: str) -> str | None:
+        """The same of one image at the side and in the frame of others ("160-crop"); None where it has no file."""
+        side, _, frame = size.partition("-")
+        if frame not in ("crop", "letterbox") or not self.knows_files or not is_there(self.files[row]):
+            return None
+        pixels, _ = decode(self.files[row], int(side), "crop" if frame == "crop" else "letterbox")
+        return None if pixels is None else content_of_pixels(pixels, frame)
+
     def features(self, rows: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Return the embedding of the rows that can be read, (m,D) float32, and these rows, (m,), ascending."""
         return self._embedded([part if rows is None else part.among(rows) for part in self.parts])
@@ -277,7 +300,7 @@ class RunImages:
         }
         return teach(space, state.clusters[rows], given[rows], refused, self.config.seed)
 
-    def _relearn(self, edit: int) -> Head:
+    def relearn(self, edit: int) -> Head:
         """Return the head that an `accept` was made with."""
         return self.learn(self.edits.before(edit)).head
 

@@ -40,11 +40,14 @@ from twincluster.runs import (
     Run,
     UpdateRecord,
     WayBack,
+    contents_of,
     count_problems,
     kinds_of,
+    read_contents,
     read_stamps,
     row_names,
     stamps_of,
+    write_contents,
     write_stamps,
 )
 
@@ -152,7 +155,9 @@ def update(
             edits.learn_later([images.listing.paths[row] for row in later], said)
         found = {task.name: task.stamp for task in tasks if not _is_away(task, now, before)}
         source = {"location": location, "files": listing.files is not None, "fingerprint": images.fingerprint}
+        contents = contents_of(images, config.train.frame)
         _write(done, source, before, stamps, found, tasks, fresh)
+        write_contents(run.folder, read_contents(run.folder) | contents)
     return done
 
 

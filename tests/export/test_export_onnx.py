@@ -80,7 +80,7 @@ def test_images_of_any_size_and_number(tmp_path: Path) -> None:
     Edits(run).rename(0, "x")
     done = worked("export", run.folder, tmp_path / "out" / "model.onnx", "--to", "onnx")
     assert "takes images, uint8 (batch, height, width, 3), and returns probabilities and embedding" in done.out
-    assert "corrections by hand are not included" in done.out
+    assert "clusters keep their numbers, names are not included" in done.out
     assert done.err == ""
     model = session(tmp_path / "out" / "model.onnx")
     assert [(found.name, found.shape, found.type) for found in model.get_inputs()] == [

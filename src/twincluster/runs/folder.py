@@ -62,6 +62,7 @@ COLUMNS = ("path", "cluster", "confidence", "status")
 # makes pandas read clusters with missing values as integers instead of floats
 WHOLE = {"name": "cluster", "field_name": "cluster", "pandas_type": "int32", "numpy_type": "Int32", "metadata": None}
 FOR_PANDAS = {"index_columns": [], "column_indexes": [], "columns": [WHOLE]}
+OWN_TABLES = ("assignments.csv", "stamps.csv", "contents.csv")
 REPORT_FILE = "report.html"
 WRONG_TYPE = (ValueError, TypeError, AttributeError, OverflowError, RecursionError)  # raised by invalid JSON
 _NOTICE = re.compile(rb'<p class="warning" id="since"[^<]*</p>')  # as in page.html; its text is escaped
@@ -205,7 +206,7 @@ def check_table(path: Path) -> None:
     check_writable(path.parent)
     if path.is_dir():
         raise InputError(f"{path} is a folder: name a file, for example {path / 'new.csv'}")
-    if path.name.lower() in ("assignments.csv", "stamps.csv") and (path.parent / "config.json").is_file():
+    if path.name.lower() in OWN_TABLES and (path.parent / "config.json").is_file():
         raise InputError(f"{path} is one of the run's own tables: choose another name")
     if path.suffix.lower() == ".parquet" and importlib.util.find_spec("pyarrow") is None:
         raise InputError(f"{path} needs a package: pip install 'twincluster[parquet]', or name a .csv file")

@@ -29,7 +29,9 @@ from twincluster.runs.folder import RunData, UpdateRecord, rows_of_table
 if TYPE_CHECKING:
     from torch import Tensor
 
-STAMPS_FILE = "stamps.csv"
+    from twincluster.data import Images
+
+STAMPS_FILE, CONTENTS_FILE = "stamps.csv", "contents.csv"
 
 
 def stamps_of(listing: Listing) -> list[str]:
@@ -41,27 +43,61 @@ def stamps_of(listing: Listing) -> list[str]:
 
 
 def write_stamps(folder: Path, stamps: Mapping[str, str]) -> None:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([("path", "stamp"), *stamps.items()])
-    write_table(folder / STAMPS_FILE, text.getvalue())
+    _write_words(folder / STAMPS_FILE, "stamp", stamps)
 
 
 def read_stamps(folder: Path) -> dict[str, str]:
     """Stamps by the names of their rows; none for runs that were made before there was such a file."""
-    path = folder / STAMPS_FILE
+    return _read_words(folder / STAMPS_FILE, "stamp")
+
+
+def contents_of(images: Images, frame: str) -> dict[str, str]:
+    """A hash of what can be read of each input, by the names of rows."""
+    return {images.listing.paths[row]: content_of(images, row, frame) for row in images.usable.tolist()}
+
+
+def content_of(images: Images, row: int, frame: str) -> str:
+    """A hash of the pixels of an image as they were decoded, or of the numbers of a row."""
+    if images.listing.is_rows:
+        return f"rows-{digest_of(images.pixels[row])}"
+    return content_of_pixels((images.pixels if images.pictures is None else images.pictures)[row], frame)
+
+
+def content_of_pixels(pixels: np.ndarray, frame: str) -> str:
+    """A hash of pixels (s,s,3), behind their side and frame: only hashes of the same two can be compared."""
+    return f"{len(pixels)}-{frame}-{digest_of(pixels)}"
+
+
+def write_contents(folder: Path, contents: Mapping[str, str]) -> None:
+    _write_words(folder / CONTENTS_FILE, "content", contents)
+
+
+def read_contents(folder: Path) -> dict[str, str]:
+    """Hashes of the contents by the names of rows; none for runs that were made before there was such a file."""
+    return _read_words(folder / CONTENTS_FILE, "content")
+
+
+def _write_words(path: Path, what: str, words: Mapping[str, str]) -> None:
+    """Write a table with one word for each row of a run."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([("path", what), *words.items()])
+    write_table(path, text.getvalue())
+
+
+def _read_words(path: Path, what: str) -> dict[str, str]:
     if not path.is_file():
         return {}
     try:
         text, matches = read_table(path)
-        stamps = dict(rows_of_table(text, ("path", "stamp")))
+        words = dict(rows_of_table(text, ("path", what)))
         if not matches:
             raise ValueError(f"{MISMATCH}, or was edited without deleting {MANIFEST}")
-        return stamps
+        return words
     except InputError:
         raise
     except ValueError as error:
-        problem = f"{path} cannot be read as a table of path, stamp ({error})"
-        raise InputError(f"{problem}: restore a copy, or delete {STAMPS_FILE} to continue without it") from None
+        problem = f"{path} cannot be read as a table of path, {what} ({error})"
+        raise InputError(f"{problem}: restore a copy, or delete {path.name} to continue without it") from None
 
 
 def row_names(listing: Listing, location: str | None, data: RunData, known: Iterable[str]) -> list[str]:
