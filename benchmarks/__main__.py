@@ -36,8 +36,8 @@ Settings = Annotated[
     Parameter(
         name="--set",
         negative=(),
-        help="Change one setting, for example --set train.backbone=small. `twincluster methods NAME` lists the settings "
-        "of a method. May be repeated.",
+        help="Change one setting, for example --set train.backbone=small. `twincluster methods NAME` lists the "
+        "settings of a method. May be repeated.",
     ),
 ]
 Recipe = Annotated[str, Parameter(help="A recipe by name (`twincluster recipes` lists them) or a TOML file.")]
