@@ -139,7 +139,8 @@ def cluster(
     if listing.labels is None:
         listing = open_source(source, root=root, labels="folders")
     assert listing.labels is not None
-    place = folder / f"{listing.name}-{seed}"
+    name = Path(source).name
+    place = folder / f"{name}-{seed}"
     if not (place / "assignments.csv").exists():
         base = make_config(load_recipe(recipe).settings, Config())
         n_clusters = clusters or int(listing.labels.max()) + 1
@@ -147,7 +148,7 @@ def cluster(
         fit(listing, config, place, location=location_of(source), root=root)
     images = RunImages(Run.open(place), root)
     rows, space = images.space
-    return Case(listing.name, space, images.assignments.clusters[rows], listing.labels[rows])
+    return Case(name, space, images.assignments.clusters[rows], listing.labels[rows])
 
 
 # -- the simulated person ----------------------------------------------------------------------------------------------

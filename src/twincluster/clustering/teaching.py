@@ -25,8 +25,9 @@ NEIGHBOURS = 15
 COMPARED, PART = 20_000, 500  # rows: each of so many is compared with each; more are divided into parts of this size
 ROUNDS, REACH = 20, 0.8  # of spreading: F <- REACH S F + (1 - REACH) Y
 TRUST = 2.0  # answers that a cluster is worth: so many against it, and its rows no longer follow it
-PRIOR = 10.0  # answers that all clusters are worth together, if every answer agrees with them
+PRIOR, DOUBT = 40.0, 8  # of the clusters so far beside m answers, a share s of which agrees: PRIOR s^DOUBT / m
 OTHERS = 200.0  # answers that all rows without one are worth together, in the head's fit
+EVEN = 0.5  # of the head's bias: 1 takes classes to be of one size, 0 of the sizes that the answers suggest
 DECAY = 0.5  # of the head's weights; an answer counts 1
 SHARPNESS = 8.0  # of probabilities: softmax of so many times the fitted values
 FITTED = 20_000  # rows that the head is fitted to, besides answers
@@ -407,8 +408,8 @@ def _spread(
     answers[given, np.searchsorted(classes, examples[given])] = 1
     prior = _prior(classes, clusters, answers)
     agreeing = ((clusters == examples)[given].sum() + 1) / (given.sum() + 2)
-    weight = PRIOR * agreeing**3 / max(given.sum(), 1)
-    seeds = answers + weight * prior / np.maximum(prior.sum(0), 1e-6)
+    weight = float(PRIOR * agreeing**DOUBT / max(given.sum(), 1) * len(classes) / len(clusters))
+    seeds = answers + weight * prior
     seeds[banned] = 0
     spread = seeds
     for _ in range(ROUNDS):
@@ -444,12 +445,12 @@ def _fit(space: Space, classes: np.ndarray, target: np.ndarray, given: np.ndarra
         others = np.random.default_rng(seed).choice(others, FITTED, replace=False)
     weights = np.concatenate([np.ones(given.sum()), OTHERS / max(len(others), 1) * _gap(target[others])])
     fitted = np.concatenate([np.flatnonzero(given), others])
-    rows, middle = space.rows[fitted], 1 / len(classes)
+    rows, shares = space.rows[fitted], weights @ target[fitted] / max(weights.sum(), 1e-12)
+    middle = EVEN / len(classes) + (1 - EVEN) * shares  # what rows at the centre of the space get
     weighted = rows * weights[:, None].astype(np.float32)
     square = (weighted.T @ rows).astype(np.float64) + DECAY * np.eye(rows.shape[1])
     slopes = np.linalg.solve(square, (weighted.T @ (target[fitted] - middle)).astype(np.float64))
-    bias = np.zeros(len(classes), np.float32)  # the rows are centred
-    return Head(classes, (SHARPNESS * slopes).astype(np.float32), bias, space.views)
+    return Head(classes, (SHARPNESS * slopes).astype(np.float32), (SHARPNESS * middle).astype(np.float32), space.views)
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:
