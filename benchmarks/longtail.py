@@ -69,7 +69,7 @@ def measure(
     n_classes = int(subset.labels.max()) + 1
     config = make_config(parse_overrides(settings), make_config(load_recipe("pretrained").settings))
     config = make_config({"n_clusters": n_classes, "seed": seed}, config)
-    encoder = load_encoder(config.train.encoder)
+    encoder = load_encoder(config.train.encoder, config.encoder)
     features = encode(open_images(subset, side=encoder.side), encoder)
     lines = [_kmeans(features, subset.labels, n_classes, seed)]
     for balance in balances:

@@ -259,7 +259,7 @@ def report_digest(path: Path) -> str:
 
 
 def onnx_digest(path: Path, name: str) -> str:
-    import onnxruntime  # type: ignore[import-untyped]
+    import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     given = np.load(WORK / "rows.npy")[:9] if name == "rows" else np.load(WORK / "images.npz")["images"][:9]

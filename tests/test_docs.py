@@ -109,3 +109,27 @@ def test_walks_in_the_map_of_the_code_are_those_measured() -> None:
         text = section(page, heading).split("\n\nA folder of")[0]
         assert list(dict.fromkeys(FILE.findall(text))) == list(measured[walk]), walk
         assert f": {len(measured[walk])} files." in text
+
+
+def test_the_reference_of_equations_names_code_and_tests_that_exist() -> None:
+    page = (ROOT / "docs" / "method.md").read_text(encoding="utf-8")
+    rows = [
+        line.split(" | ")
+        for line in page.splitlines()
+        if re.match(r"\| .*\| `?(losses|Tcc|tcc_|ema|paper|[A-Z])", line)
+    ]
+    tests = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "tests").rglob("test_*.py"))
+    code = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "src").rglob("*.py"))
+    named = [(quoted(row[1]), quoted(row[2])) for row in rows if len(row) == 4]
+    assert len(named) > 20
+    for sources, checks in named:
+        for source in sources:
+            name = source.rpartition(".")[2]
+            assert source.endswith(".py") or re.search(rf"(def|class) {name}\b", code), source
+        for check in checks:
+            assert check.endswith(".py") or f"def {check}(" in tests, check
+
+
+def quoted(cell: str) -> list[str]:
+    """What stands between backticks."""
+    return re.findall(r"`([^`]+)`", cell)

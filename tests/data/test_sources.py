@@ -90,7 +90,7 @@ def test_the_advice_for_deep_images_is_right_beyond_the_first_of_them(kind: type
 def test_bad_arrays(tmp_path: Path) -> None:
     expected = "expected uint8 images (n,h,w[,c]) or float rows (n,d)"
     rows = np.ones((5, 3))
-    for bad in (np.nan, np.inf, -np.inf, 1e300):
+    for bad in (np.nan, np.inf, -np.inf):
         rows[3, 1] = bad
         assert "NaN or infinity in row 3" in complaint(rows)
     assert "multiply by 255" in complaint(np.random.default_rng(0).random((4, 8, 8, 3)))
@@ -121,7 +121,7 @@ def test_bad_arrays(tmp_path: Path) -> None:
     np.savez(tmp_path / "two.npz", x=colours(2), y=colours(2))
     assert "two.npz holds x, y" in complaint(tmp_path / "two.npz")
     np.savez(tmp_path / "labels.npz", images=colours(3), labels=[0, 1])
-    assert "3 labels are needed" in complaint(tmp_path / "labels.npz")
+    assert "expected 3 labels" in complaint(tmp_path / "labels.npz")
     np.savez(tmp_path / "split.npz", images=colours(3), split=[0, 1, 2])
     assert "split must hold 0 (train) or 1 (test)" in complaint(tmp_path / "split.npz")
 

@@ -161,7 +161,9 @@ def test_the_model_of_a_run_is_an_encoder(tmp_path: Path) -> None:
     [
         ("resnet51", "there is no backbone 'resnet51': choose one of resnet18, resnet34, resnet50, small, pretrained, "
          "torchvision:NAME, timm:NAME, hf:NAME, resnet18:FILE.safetensors, resnet34:FILE.safetensors, "
-         "resnet50:FILE.safetensors, small:FILE.safetensors"),
+         "resnet50:FILE.safetensors, small:FILE.safetensors, onnx:FILE, or a name that `twincluster encoders` lists"),
+        ("dinov2-smal", "there is no backbone 'dinov2-smal', did you mean 'dinov2-small'?"),
+        ("onnx:", "there is no backbone"),
         ("pretrained:b7", "there is no backbone 'pretrained:b7'"),
         ("pretrained@4", "16 to 1024 pixels"),
         ("pretrained@0", "16 to 1024 pixels a side, not 0"),

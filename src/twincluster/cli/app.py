@@ -34,6 +34,7 @@ from twincluster.config import (
 from twincluster.core import (
     InputError,
     check_writable,
+    counted,
     duration,
     hold,
     hold_new,
@@ -93,7 +94,18 @@ def _run(arguments: list[str] | None) -> None:
     if words and words[0] in app and words[0] not in TOGETHER:
         refuse_several(words[0])
     with typed(words):
-        app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+        app(list(map(_at_home, words)), exit_on_error=False, print_error=False, result_action="return_value")
+
+
+def _at_home(word: str) -> str:
+    """Expand a leading ~, which a shell leaves as it is in --out=~/run and in quotes."""
+    option, path = re.fullmatch(r"(-[\w-]+=)?(.*)", word, re.DOTALL).groups("")  # type: ignore[union-attr]
+    if not path.startswith("~"):
+        return word
+    whole, home = os.path.expanduser(path), re.split(r"[/\\]", path)[0]
+    if whole.startswith("~") and not os.path.lexists(home):
+        raise InputError(f"{home} is no home folder: check the name, or write ./{path} for a path in this folder")
+    return option + whole
 
 
 @app.command(group=START)
@@ -115,6 +127,7 @@ def fit(
     device: Literal["auto", "cpu", "cuda"] | None = None,
     precision: Literal["auto", "float32", "bf16"] | None = None,
     data_root: Path | None = None,
+    from_run: Annotated[Path | None, Parameter(name="--from")] = None,
     resume: Annotated[bool, Parameter(negative=())] = False,
     tensorboard: Annotated[bool, Parameter(negative=())] = False,
 ) -> None:
@@ -168,8 +181,11 @@ def fit(
         auto (the default) runs the backbone in bf16 on a GPU; losses are always float32.
     data_root
         Where named data sets are kept; $TWINCLUSTER_DATA when left out.
+    from_run
+        Take the corrections of another run over: its examples, the names of its clusters and its junk, image by image,
+        whatever the settings of either run. That run stays as it is.
     resume
-        Continue an interrupted run in --out.
+        Continue an interrupted run in --out. Its corrections stay.
     tensorboard
         Also write the metrics for TensorBoard, into the run folder.
     """
@@ -198,7 +214,7 @@ def fit(
         return config
 
     with _reserved(out, Path("runs") / _run_name(source), config, resume) as folder:
-        _cluster(source, config, suited, folder, labels, split, data_root, resume, tensorboard)
+        _cluster(source, config, suited, folder, labels, split, data_root, resume, tensorboard, from_run)
 
 
 @app.command(show=False, help_flags=[], version_flags=[])
@@ -276,12 +292,14 @@ def _classic_scores(images: np.ndarray, labels: np.ndarray, seed: int) -> dict[s
 
 def _cluster(
     source: str, config: Config, suited: Callable[[Listing], Config], out: Path, labels: str | None, split: Split,
-    root: Path | None, resume: bool, tensorboard: bool,
+    root: Path | None, resume: bool, tensorboard: bool, from_run: Path | None = None,
 ) -> None:  # fmt: skip
     """Train, and write the run and its report. `suited` returns the settings for a listing."""
     from twincluster.data import location_of, open_source
 
     # before torch is imported: a wrong name is an error at once
+    if from_run is not None:
+        _check_corrections(from_run, out)
     listing = in_turn(config.train.device, lambda: open_source(source, labels=labels, root=root))
     _announce(listing, config)
 
@@ -297,6 +315,8 @@ def _cluster(
             reporter=progress, decoding=progress.decoding, encoding=progress.encoding,
         )  # fmt: skip
     print(fitted.summary(), flush=True)
+    if from_run is not None:
+        _take_over(from_run, fitted.run, root)
     _report_after_fit(fitted.run, listing, root, progress)
 
 
@@ -313,8 +333,28 @@ def _report_after_fit(run: Run, source: Listing, root: Path | None, progress: Pr
         print(f"look at it: open {path} in a browser")
 
 
+def _check_corrections(from_run: Path, out: Path) -> None:
+    """Refuse, before any work is done, corrections that cannot be read or have no place."""
+    from twincluster.runs import EDITS_FILE, Edits, Run
+
+    if not (edits := Edits(Run.open(from_run))).any:
+        raise InputError(f"{from_run} has no corrections to take over: leave out --from")
+    _ = edits.state
+    if (out / EDITS_FILE).is_file():
+        raise InputError(f"{out} has corrections of its own, which --from would mix with others: leave it out")
+
+
+def _take_over(from_run: Path, run: Run, root: Path | None) -> None:
+    from twincluster.run_images import RunImages
+    from twincluster.runs import Run
+    from twincluster.teacher import take_over
+
+    for line in take_over(RunImages(Run.open(from_run), root), RunImages(Run.open(run.folder), root)):
+        print(line, flush=True)
+
+
 def _announce(listing: Listing, config: Config) -> None:
-    others = f" ({listing.skipped:,} other file{'s' * (listing.skipped != 1)} left alone)" if listing.skipped else ""
+    others = f" ({counted(listing.skipped, 'other file')} left alone)" if listing.skipped else ""
     wanted = str(config.n_clusters or "{} to {}".format(*config.clusters_between))
     print(f"{len(listing.paths):,} inputs in {listing.name}{others}, {wanted} clusters", flush=True)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from twincluster.cli.terminal import Count, whole
-from twincluster.core import InputError, check_writable
+from twincluster.core import InputError, check_writable, counted
 
 if TYPE_CHECKING:
     from twincluster.runs import State
@@ -114,7 +114,7 @@ def _learn(teacher: Teacher, labels: dict[int, str], accept: bool, json: bool) -
         _print_json({"recorded": len(labels), "accepted": accept, "images": count, "moves": moves})
         return
     if labels:
-        print(f"{_many(len(labels), 'answer')} recorded")
+        print(f"{counted(len(labels), 'answer')} recorded")
     print(f"{moved} of {len(state.home):,} images{':' if groups else ''}")
     for line in _lines_of(groups, state):
         print(line)
@@ -131,7 +131,7 @@ def _lines_of(groups: list[Group], state: State) -> list[str]:
         f"{group.certainty.mean():.0%} certain"
         for group in shown
     ]
-    return [*lines, f"and {_many(len(groups) - MOST_GROUPS, 'more group')}"] if len(groups) > MOST_GROUPS else lines
+    return [*lines, f"and {counted(len(groups) - MOST_GROUPS, 'more group')}"] if len(groups) > MOST_GROUPS else lines
 
 
 def _called(cluster: int, state: State) -> str:
@@ -150,10 +150,6 @@ def _print_json(content: dict[str, Any]) -> None:
     from twincluster.core import strict_json
 
     print(strict_json(content, indent=2))
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}{'s' * (count != 1)}"
 
 
 def _read_answers(file: Path, paths: tuple[str, ...]) -> dict[int, str]:

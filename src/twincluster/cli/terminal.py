@@ -41,6 +41,7 @@ from twincluster.core import (
     explained,
     ignore_interrupts,
     leave_quietly,
+    shortened,
     takes_leave,
     terminable,
     user_code,
@@ -163,7 +164,7 @@ def _say(message: str, status: int) -> int:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    return shortened(" ".join(text.split()))
 
 
 def _usage(error: CycloptsError, program: str) -> str:

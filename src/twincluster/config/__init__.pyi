@@ -1,3 +1,12 @@
+from twincluster.config.encoder_names import BUNDLED as BUNDLED
+from twincluster.config.encoder_names import KINDS as KINDS
+from twincluster.config.encoder_names import KNOWN as KNOWN
+from twincluster.config.encoder_names import KNOWN_SIDE as KNOWN_SIDE
+from twincluster.config.encoder_names import PREFERRED as PREFERRED
+from twincluster.config.encoder_names import EncoderName as EncoderName
+from twincluster.config.encoder_names import KnownEncoder as KnownEncoder
+from twincluster.config.encoder_names import is_address as is_address
+from twincluster.config.encoder_names import read_name as read_name
 from twincluster.config.options import LARGEST_SEED as LARGEST_SEED
 from twincluster.config.options import Split as Split
 from twincluster.config.options import as_toml as as_toml
@@ -21,6 +30,7 @@ from twincluster.config.schema import Config as Config
 from twincluster.config.schema import Count as Count
 from twincluster.config.schema import CountOrNone as CountOrNone
 from twincluster.config.schema import DataShape as DataShape
+from twincluster.config.schema import EncoderInput as EncoderInput
 from twincluster.config.schema import Optimiser as Optimiser
 from twincluster.config.schema import Positive as Positive
 from twincluster.config.schema import Precision as Precision

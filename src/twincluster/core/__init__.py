@@ -1,29 +1,41 @@
-"""What every room builds on: errors, files that survive a kill, signals, tuning of the process. Imports no torch.
+"""Errors, files that survive a kill, locks, signals and tuning of the process. Imports no torch.
 
-Errors and lazy front doors stand here, because every module needs them.
+This module holds what every room needs: errors, suggestions, and doors that import lazily.
 """
 
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
 
+LONGEST_MESSAGE = 2000  # letters
 _EXPORT = re.compile(r"^from ([\w.]+) import (\w+) as \w+$", re.MULTILINE)
 
 
 class InputError(ValueError):
     """Something the user can fix. The command line prints it as one line and exits with status 2."""
 
+    def __init__(self, message: str = "", *more: object) -> None:
+        super().__init__(shortened(str(message)), *more)
 
-class ProcessEnded(RuntimeError):  # noqa: N818  (nothing went wrong here)
-    """One of several processes that train together is gone, and the run with it. One line, and status 1."""
+
+class ProcessEnded(RuntimeError):  # noqa: N818  (not an error of this process)
+    """One of several processes that train together ended, and so does the run. One line, and status 1."""
+
+
+def shortened(text: str) -> str:
+    """Leave the middle out of a text that is too long to be read, such as one that quotes a damaged file."""
+    if len(text) <= LONGEST_MESSAGE:
+        return text
+    return f"{text[: LONGEST_MESSAGE // 2]} ... {text[-LONGEST_MESSAGE // 2 :]}"
 
 
 def closest(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """Return the end of a message that suggests the known name nearest to `name`; empty when none is near."""
+    """Return the end of a message that suggests the known name nearest to `name`; "" if none is similar."""
     match = difflib.get_close_matches(name, list(known), n=1)
     return f", did you mean {prefix + match[0]!r}?" if match else ""
 
@@ -47,7 +59,7 @@ def attach_stub(package: str, file: str) -> tuple[Callable[[str], object], Calla
 
 
 def duration(seconds: float) -> str:
-    """90 -> "1 min 30 s"."""
+    """Format seconds as text: 90 -> "1 min 30 s"."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
@@ -55,5 +67,16 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
+def counted(count: int, noun: str) -> str:
+    """1, "image" -> "1 image"; 2000, "image" -> "2,000 images"; 2, "process" -> "2 processes"."""
+    return f"{count:,} {noun}{'' if count == 1 else 'es' if noun.endswith('s') else 's'}"
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 __getattr__, __dir__, __all__ = attach_stub(__name__, __file__)
-__all__ += ["InputError", "ProcessEnded", "attach_stub", "closest", "duration"]
+__all__ += ["InputError", "ProcessEnded", "attach_stub"]
+__all__ += ["available_cores", "closest", "counted", "duration", "shortened"]

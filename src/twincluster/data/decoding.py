@@ -4,6 +4,7 @@ Files come from strangers: nothing here raises for what a file holds, and none t
 A JPEG or JPEG 2000 that is larger is reduced while it is decoded, other formats strip by strip afterwards.
 """
 
+import ctypes
 import io
 import math
 import os
@@ -11,10 +12,11 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError, features
 from PIL.JpegImagePlugin import JpegImageFile
 
 from twincluster.data.headers import (
@@ -207,6 +209,22 @@ def may_pass(status: str) -> bool:
     return status.removeprefix("unreadable: ") in _PASSING
 
 
+@lru_cache(maxsize=1)
+def _silence_libtiff() -> None:
+    """Keep libtiff from printing on the terminal; the status is what we say about a file."""
+    features.check("libtiff")  # which loads it
+    place = Path(Image.__file__).parent
+    names = {str(file) for file in place.glob(".dylibs/libtiff*")}
+    with suppress(OSError):  # Linux alone lists what is loaded
+        lines = Path("/proc/self/maps").read_text(errors="replace").splitlines()
+        names |= {line.split(maxsplit=5)[-1] for line in lines if "/libtiff" in line}
+    for name in names:
+        with suppress(OSError, AttributeError):
+            library = ctypes.CDLL(name)
+            library.TIFFSetErrorHandler(None)
+            library.TIFFSetWarningHandler(None)
+
+
 def _opened(file: BinaryIO, source: Input) -> Image.Image:
     """The image in a file as far as its header says; its pixels are not read yet."""
     head = _head(file)
@@ -218,6 +236,8 @@ def _opened(file: BinaryIO, source: Input) -> Image.Image:
     kind = family(head)
     formats = _formats(suffix_of(source), kind)
     try:
+        if "TIFF" in formats:
+            _silence_libtiff()
         return Image.open(file, formats=formats)
     except UnidentifiedImageError:
         if not kind:

@@ -196,6 +196,8 @@ CELLS_AT_ONCE = 2**22  # numbers of rows that are looked at together
 SHARP = 1000  # times the error of float32 by which numbers of a column should differ, else these are lost ...
 ROUNDING = 1e-12  # ... unless they differ by no more than such a share of themselves, which is an error of float64
 
+LONGEST_PATH = 32_767  # letters; Windows takes most. A table with longer fields than 131,072 could not be read again
+
 Entry = tuple[str, int, int]  # path as written, size, time of change in ns; -1 where there is no file
 
 
@@ -213,6 +215,14 @@ class Listing:
     skipped: int = 0  # files without an image suffix
     blurred: str = ""  # which column of rows has lost its differences, since rows are kept in float32
     root: Path | None = None  # the folder that was searched, the list that was read, or the pattern of shards
+
+    def __post_init__(self) -> None:
+        longest = max(map(len, self.paths), default=0)
+        if longest > LONGEST_PATH:
+            row = next(row for row, path in enumerate(self.paths) if len(path) == longest)
+            raise InputError(
+                f"{self.name}: the path in row {row} has {longest:,} letters, more than any system takes: take it out"
+            )
 
     @property
     def is_rows(self) -> bool:
@@ -292,7 +302,7 @@ def load_array(path: Path) -> Any:
     try:
         loaded = np.load(path, mmap_mode="r", allow_pickle=False)
         return loaded if isinstance(loaded, np.ndarray) else {key: loaded[key] for key in loaded.files}
-    except Exception:  # whatever numpy makes of a damaged file
+    except Exception:  # numpy raises many types for damaged files
         name = printable(path.name)
         raise InputError(f"{name}: not a readable array of plain numbers; save it again with numpy.save") from None
 
@@ -306,7 +316,14 @@ def _rows(array: np.ndarray, name: str) -> np.ndarray:
     for start in range(0, len(rows), some):
         bad = np.flatnonzero(~np.isfinite(rows[start : start + some]).all(1))
         if len(bad):
-            raise InputError(f"{name} contains NaN or infinity in row {start + bad[0]}: replace it or drop the row")
+            row = start + int(bad[0])
+            if np.isfinite(array[row]).all():
+                high = np.abs(array[row].astype(np.float64)).max()
+                raise InputError(
+                    f"{name} contains {high:.3g} in row {row}, which single precision cannot hold: bring that column "
+                    "to another unit, or drop the row"
+                )
+            raise InputError(f"{name} contains NaN or infinity in row {row}: replace it or drop the row")
     return rows
 
 

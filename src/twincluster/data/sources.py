@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from twincluster.core import InputError, uncollected
+from twincluster.core import InputError, counted, uncollected
 from twincluster.data.labels import Labels, as_labels, read_labels, read_table, read_text
 from twincluster.data.listing import (
     EXPECTED,
@@ -107,8 +107,8 @@ def open_source(
     else:
         listing = _from_objects(source)
     if (count := len(listing.paths)) < at_least:
-        counted = f"{count} sample" + "s" * (count != 1)
-        raise InputError(f"{listing.name} has {counted}, at least {at_least} are needed: add more images")
+        samples = counted(count, "sample")
+        raise InputError(f"{listing.name} has {samples}, at least {at_least} are needed: add more images")
     if labels is None:
         return listing
     if labels == "none":
@@ -184,8 +184,8 @@ def _folder(folder: Path) -> Listing:
     if not found and not skipped:
         raise InputError(f"{name} is empty: put images into it, or name another folder")
     if not found:
-        counted = f"{skipped} other file" + "s" * (skipped != 1)
-        raise InputError(f"{name} holds no images ({counted}): name a folder with .jpg, .png or the like")
+        others = counted(skipped, "other file")
+        raise InputError(f"{name} contains no images ({others}): name a folder with .jpg, .png or the like")
     whole = os.path.abspath(folder)
     inside = os.path.join(whole, "")
     with uncollected():

@@ -21,14 +21,14 @@ import io
 import json
 import os
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, Self
 
 import numpy as np
 
-from twincluster.core import InputError, lock, uncollected, write_atomically
+from twincluster.core import InputError, OnProgress, lock, uncollected, write_atomically
 from twincluster.data.decoding import Frame, may_pass
 from twincluster.data.listing import Entry, Input, digest_of
 from twincluster.data.pool import RowFile, decode_many
@@ -105,7 +105,7 @@ class Store:
 
 
 def build(
-    store: Store, files: Sequence[Input], workers: int, progress: Callable[[int, int], None], checked: bool = False
+    store: Store, files: Sequence[Input], workers: int, progress: OnProgress, checked: bool = False
 ) -> dict[int, Row]:
     """Decode what is missing from a store or damaged, and say what is in it then. `checked`: nothing is damaged."""
     store.folder.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,8 @@ from twincluster.nn.backbones import in_shuffled_halves as in_shuffled_halves
 from twincluster.nn.backbones import momentum_copy as momentum_copy
 from twincluster.nn.backbones import queue_size as queue_size
 from twincluster.nn.backbones import share_batch_norm as share_batch_norm
+from twincluster.nn.downloads import fetch as fetch
+from twincluster.nn.downloads import find_weights as find_weights
 from twincluster.nn.encoders import MODULE as MODULE
 from twincluster.nn.encoders import Encoder as Encoder
 from twincluster.nn.encoders import Pretrained as Pretrained
@@ -21,3 +23,7 @@ from twincluster.nn.encoders import wrap_module as wrap_module
 from twincluster.nn.feature_cache import encode as encode
 from twincluster.nn.kernels.fused import pixels as pixels
 from twincluster.nn.kernels.norm import settle as settle
+from twincluster.nn.onnx_encoder import OnnxNetwork as OnnxNetwork
+from twincluster.nn.onnx_encoder import Signature as Signature
+from twincluster.nn.onnx_encoder import as_input as as_input
+from twincluster.nn.onnx_encoder import as_rows as as_rows

@@ -1,7 +1,7 @@
 """Pretrained networks that turn images into rows of features, for those who have no GPU to train one.
 
-An encoder is known by a name, which is all that a run folder keeps of it: NAME, or NAME@SIDE for images of another
-size. Nothing is unpickled to load one. Shapes: N batch, S side in pixels, D features.
+An encoder is known by a name, which is all that a run folder keeps of it (config/encoder_names.py). Nothing is
+unpickled to load one. Shapes: N batch, S side in pixels, D features.
 """
 
 from __future__ import annotations
@@ -20,8 +20,20 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from twincluster.core import InputError
+from twincluster.config import (
+    BUNDLED,
+    DERIVED,
+    KNOWN,
+    KNOWN_SIDE,
+    EncoderInput,
+    EncoderName,
+    is_address,
+    read_name,
+)
+from twincluster.core import InputError, closest, first_line
 from twincluster.nn.backbones import BACKBONES, SMALL_STEM_SIDE, Backbone, build_backbone
+from twincluster.nn.downloads import download_address, get_weights
+from twincluster.nn.onnx_encoder import USUAL_SIDE, OnnxNetwork, check_network, digest_of_model
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SIDES = (16, 1024)  # pixels a side that a name may ask for
@@ -39,27 +51,75 @@ class Encoder:
     side: int = 224
     mean: Rgb = IMAGENET_MEAN  # on the scale of 0 to 1
     std: Rgb = IMAGENET_STD
+    cubic: bool = False  # arrays of another size are resized by cubic instead of linear interpolation
+    by_version: bool = False  # whether its version alone tells it apart, wherever its file lies
+    parts: tuple[Encoder, ...] = ()  # of several that are joined, whose features stand side by side
 
 
-def load_encoder(name: str) -> Encoder:
-    """The encoder called `name`; InputError says what is missing where it cannot be had."""
-    stem, at, digits = name.rpartition("@")
-    named, side = (stem, int(digits)) if at and digits.isdecimal() else (name, 0)
-    if named != name and not SIDES[0] <= side <= SIDES[1]:
+def load_encoder(name: str, shown: EncoderInput | None = None) -> Encoder:
+    """Load the encoder called `name`, NAME@SIDE, or several of them as NAME+NAME; InputError says what is missing.
+
+    `shown` holds the settings encoder.size, mean, std and output, which count before what the network says of itself.
+    """
+    shown, names = shown or EncoderInput(), read_name(name)
+    if len(names) == 1:
+        return replace(_load_one(names[0], shown), name=name)
+    if shown != EncoderInput():
+        raise InputError(f"{name} joins {len(names)} encoders, so encoder.size and its like are not clear: NAME@SIDE")
+    parts = tuple(load_encoder(str(part)) for part in names)
+    versions = [part.version for part in parts]
+    return Encoder(
+        name, " + ".join(versions) if all(versions) else "", nn.ModuleList(part.network for part in parts),
+        max(part.side for part in parts), parts=parts,
+    )  # fmt: skip
+
+
+def _load_one(name: EncoderName, shown: EncoderInput) -> Encoder:
+    if name.side is not None and shown.size not in (0, name.side):
+        raise InputError(f"{name} names one size and encoder.size={shown.size} another: leave out one of them")
+    side = shown.size if name.side is None else name.side
+    if (name.side is not None or side) and not SIDES[0] <= side <= SIDES[1]:
         raise InputError(f"{name}: encoders see images of {SIDES[0]} to {SIDES[1]} pixels a side, not {side}")
-    if named.startswith(MODULE):
+    if name.kind + ":" == MODULE:
         raise InputError(
-            f"{named.removeprefix(MODULE)} is a module of your own, which no run folder holds: the command line cannot "
+            f"{name.rest} is a module of your own, which no run folder holds: the command line cannot "
             "apply it; in Python give it once more, TwinContrastClustering.load(RUN, backbone=MODULE).predict(IMAGES)"
         )
-    kind, _, rest = named.partition(":")
-    if kind not in ADAPTERS or (kind == "pretrained") == bool(rest):
-        raise InputError(f"there is no backbone {name!r}: choose one of {', '.join([*OWN, *map(_written, ADAPTERS)])}")
-    encoder = ADAPTERS[kind](rest, side)
+    if name.kind == "onnx" and name.rest:
+        encoder = _onnx(name.rest, side, shown.output)
+    elif shown.output:
+        raise InputError(f"encoder.output={shown.output} chooses an output of an ONNX file, which {name} is not")
+    elif name.kind in KNOWN and not name.rest:
+        encoder = _known(name.kind, side)
+    elif name.kind in ADAPTERS and (name.kind == BUNDLED) != bool(name.rest):
+        encoder = ADAPTERS[name.kind](name.rest, side)
+    else:
+        hint = closest(str(name), KNOWN)
+        kinds = ", ".join([*OWN, *map(_written, (*ADAPTERS, "onnx"))])
+        choose = f": choose one of {kinds}, or a name that `twincluster encoders` lists"
+        raise InputError(f"there is no backbone {str(name)!r}{hint or choose}")
     encoder.network.eval().requires_grad_(False)
-    if side:
-        _refuse_side(encoder, name)
-    return replace(encoder, name=name)
+    mean = encoder.mean if DERIVED in shown.mean else shown.mean
+    std = encoder.std if DERIVED in shown.std else shown.std
+    encoder = replace(encoder, mean=mean, std=std)
+    if side and name.kind != "onnx":
+        _refuse_side(encoder, str(name))
+    return encoder
+
+
+def _onnx(rest: str, side: int, output: str) -> Encoder:
+    """A file on disk, or behind an address that ends in its SHA-256."""
+    path = download_address(rest) if is_address(rest) else Path(os.path.expanduser(rest))
+    if not path.is_file():
+        raise InputError(f"onnx:{rest}: there is no such file; check the path")
+    network = OnnxNetwork(path, output)
+    fixed = network.signature.side
+    if side and fixed and side != fixed:
+        raise InputError(f"{path} sees images of {fixed} pixels a side only: leave out the size {side}")
+    side = fixed or side or USUAL_SIDE
+    check_network(network, str(path), side)
+    version = f"{digest_of_model(path)} {network.signature.output}"
+    return Encoder("", version, network, side, cubic=True, by_version=True)
 
 
 @torch.no_grad()
@@ -104,7 +164,8 @@ def wrap_module(network: nn.Module) -> Encoder:
 
 def _written(kind: str) -> str:
     """How a name of this kind is written."""
-    return kind if kind == "pretrained" else f"{kind}:FILE.safetensors" if kind in OWN else f"{kind}:NAME"
+    ends = {BUNDLED: "", "onnx": ":FILE", **dict.fromkeys(OWN, ":FILE.safetensors")}
+    return kind + ends.get(kind, ":NAME")
 
 
 def _efficientnet_lite0(rest: str, side: int) -> Encoder:
@@ -129,6 +190,23 @@ class _Pooled(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         features: Tensor = self.network.extract_features(images)
         return features.mean(dim=(2, 3))
+
+
+def _known(name: str, side: int) -> Encoder:
+    """An encoder with a short name: timm builds the network, the weights are a file of ours."""
+    known, timm = KNOWN[name], _package("timm", "twincluster[encoders]")
+    path = get_weights(name)
+    options = dict(known.options) | ({"img_size": side} if side and "img_size" in dict(known.options) else {})
+    options |= {} if known.projected else {"num_classes": 0}
+    tag = known.repository.rpartition(".")[2]
+    wants = timm.get_pretrained_cfg(f"{known.architecture}.{tag}")
+    try:
+        network = timm.create_model(
+            f"{known.architecture}.{tag}", pretrained=True, pretrained_cfg_overlay={"file": str(path)}, **options
+        )
+    except Exception as error:  # timm has its own for each way in which weights do not fit
+        raise InputError(f"{path} does not hold the weights of {name} ({first_line(error)}): fetch it again") from error
+    return Encoder("", _digest(path), network, side or KNOWN_SIDE, _rgb(wants.mean), _rgb(wants.std), cubic=True)
 
 
 def _torchvision(name: str, side: int) -> Encoder:

@@ -34,6 +34,10 @@ def encode(
 ) -> Images:
     """The same inputs as rows of features, (n,D) float32, from the cache where it has them."""
     progress = progress or (lambda done, total: None)
+    if encoder.parts:
+        encoded = [encode(images, part, device, progress) for part in _passed_on(encoder)]
+        rows, widths = [each.pixels for each in encoded], tuple(each.pixels.shape[1] for each in encoded)
+        return replace(images, pixels=np.concatenate(rows, 1), widths=widths, pictures=images.pixels)
     if not encoder.version:
         starts = range(0, len(images.pixels), CHUNK)
         features = np.concatenate(list(_chunks(images.pixels, encoder, device, starts, progress)))
@@ -50,6 +54,11 @@ def encode(
             f"features cannot be kept in {path.parent} ({error.strerror}): make room there, "
             "or set TWINCLUSTER_CACHE to another folder"
         ) from None
+
+
+def _passed_on(encoder: Encoder) -> Iterator[Encoder]:
+    """The parts of a joined encoder; of one whose features are not kept, none are."""
+    return (part if encoder.version else replace(part, version="") for part in encoder.parts)
 
 
 def _sound(
@@ -172,7 +181,7 @@ def _chunks(
     for first in starts:
         rows = []
         for raw in torch.split(torch.from_numpy(np.array(pixels[first : first + CHUNK])), together):
-            seen = plain_images(raw.to(device), encoder.side, mean, std)
+            seen = plain_images(raw.to(device), encoder.side, mean, std, cubic=encoder.cubic)
             rows.append(_checked(network(seen.contiguous(memory_format=torch.channels_last)), len(raw), encoder))
         yield np.concatenate(rows)
         progress(min(first + CHUNK, len(pixels)), len(pixels))
@@ -202,7 +211,8 @@ def _header(count: int, width: int) -> bytes:
 
 def _place(images: Images, encoder: Encoder) -> Path:
     """Known by the pixels, not by where they came from, and by all that changes what the encoder makes of them."""
-    known_by = [VERSION, images.fingerprint, encoder.name, encoder.version, encoder.side, encoder.mean, encoder.std]
+    name = "" if encoder.by_version else encoder.name
+    known_by = [VERSION, images.fingerprint, name, encoder.version, encoder.side, encoder.mean, encoder.std]
     digest = hashlib.sha256(repr(known_by).encode())
     if images.listing.array is not None:  # whose fingerprint may leave out some rows of a large one
         for first in range(0, len(images.pixels), CHUNK):

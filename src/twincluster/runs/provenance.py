@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
-from twincluster.core import InputError, duration, read_record, write_json
+from twincluster.core import InputError, available_cores, counted, duration, read_json, read_record, write_json
 from twincluster.parallel import several
 
 PROVENANCE_FILE = "provenance.json"
@@ -46,9 +46,9 @@ class Sitting:
             return "unknown"
         if self.device == "cuda":
             return f"{self.hardware}" if self.count == 1 else f"{self.count} x {self.hardware}"
-        said = f"{self.hardware}, {_many(self.count, 'core')}"
-        said += f", {_many(self.threads, 'thread')}" if self.threads != self.count else ""
-        return said if self.processes == 1 else f"{said}, {_many(self.processes, 'process')}"
+        said = f"{self.hardware}, {counted(self.count or 0, 'core')}"
+        said += f", {counted(self.threads or 0, 'thread')}" if self.threads != self.count else ""
+        return said if self.processes == 1 else f"{said}, {counted(self.processes or 0, 'process')}"
 
 
 @dataclass(frozen=True)
@@ -115,11 +115,13 @@ def read(run: Path) -> Provenance:
     """Read that of a run folder; an empty one without a file."""
     path = run / PROVENANCE_FILE
     try:
+        if isinstance(content := read_json(path), dict) and "sittings" not in content:
+            raise ValueError("it has no sittings")
         return read_record(path, Provenance)
     except FileNotFoundError:
         return Provenance()
     except ValueError as error:
-        raise InputError(f"{path} is damaged ({error}): delete it to do without") from None
+        raise InputError(f"{path} is damaged ({error}): delete it to continue without it") from None
 
 
 def write(run: Path, provenance: Provenance) -> None:
@@ -135,7 +137,7 @@ def _here(started: str, device: str) -> Sitting:
         started=started,
         device=device,
         hardware=torch.cuda.get_device_name() if on_gpu else _processor(),
-        count=processes if on_gpu else _cores(),  # each process takes a GPU
+        count=processes if on_gpu else available_cores(),  # each process takes a GPU
         threads=torch.get_num_threads(),
         processes=processes,
         command=_command.get(),
@@ -150,15 +152,6 @@ def _processor() -> str:
     return found[1].strip() if found else platform.processor() or platform.machine()
 
 
-def _cores() -> int:
-    """That this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _last_part(found: re.Match[str]) -> str:
     """photos/ of /home/ann/photos/."""
     return found[1] + (PurePosixPath(found[2]).name or "/") + "/" * (len(found[2]) > 1 and found[2].endswith("/"))
-
-
-def _many(count: object, one: str) -> str:
-    return f"{count} {one}{'' if count == 1 else 'es' if one.endswith('s') else 's'}"

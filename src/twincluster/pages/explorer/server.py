@@ -180,6 +180,7 @@ def _add_lessons(app: FastAPI, library: Library) -> None:
 
     @app.get("/api/lesson")
     def status() -> Response:
+        lessons.wake()  # somebody else may have edited
         return _json(lessons.status())
 
     @app.get("/api/proposals")

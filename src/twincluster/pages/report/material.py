@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,7 +25,7 @@ from scipy.sparse.csgraph import connected_components
 
 from twincluster.clustering import Choice, Scores, score
 from twincluster.config import Config, Split
-from twincluster.core import InputError
+from twincluster.core import InputError, OnProgress
 from twincluster.data import Listing
 from twincluster.fit import rows_to_score
 from twincluster.resolve import resolve_device
@@ -38,8 +37,6 @@ MOST_FEATURES = 50_000  # inputs whose features are looked at
 CPU_FEATURES = 20_000  # the same on a CPU ...
 CPU_PIXELS = 10_000 * 32 * 32  # ... and for large images fewer, so that a report takes seconds
 FEWEST_FEATURES = 2_000
-
-Told = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +83,7 @@ def open_material(
     *,
     source: Listing | None = None,
     device: str = "auto",
-    decoding: Told | None = None,
+    decoding: OnProgress | None = None,
 ) -> Material:
     """`labels` as `twincluster evaluate` takes them. `source` is what the run was trained on, where that is listed
     already; the labels that it has are taken."""

@@ -29,7 +29,7 @@ import html
 import json
 import math
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ import numpy as np
 
 import twincluster
 from twincluster.clustering import POINTS, how_many, lay_out
-from twincluster.core import InputError, finite, write_atomically
+from twincluster.core import InputError, OnProgress, counted, finite, write_atomically
 from twincluster.data import Listing
 from twincluster.methods import method_or_base
 from twincluster.pages.report.material import (
@@ -77,7 +77,7 @@ def write_report(
     root: Path | None = None,
     *,
     source: Listing | None = None,
-    decoding: Callable[[int, int], None] | None = None,
+    decoding: OnProgress | None = None,
 ) -> tuple[Path, Material, Gathered]:
     """Writes RUN/report.html; `labels`, `root` and `source` as `open_material` takes them."""
     material = open_material(run, labels, root, source=source, decoding=decoding)
@@ -151,7 +151,7 @@ def head_of(material: Material, data: dict[str, Any]) -> dict[str, Any]:
     """`data` is what gather.py has found so far."""
     run = data["run"]
     what = run["kind"]
-    images, clusters = _many(run["readable"], what[:-1]), _many(run["clusters"], "cluster")
+    images, clusters = counted(run["readable"], what[:-1]), counted(run["clusters"], "cluster")
     return {
         "title": f"{images} of {run['source'].rstrip('/')} in {clusters}",
         "sentences": _sentences(material, data, what),
@@ -178,12 +178,12 @@ def _sentences(material: Material, data: dict[str, Any], what: str) -> list[str]
         found.append(f"{data['run']['added']:,} of them {were} added after the training.")
     corrections = data["run"]["corrections"]
     if corrections and data["run"]["readable"]:
-        found.append(f"{_many(corrections, 'correction')} by hand {'is' if corrections == 1 else 'are'} in them.")
+        found.append(f"{counted(corrections, 'correction')} by hand {'is' if corrections == 1 else 'are'} in them.")
     if material.trust:
         said = material.trust.to_text()
         found.append(said[0].upper() + said[1:] + ".")
     if junk := data["run"]["junk"]:
-        found.append(f"{_many(junk, what[:-1])} marked as junk {'is' if junk == 1 else 'are'} left out.")
+        found.append(f"{counted(junk, what[:-1])} marked as junk {'is' if junk == 1 else 'are'} left out.")
     if material.unseen and material.pictures is not None:
         gone = "its image is" if material.unseen == 1 else "their images are"
         found.append(f"{material.unseen:,} of them cannot be shown: {gone} gone or changed since.")
@@ -211,7 +211,7 @@ def _facts(data: dict[str, Any], what: str) -> list[dict[str, str]]:
     run, labels, confidence = data["run"], data["labels"], data["confidence"]
     facts = []
     for count, one in ((run["readable"], what[:-1]), (run["clusters"], "cluster")):
-        value, _, label = _many(count, one).partition(" ")
+        value, _, label = counted(count, one).partition(" ")
         facts.append((value, label))
     if confidence["mean"] is not None:
         facts.append((_dot(confidence["mean"]), "mean confidence"))
@@ -251,10 +251,6 @@ def _next(material: Material, data: dict[str, Any]) -> list[dict[str, str]]:
         labelled = f"twincluster report {folder} --labels folders"
         found.append({"text": "If the folders are labels, compare with them:", "command": labelled})
     return found
-
-
-def _many(count: int, one: str) -> str:
-    return f"{count:,} {one}{'' if count == 1 else 's'}"
 
 
 def _dot(value: float) -> str:

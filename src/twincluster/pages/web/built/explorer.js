@@ -1228,7 +1228,7 @@ class LikeView {
         method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ like, unlike }) });
       if (turn !== this.asked) return;
       this.text.textContent = rows.length ? `The next ${count(rows.length)} of all ${plural(searched, app.talk.one)}, whatever their cluster. `
-        + "Take out what is wrong, then press L for more, or say below where all of them belong."
+        + "Take out what is wrong; then Next 50 (L), or say below where all of them belong."
         : `Nothing is left: all ${plural(searched, app.talk.one)} are taken or left out.`;
       this.list.grid.show(rows);
       this.list.grid.selectAll();
@@ -1862,8 +1862,8 @@ class GroupView {
       this.heading.replaceChildren(...way(app, this.source, this.to).filter((one) => one !== null));
       this.list.grid.show(rows);
       this.list.draw();
-      for (const one of this.body.querySelectorAll(".main, .deed")) one.setAttribute("aria-disabled", String(!rows.length));
-      this.text.textContent = rows.length ? "The most certain come first. Select what does not belong there, and press X."
+      for (const one of this.body.querySelectorAll(".main, .deed")) one.setAttribute("aria-disabled", String(!rows.length || number !== app.talk.state.number));
+      this.text.textContent = rows.length ? "The most certain come first. Select what does not belong there, then Do not belong there (X)."
         : "Nothing would move this way any more.";
     } catch (error) {
       app.tell(messageOf(error));
@@ -2363,7 +2363,7 @@ class Sheets {
     this.recent = [];
     this.past = [];
     this.foreign = app.talk.foreign;
-    this.number = -1;
+    this.number = -1; // of the edits that the sheet is about; -1 before it has been shown
     this.heading = make("h3", { class: "sheet-title" });
     this.text = make("p", { class: "note", role: "status" });
     this.rest = button(null, () => this.confirm(), { class: "main", "aria-keyshortcuts": "c" }, );
@@ -2391,7 +2391,7 @@ class Sheets {
   }
 
   learned() {
-    if (!this.sheet.rows.length && !this.next) this.load();
+    if (this.number < 0 || (!this.sheet.rows.length && !this.next)) this.load();
   }
 
   async ask(cluster = null) {
@@ -2452,7 +2452,7 @@ class Sheets {
     const { rows, wrong } = this.sheet;
     const right = rows.length - wrong.length;
     for (const tile of this.tiles.querySelectorAll("button")) tile.setAttribute("aria-pressed", String(wrong.includes(Number(tile.dataset.row))));
-    this.text.textContent = rows.length ? `${plural(rows.length, this.app.talk.one)} of this cluster. Click what does not belong; then press C.`
+    this.text.textContent = rows.length ? `${plural(rows.length, this.app.talk.one)} of this cluster. Click what does not belong, then confirm the rest (C).`
       : "No image is left: all are examples.";
     this.rest.replaceChildren(make("kbd", { text: "c" }), ` ${!right ? "None belongs" : wrong.length ? `The other ${right} are right` : `All ${right} are right`}`);
   }

@@ -62,7 +62,7 @@ export class LikeView {
         method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ like, unlike }) });
       if (turn !== this.asked) return;
       this.text.textContent = rows.length ? `The next ${count(rows.length)} of all ${plural(searched, app.talk.one)}, whatever their cluster. `
-        + "Take out what is wrong, then press L for more, or say below where all of them belong."
+        + "Take out what is wrong; then Next 50 (L), or say below where all of them belong."
         : `Nothing is left: all ${plural(searched, app.talk.one)} are taken or left out.`;
       this.list.grid.show(rows);
       this.list.grid.selectAll();

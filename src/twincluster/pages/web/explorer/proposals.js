@@ -167,8 +167,8 @@ export class GroupView {
       this.heading.replaceChildren(...way(app, this.source, this.to).filter((one) => one !== null));
       this.list.grid.show(rows);
       this.list.draw();
-      for (const one of this.body.querySelectorAll(".main, .deed")) one.setAttribute("aria-disabled", String(!rows.length));
-      this.text.textContent = rows.length ? "The most certain come first. Select what does not belong there, and press X."
+      for (const one of this.body.querySelectorAll(".main, .deed")) one.setAttribute("aria-disabled", String(!rows.length || number !== app.talk.state.number));
+      this.text.textContent = rows.length ? "The most certain come first. Select what does not belong there, then Do not belong there (X)."
         : "Nothing would move this way any more.";
     } catch (error) {
       app.tell(messageOf(error));

@@ -23,7 +23,7 @@ export class Sheets {
     /** @type {{sheet: Sheet, edits: number}[]} what `u` takes back */
     this.past = [];
     this.foreign = app.talk.foreign;
-    this.number = -1;
+    this.number = -1; // of the edits that the sheet is about; -1 before it has been shown
     this.heading = make("h3", { class: "sheet-title" });
     this.text = make("p", { class: "note", role: "status" });
     this.rest = button(null, () => this.confirm(), { class: "main", "aria-keyshortcuts": "c" }, );
@@ -53,7 +53,7 @@ export class Sheets {
   }
 
   learned() {
-    if (!this.sheet.rows.length && !this.next) this.load();
+    if (this.number < 0 || (!this.sheet.rows.length && !this.next)) this.load();
   }
 
   /**
@@ -122,7 +122,7 @@ export class Sheets {
     const { rows, wrong } = this.sheet;
     const right = rows.length - wrong.length;
     for (const tile of this.tiles.querySelectorAll("button")) tile.setAttribute("aria-pressed", String(wrong.includes(Number(tile.dataset.row))));
-    this.text.textContent = rows.length ? `${plural(rows.length, this.app.talk.one)} of this cluster. Click what does not belong; then press C.`
+    this.text.textContent = rows.length ? `${plural(rows.length, this.app.talk.one)} of this cluster. Click what does not belong, then confirm the rest (C).`
       : "No image is left: all are examples.";
     this.rest.replaceChildren(make("kbd", { text: "c" }), ` ${!right ? "None belongs" : wrong.length ? `The other ${right} are right` : `All ${right} are right`}`);
   }

@@ -1,0 +1,184 @@
+"""Image encoders from ONNX files, run by onnxruntime.
+
+The file says what it takes and gives: `onnx:FILE` needs one input of images and one output of features; the settings
+encoder.size, mean, std and output fill in what a file cannot say. Shapes: N images of a batch, S side, D features,
+T tokens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from twincluster.core import InputError, first_line
+
+USUAL_SIDE = 224  # of files that take any size
+INSTALL = "ONNX files need onnxruntime: pip install 'twincluster[onnx]'"
+PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+_NUMBERS = {"tensor(float)": torch.float32, "tensor(float16)": torch.float16}
+_NUMPY = {torch.float32: np.float32, torch.float16: np.float16}
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a file takes and gives, as far as it says so."""
+
+    input: str
+    kind: torch.dtype
+    side: int  # 0: any
+    batch: int  # 0: any
+    channels_last: bool
+    output: str
+
+
+class OnnxNetwork(nn.Module):
+    """An ONNX file as a network: images (N,3,S,S), standardised, in; features (N,D) float32 out.
+
+    A session is opened per device when it is first needed. Inputs and outputs stay where they are: onnxruntime reads
+    and writes the memory of tensors.
+    """
+
+    def __init__(self, path: Path, output: str = "") -> None:
+        super().__init__()
+        self.path, self.sessions = path, {"cpu": open_session(path, "cpu")}
+        self.signature = _signature(path, self.sessions["cpu"], output)
+
+    def forward(self, images: Tensor) -> Tensor:
+        pixels = as_input(images, self.signature)
+        parts = torch.split(pixels, self.signature.batch or len(pixels))
+        features = torch.cat([self._features(part) for part in parts])
+        return features.to(images.device)
+
+    def _features(self, pixels: Tensor) -> Tensor:
+        """(N,D) of one batch, filled up with copies of an image where the file takes a fixed number."""
+        count, batch = len(pixels), self.signature.batch or len(pixels)
+        if count < batch:
+            pixels = torch.cat([pixels, pixels[:1].expand(batch - count, -1, -1, -1)])
+        found = self.raw(pixels)
+        output = f"{self.path}: output {self.signature.output!r}"
+        if found.ndim == 0 or found.shape[0] != batch:
+            raise InputError(f"{output} is {_shown(found.shape)} for {batch} images: it needs one row per image")
+        rows = as_rows(found)
+        if rows.ndim != 2 or not rows.shape[1]:
+            raise InputError(
+                f"{output} has {_shown(found.shape[1:])} numbers per image, not a row: name another output, "
+                "--set encoder.output=NAME"
+            )
+        return rows[:count]
+
+    def raw(self, pixels: Tensor) -> Tensor:
+        """What the file gives for one batch."""
+        import onnxruntime
+
+        device = pixels.device.type if PROVIDERS[pixels.device.type] in onnxruntime.get_available_providers() else "cpu"
+        if device not in self.sessions:
+            self.sessions[device] = open_session(self.path, device)
+        pixels, session = pixels.to(device).contiguous(), self.sessions[device]
+        if device == "cuda":
+            torch.cuda.current_stream().synchronize()  # onnxruntime has a stream of its own
+        binding = session.io_binding()
+        binding.bind_input(
+            self.signature.input, device, pixels.device.index or 0, _NUMPY[pixels.dtype], tuple(pixels.shape),
+            pixels.data_ptr(),
+        )  # fmt: skip
+        binding.bind_output(self.signature.output, "cpu")
+        try:
+            session.run_with_iobinding(binding)
+        except Exception as error:  # onnxruntime has a class for each reason
+            raise InputError(
+                f"{self.path} cannot be run on images of {_shown(pixels.shape[1:])} ({first_line(error)}): "
+                "set --set encoder.size to the side it was made for"
+            ) from error
+        return torch.from_numpy(np.array(binding.copy_outputs_to_cpu()[0]))
+
+
+def as_input(images: Tensor, signature: Signature) -> Tensor:
+    """Images (N,3,S,S) as the file takes them."""
+    return (images.permute(0, 2, 3, 1) if signature.channels_last else images).to(signature.kind)
+
+
+def as_rows(output: Tensor) -> Tensor:
+    """(N,D) of (N,T,D), the tokens of a transformer, of which the first sums the image up, or of (N,D,1,1)."""
+    if output.ndim == 3:
+        output = output[:, 0]
+    elif output.ndim == 4 and output.shape[2:] == (1, 1):
+        output = output.flatten(1)
+    return output.float()
+
+
+def open_session(path: Path, device: str) -> Any:
+    """Open a file with as many threads as torch has; InputError where onnxruntime cannot read it."""
+    try:
+        onnxruntime = importlib.import_module("onnxruntime")
+    except ImportError:
+        raise InputError(INSTALL) from None
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # errors are raised as well
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # torch computes in between
+    providers = [PROVIDERS[device], PROVIDERS["cpu"]] if device != "cpu" else [PROVIDERS["cpu"]]
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=providers)
+    except Exception as error:  # onnxruntime has a class for each reason
+        raise InputError(f"{path} is not an ONNX model that onnxruntime can read ({first_line(error)})") from error
+
+
+def digest_of_model(path: Path) -> str:
+    """SHA-256 of a file and of the weights that large models keep beside it."""
+    digest = hashlib.sha256()
+    for part in (path, path.with_name(path.name + "_data"), path.with_name(path.name + ".data")):
+        if part.is_file():
+            with open(part, "rb") as file:
+                while block := file.read(1 << 22):
+                    digest.update(block)
+    return digest.hexdigest()[:16]
+
+
+@torch.inference_mode()
+def check_network(network: OnnxNetwork, name: str, side: int) -> None:
+    """Run two test images; InputError says what is wrong with the features."""
+    images = torch.stack([torch.zeros(3, side, side), torch.linspace(-2, 2, 3 * side * side).view(3, side, side)])
+    features = network(images)
+    if not features.isfinite().all():
+        raise InputError(f"{name} gives NaN or infinity for a test image: choose another file")
+    if torch.equal(features[0], features[1]):
+        output = network.signature.output
+        raise InputError(f"{name}: output {output!r} is the same for any image: name another, encoder.output=NAME")
+
+
+def _signature(path: Path, session: Any, output: str) -> Signature:
+    """InputError where a file takes anything but images of three channels, or leaves a choice of outputs."""
+    inputs = session.get_inputs()
+    if len(inputs) != 1:
+        takes = ", ".join(entry.name for entry in inputs)
+        raise InputError(f"{path} takes {len(inputs)} inputs ({takes}), not images alone: export its image encoder")
+    entry = inputs[0]
+    takes = f"{path} takes {entry.name}, {entry.type.removeprefix('tensor')}{_shown(entry.shape)}"
+    if entry.type not in _NUMBERS or len(entry.shape) != 4:
+        raise InputError(f"{takes}, not images: expected floats (n,3,side,side)")
+    batch, *rest = (size if isinstance(size, int) and size > 0 else 0 for size in entry.shape)
+    channels_last = rest[0] not in (0, 3) and rest[2] == 3
+    channels, height, width = (rest[2], *rest[:2]) if channels_last else rest
+    if channels not in (0, 3):
+        raise InputError(f"{takes}: expected three channels, (n,3,side,side)")
+    if height != width:
+        raise InputError(f"{takes}: expected square images, (n,3,side,side)")
+    outputs = [entry.name for entry in session.get_outputs()]
+    if output and output not in outputs:
+        raise InputError(f"{path} has no output {output!r}: it has {', '.join(outputs)}")
+    if not output and len(outputs) > 1:
+        raise InputError(
+            f"{path} has {len(outputs)} outputs ({', '.join(outputs)}): name one, --set encoder.output={outputs[0]}"
+        )
+    return Signature(entry.name, _NUMBERS[entry.type], height, batch, channels_last, output or outputs[0])
+
+
+def _shown(shape: Any) -> str:
+    return f"({','.join(str(size) if size else '?' for size in shape)})"
