@@ -235,47 +235,59 @@ def accuracy(case: Case, clusters: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class Step:
-    """Seconds on made-up rows."""
+    """Processor seconds on made-up rows."""
 
     rows: int
     classes: int
     space: float  # neighbours of all rows, once per run
-    affinity: float  # once per process
+    graph: float  # once per process
     lesson: float  # from a correction to the proposals
     questions: float  # ten of them
 
 
 def measure_scale(counts: Sequence[int], classes: Sequence[int]) -> list[Step]:
-    """Time a lesson on made-up rows in overlapping groups."""
-    return [_scale(count, n_classes) for count in counts for n_classes in classes]
+    """Time lessons on made-up rows in overlapping groups, as many as there can be classes."""
+    steps = []
+    for count in counts:
+        rng = np.random.default_rng(0)
+        group = rng.integers(max(classes), size=count)
+        rows = rng.standard_normal((count, DIRECTIONS), dtype=np.float32)
+        rows += 2 * rng.standard_normal((max(classes), DIRECTIONS), dtype=np.float32)[group]
+        times = [time.process_time()]
+        space = Space.of(rows)
+        times.append(time.process_time())
+        space.affinity  # noqa: B018  made when it is first read
+        times.append(time.process_time())
+        of_space, of_graph = times[1] - times[0], times[2] - times[1]
+        for number in classes:
+            lesson, questions = _lesson_times(space, group % number, rng)
+            steps.append(Step(count, number, of_space, of_graph, lesson, questions))
+    return steps
 
 
-def _scale(count: int, n_classes: int) -> Step:
-    rng = np.random.default_rng(0)
-    truth = rng.integers(n_classes, size=count)
-    rows = rng.standard_normal((count, DIRECTIONS), dtype=np.float32)
-    rows += 2 * rng.standard_normal((n_classes, DIRECTIONS), dtype=np.float32)[truth]
-    clusters = np.where(rng.random(count) < RIGHT, truth, rng.integers(n_classes, size=count))
-    examples = np.full(count, NO_EXAMPLE)
-    asked = rng.permutation(count)[:ANSWERED]
+def _lesson_times(space: Space, truth: np.ndarray, rng: np.random.Generator) -> tuple[float, float]:
+    """Of a lesson with its proposals, and of the next questions."""
+    clusters = np.where(rng.random(len(truth)) < RIGHT, truth, rng.permutation(truth))
+    examples = np.full(len(truth), NO_EXAMPLE)
+    asked = rng.permutation(len(truth))[:ANSWERED]
     examples[asked] = truth[asked]
-    times = [time.perf_counter()]
-    space = Space.of(rows)
-    times.append(time.perf_counter())
-    space.affinity  # noqa: B018  made when it is first read
-    times.append(time.perf_counter())
+    begun = time.process_time()
     lesson = teach(space, clusters, examples)
     lesson.proposals(clusters)
-    times.append(time.perf_counter())
+    learned = time.process_time()
     choose_questions(space, lesson, clusters, examples, ROUND)
-    times.append(time.perf_counter())
-    return Step(count, n_classes, *np.diff(times).tolist())
+    return learned - begun, time.process_time() - learned
 
 
 def scale_text(steps: Sequence[Step]) -> str:
-    lines = ["| rows | classes | space, s | graph, s | lesson and proposals, s | ten questions, s |", "|---" * 6 + "|"]
+    lines = [
+        "Processor seconds",
+        "",
+        "| rows | classes | space | graph | lesson and proposals | ten questions |",
+        "|---" * 6 + "|",
+    ]
     for step in steps:
-        cells = (f"{value:.2f}" for value in (step.space, step.affinity, step.lesson, step.questions))
+        cells = (f"{value:.2f}" for value in (step.space, step.graph, step.lesson, step.questions))
         lines.append(f"| {step.rows:,} | {step.classes} | {' | '.join(cells)} |")
     load = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
     return "\n".join([*lines, f"{os.cpu_count()} cores{load}"])

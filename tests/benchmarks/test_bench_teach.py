@@ -6,7 +6,18 @@ import numpy as np
 import pytest
 
 from benchmarks.__main__ import main
-from benchmarks.teach import HEAD_ONLY, ON_PAGE, OURS, RANDOM, ROWS_ONLY, Case, all_ways, examples_of, measure_scale
+from benchmarks.teach import (
+    HEAD_ONLY,
+    ON_PAGE,
+    OURS,
+    RANDOM,
+    ROWS_ONLY,
+    Case,
+    all_ways,
+    examples_of,
+    measure_scale,
+    scale_text,
+)
 from twincluster.clustering import NO_EXAMPLE, Space
 
 
@@ -59,6 +70,8 @@ def test_bad_answers_and_plots_are_refused(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_scale_is_timed_on_made_up_rows() -> None:
-    (step,) = measure_scale([400], [3])
-    assert (step.rows, step.classes) == (400, 3)
-    assert min(step.space, step.affinity, step.lesson, step.questions) > 0
+    steps = measure_scale([400], [3, 6])
+    assert [(step.rows, step.classes) for step in steps] == [(400, 3), (400, 6)]
+    assert all(step.space > 0 for step in steps)
+    assert all(step.lesson > 0 for step in steps)
+    assert scale_text(steps).count("| 400 |") == 2
