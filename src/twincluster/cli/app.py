@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import App, Parameter
 
 import twincluster
+from twincluster.cli.encoders import encoders
 from twincluster.cli.look_up import methods, recipes
 from twincluster.cli.reproduce import reproduce
 from twincluster.cli.runs import evaluate, export, predict, report, serve, update
@@ -44,7 +45,7 @@ from twincluster.core import (
     torch_for_good,
 )
 from twincluster.parallel import decided, first, in_turn, refuse_several
-from twincluster.runs import typed
+from twincluster.runs import Run, typed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -76,6 +77,7 @@ app.command(update, group=USE, usage="twincluster update [OPTIONS] RUN [SOURCE]"
 app.command(evaluate, group=USE)
 app.command(export, group=USE)
 app.command(recipes, group=LOOK_UP, usage="twincluster recipes [OPTIONS] [NAME]")
+app.command(encoders, group=LOOK_UP, usage="twincluster encoders [OPTIONS] [fetch NAME]")
 app.command(methods, group=LOOK_UP, usage="twincluster methods [NAME]")
 app.command(reproduce, group=LOOK_UP, usage="twincluster reproduce [OPTIONS] [NAME]")
 
@@ -157,7 +159,8 @@ def fit(
     backbone
         The network: resnet18, resnet34, resnet50 or small, trained from scratch, or a pretrained one, whose features
         are clustered and which needs no GPU: pretrained (pip install 'twincluster[pretrained]'), torchvision:NAME,
-        timm:NAME, hf:NAME, or resnet50:WEIGHTS.safetensors. @SIDE at the end sets the size of the images it sees.
+        timm:NAME, hf:NAME, onnx:FILE, resnet50:WEIGHTS.safetensors, or a name of `twincluster encoders`. @SIDE at the
+        end sets the size of the images it sees; A+B joins two.
         Left out, or auto, it is one of the first, by the size of the images; without a GPU and without --recipe, all
         but tiny images get `pretrained`. --recipe finetune trains such a network further.
     epochs
@@ -206,7 +209,8 @@ def fit(
         from twincluster.methods import DEFAULT
         from twincluster.resolve import suit
 
-        config, why = suit(listing, configured, recipe, changes)
+        earlier = Run.open(out).config.train.frozen if resume and out else None  # a run keeps its encoder
+        config, why = suit(listing, configured, recipe, changes, earlier)
         used = "pretrained" if config.train.encoder else "rows" if listing.is_rows else "default"
         named = recipe is None and config.method != DEFAULT
         for line in filter(None, (why, other_settings(config.method, used, listing.name) if named else None)):
