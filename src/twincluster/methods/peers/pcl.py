@@ -102,7 +102,8 @@ class Pcl(Moco):
                 clusters = kmeans.spherical_kmeans(rows, size, seed=seed, n_init=1, n_iter=ROUNDS)
                 self.prototypes[place, :size] = clusters.centres.to(self.prototypes)
                 self.labels[place, samples] = clusters.labels
-                phi = peer_losses.concentrations(rows, clusters.centres, clusters.labels, self.own.temperature)
+                on_host = (rows.cpu(), clusters.centres.cpu(), clusters.labels.cpu())
+                phi = peer_losses.concentrations(*on_host, self.own.temperature)
                 self.concentration[place, :size] = phi.to(self.concentration)
             self.known.fill_(1)
         return numbers
