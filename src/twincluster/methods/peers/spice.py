@@ -52,6 +52,7 @@ class Spice(Moco):
 
     # differs from the authors' code: one head, of ten there the one with the least loss; the batch of the contrast, not
     # 5,000 images; one set of augmentations to a run; of the features only the gradient stops, not the weight decay
+    # differs from the authors' code: the cross-entropy of the logits, where theirs takes the softmax of a softmax
     # differs from the paper: without its third stage, which trains all layers with reliable labels
 
     network_type = SpiceNetwork
