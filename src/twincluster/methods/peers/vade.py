@@ -6,6 +6,7 @@ Shapes: N batch, K clusters, D code.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -65,6 +66,7 @@ class Vade(Method):
 
     network_type = VadeNetwork
     settings_type = VadeSettings
+    spared = ("prototypes", "log_variances")
     online: VadeNetwork
     clustering: Tensor  # () bool
     progress: Tensor  # ()
@@ -127,8 +129,6 @@ class Vade(Method):
         model = GaussianMixture(
             self.n_clusters, covariance_type="diag", reg_covar=LEAST, random_state=seed % 2**32, max_iter=20
         )
-        import warnings
-
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # twenty rounds are enough to begin with
             model.fit(codes.double().cpu().numpy())
