@@ -107,6 +107,7 @@ class DhogSettings:
     n_heads: Count = 8  # H
     hidden: Count = 200  # width of each head
     push: float = 0.05  # weight of the information that a head shares with those before it
+    entropy_weight: float = 1.0  # lambda of IIC, of the entropies in the information between views
 
 
 class DhogNetwork(Network):
@@ -158,7 +159,7 @@ class Dhog(Method):
     def losses(self, views: tuple[Tensor, ...], samples: Tensor, keys: Tensor) -> Outcome:
         log_q = self.online.by_head(self.online.backbone_features(torch.cat(views)))  # (H,2N,K)
         one, two = log_q.exp().chunk(2, dim=1)
-        shared = peer_losses.paired_information(one, two, 1.0)  # (H,)
+        shared = peer_losses.paired_information(one, two, self.settings.entropy_weight)  # (H,)
         push = peer_losses.hierarchical_information(one)
         recorded = self.online.chosen(log_q.detach().exp())
         return Outcome(
@@ -185,7 +186,8 @@ class Dhog(Method):
 class DdcSettings:
     """Our reading: none of these is known."""
 
-    threshold: Share = 0.8  # cosine of two assignments that are taken for a relation
+    threshold: Share = 0.95  # cosine of two assignments that are taken for a relation
+    apart: Share = 0.5  # cosine below which two are taken for none; those in between teach nothing
     global_weight: float = 1.0  # of evenness
     local_weight: float = 0.1  # of assignments that are one-hot
 
@@ -194,8 +196,9 @@ class Ddc(Method):
     """DDC, our reading: relations between images are estimated and learned in turns, under two constraints."""
 
     # Chang et al. 2019, "Deep Discriminative Clustering Analysis": relations are reflexive, symmetric and transitive.
-    # our reading: an estimate is a cosine above a threshold, made transitive by one more step; the global constraint is
-    # the entropy of the batch's mean assignment, the local one that of each assignment; turns change at each step
+    # our reading: an estimate is a cosine above a threshold, made transitive by one more step, or below another one, as
+    # in DAC; the global constraint is the entropy of the batch's mean assignment, the local one that of each
+    # assignment; turns change at each step
 
     network_type = DacNetwork
     settings_type = DdcSettings
@@ -213,8 +216,9 @@ class Ddc(Method):
         s = self.settings
         log_q, log_plain = F.log_softmax(self.online.head(self.online.backbone_features(torch.cat(views))), 1).chunk(2)
         alike = peer_losses.transitive_relation(log_plain.detach().exp(), s.threshold)  # (N,N) bool
-        unit = F.normalize(log_q.exp(), dim=1)
-        relation = peer_losses.pair_loss(unit @ unit.T, alike.to(unit.dtype), torch.ones_like(alike))
+        unit, known = F.normalize(log_q.exp(), dim=1), F.normalize(log_plain.detach().exp(), dim=1)
+        chosen = alike | (known @ known.T < s.apart)
+        relation = peer_losses.pair_loss(unit @ unit.T, alike.to(unit.dtype), chosen)
         evenness, sharpness = losses.batch_entropy(log_q), losses.entropy(log_q).mean()
         return Outcome(
             loss=relation - s.global_weight * evenness + s.local_weight * sharpness,
