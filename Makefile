@@ -5,23 +5,35 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
+# Tests of functions, of seconds in all: they start hardly a process, train hardly a network, and open no browser.
+QUICK := tests/clustering tests/config tests/runs tests/test_layers.py tests/test_derive.py tests/test_statistics.py \
+  $(addprefix tests/data/test_, augment.py checksums.py decode.py folders.py frame.py incomplete.py labels.py lists.py \
+    mirrored.py named.py outcome.py patterns.py shrink.py sources.py strokes.py tar.py tar_index.py views.py) \
+  $(addprefix tests/methods/test_, generative_losses.py heads.py losses.py losses_gradients.py own_settings.py \
+    peer_losses.py) \
+  $(addprefix tests/training/test_, record.py row_views.py schedule.py) \
+  tests/nn/test_backbones.py tests/nn/test_draws.py tests/cli/test_cli_help.py tests/paper/test_reproduce_published.py
+
 # Idle OpenMP threads sleep instead of spinning, which would take the cores from the other processes.
-test oldest stress bench: export OMP_WAIT_POLICY = passive
+quick test oldest stress attack bench: export OMP_WAIT_POLICY = passive
 
 # The tests start many processes: the bytecode that the first one compiles serves the others, even in a shell that
 # asks for none to be kept.
-test oldest stress: export PYTHONDONTWRITEBYTECODE =
+quick test oldest stress: export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help setup browser pages demo test oldest stress lint lint-js bench clean
+.PHONY: help setup browser pages demo quick test oldest stress attack licences audit lint lint-js bench clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 
 setup: $(READY) ## install everything into .venv; costs nothing when pyproject.toml has not changed
 
 demo: $(READY) ## cluster 1,797 handwritten digits and compare with classic methods
 	$(BIN)/twincluster demo
+
+quick: $(READY) ## unit tests, under a minute on two cores
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal $(QUICK)
 
 test: lint browser ## lint, types and tests: what a change must pass
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
@@ -56,6 +68,16 @@ lint-js: ## ESLint and the type checker on the JavaScript of the pages, where np
 
 pages: ## join the JavaScript of the report and of the explorer into src/twincluster/pages/web/built
 	$(PYTHON) tools/bundle_pages.py
+
+attack: $(READY) ## attack files, processes and the explorer for hours: make attack SEED=3 SCALE=0.1 NAMES="kills pairs"
+	$(BIN)/python -m attacks $(NAMES) --seed $(or $(SEED),0) --scale $(or $(SCALE),1)
+
+licences: $(READY) ## check the licences of all dependencies, and list them in docs/licences.md
+	$(BIN)/python tools/licences.py --write
+
+# Says nothing of packages that it cannot look up; --strict makes that a failure.
+audit: $(READY) ## look for known vulnerabilities of all dependencies; needs the network
+	$(BIN)/uv tool run pip-audit --strict --path $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 
 bench: $(READY) ## measure speed and memory on this machine; the last table takes a quarter of an hour
 	$(BIN)/python -m benchmarks startup

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from twincluster.config import Augment
-from twincluster.data import augment as ours
+from twincluster.data import batches as ours
 
 SIZES = [(8, 8, 16), (32, 32, 32), (96, 96, 64), (40, 24, 32)]  # height, width, side of the view
 MEAN = torch.tensor([0.49, 0.48, 0.45])

@@ -8,7 +8,7 @@ from augmenting import EVERYTHING, MEAN, SIZES, STD, close, draws, photos, plane
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as tv
 
-from twincluster.data import augment as ours
+from twincluster.data import batches as ours
 
 
 @pytest.mark.parametrize("height, width, side", SIZES)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from small_runs import images_of, pictures, rows
 from twincluster.data import Feed, Images
-from twincluster.data import images as feed_module
+from twincluster.data import batches as feed_module
 
 CPU = torch.device("cpu")
 Taken = list[tuple[Tensor, Tensor]]

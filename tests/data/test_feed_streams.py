@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from twincluster.data import images as feed_module
+from twincluster.data import batches as feed_module
 from twincluster.data import read_ahead
 
 POLICIES = [frozenset(some) for size in range(3) for some in itertools.combinations(("steps", "copies"), size)]

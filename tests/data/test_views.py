@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from twincluster.config import Augment
-from twincluster.data import augment as ours
+from twincluster.data import batches as ours
 
 # From draws to parameters
 

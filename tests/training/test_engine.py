@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from small_runs import KINDS, Diary, assert_equal_state, images_of, make, pictures, rows, train, without_seconds
-from twincluster.data import images as feed_module
+from twincluster.data import batches as feed_module
 from twincluster.methods import METHODS, Batch, Method
 from twincluster.nn import draws
 from twincluster.training import Trainer
