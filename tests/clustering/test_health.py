@@ -82,7 +82,7 @@ def test_the_edge_of_uniform(n_clusters: int, edge: float) -> None:
 def test_the_edge_of_one_cluster_holding_everything() -> None:
     assert "one of 10 contains 91% of the images" in warning_of([910] + [10] * 9)
     assert warning_of([900, 20] + [10] * 8) == ""
-    assert "one of 2 holds 95%" in warning_of([950, 50])
+    assert "one of 2 contains 95%" in warning_of([950, 50])
     assert warning_of([900, 100]) == ""
 
 
