@@ -142,7 +142,7 @@ class RunImages:
     @cached_property
     def edits(self) -> Edits:
         """The edits of the run, with access to the features, so that they can split clusters."""
-        return Edits(self.run, self._kinds_later, self.features_of, self._relearn)
+        return Edits(self.run, self._kinds_later, self.features_of, self.relearn)
 
     def edited(self) -> tuple[Assignments, State, int]:
         """Return the rows with edits applied, the state of the edits, and how many are in force."""
@@ -300,7 +300,7 @@ class RunImages:
         }
         return teach(space, state.clusters[rows], given[rows], refused, self.config.seed)
 
-    def _relearn(self, edit: int) -> Head:
+    def relearn(self, edit: int) -> Head:
         """Return the head that an `accept` was made with."""
         return self.learn(self.edits.before(edit)).head
 
