@@ -188,7 +188,7 @@ def fit(
         Take the corrections of another run over: its examples, the names of its clusters and its junk, image by image,
         whatever the settings of either run. That run stays as it is.
     resume
-        Continue an interrupted run in --out. Its corrections stay.
+        Continue an interrupted run in --out.
     tensorboard
         Also write the metrics for TensorBoard, into the run folder.
     """
