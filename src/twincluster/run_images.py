@@ -237,7 +237,7 @@ class RunImages:
         return Pictures(len(self.assignments.paths), self.parts), ""
 
     def contents(self) -> dict[int, str]:
-        """A hash of what each row shows, by row; of runs from before there were such hashes it is computed."""
+        """Return a content hash of each row, by row. Compute hashes that the run folder lacks."""
         kept = read_contents(self.run.folder)
         found = {row: kept[path] for row, path in enumerate(self.assignments.paths) if path in kept}
         missing = np.setdiff1d(np.flatnonzero(self.assignments.clusters >= 0), list(found))
@@ -248,7 +248,7 @@ class RunImages:
         return found
 
     def content_at(self, row: int, size: str) -> str | None:
-        """The same of one image at the side and in the frame of others ("160-crop"); None where it has no file."""
+        """Return the content hash of one image, decoded at another size ("160-crop"); None without a file."""
         side, _, frame = size.partition("-")
         if frame not in ("crop", "letterbox") or not self.knows_files or not is_there(self.files[row]):
             return None

@@ -45,7 +45,7 @@ from twincluster.core import (
     torch_for_good,
 )
 from twincluster.parallel import decided, first, in_turn, refuse_several
-from twincluster.runs import Run, typed
+from twincluster.runs import typed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -187,7 +187,7 @@ def fit(
         Copy the corrections of another run: its examples, cluster names and junk, image by image. The settings of the
         runs may differ. That run does not change.
     resume
-        Continue an interrupted run in --out. Its corrections stay.
+        Continue an interrupted run in --out.
     tensorboard
         Also write metrics for TensorBoard into the run folder.
     """
@@ -207,6 +207,7 @@ def fit(
     def suited(listing: Listing) -> Config:
         from twincluster.methods import DEFAULT
         from twincluster.resolve import suit
+        from twincluster.runs import Run
 
         earlier = Run.open(out).config.train.frozen if resume and out else None  # a run keeps its encoder
         config, why = suit(listing, configured, recipe, changes, earlier)

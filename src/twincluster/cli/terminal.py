@@ -245,6 +245,7 @@ TAKES = {
     "--host": "ADDRESS",
     "--data-root": "FOLDER",
     "--to": "KIND",
+    "--to PATH": "FOLDER",
     "--mode": "KIND",
     "--map": "KIND",
     "--split": "PART",
@@ -304,7 +305,9 @@ def _name(entry: Any) -> str:
     if label := getattr(entry, "positional_label", None):
         return str(label)
     names, takes = (*entry.names, *entry.shorts), entry.metavar
-    return ", ".join(names) + (f" {TAKES.get(names[0]) or NUMBERS.get(takes, takes)}" if takes else "")
+    return ", ".join(names) + (
+        f" {TAKES.get(f'{names[0]} {takes}') or TAKES.get(names[0]) or NUMBERS.get(takes, takes)}" if takes else ""
+    )
 
 
 def _said(entry: Any) -> str:

@@ -52,19 +52,19 @@ def read_stamps(folder: Path) -> dict[str, str]:
 
 
 def contents_of(images: Images, frame: str) -> dict[str, str]:
-    """A hash of what can be read of each input, by the names of rows."""
+    """Return a content hash of each readable input, by the names of rows."""
     return {images.listing.paths[row]: content_of(images, row, frame) for row in images.usable.tolist()}
 
 
 def content_of(images: Images, row: int, frame: str) -> str:
-    """A hash of the pixels of an image as they were decoded, or of the numbers of a row."""
+    """Hash the decoded pixels of an image, or the numbers of a row."""
     if images.listing.is_rows:
         return f"rows-{digest_of(images.pixels[row])}"
     return content_of_pixels((images.pixels if images.pictures is None else images.pictures)[row], frame)
 
 
 def content_of_pixels(pixels: np.ndarray, frame: str) -> str:
-    """A hash of pixels (s,s,3), behind their side and frame: only hashes of the same two can be compared."""
+    """Hash pixels (s,s,3). Their side and frame come first: only hashes with the same prefix are comparable."""
     return f"{len(pixels)}-{frame}-{digest_of(pixels)}"
 
 
@@ -73,12 +73,12 @@ def write_contents(folder: Path, contents: Mapping[str, str]) -> None:
 
 
 def read_contents(folder: Path) -> dict[str, str]:
-    """Hashes of the contents by the names of rows; none for runs that were made before there was such a file."""
+    """Read content hashes by the names of rows; empty for runs without the file."""
     return _read_words(folder / CONTENTS_FILE, "content")
 
 
 def _write_words(path: Path, what: str, words: Mapping[str, str]) -> None:
-    """Write a table with one word for each row of a run."""
+    """Write a table with one word per row of a run."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([("path", what), *words.items()])
     write_table(path, text.getvalue())
