@@ -1,12 +1,11 @@
-"""The images behind the rows of a run, where they can be found again, their features, and scores of the run.
+"""Find the images behind the rows of a run, compute their features, and evaluate the run.
 
-Images of the training come from the run's source or, where that has moved, from the store they were decoded into. What
-`twincluster update` has added or changed comes from its own files.
+Training images come from the run's source or, if that has moved, from the store they were decoded into. Images that
+`twincluster update` added or changed come from their own files.
 
-`findings_of` says what can be said of a finished run: scores against labels, and, with or without any, sizes,
-confidence and silhouette. What needs the images themselves is left out, and said to be, when they cannot be seen again
-as the run saw them. Rows that `twincluster update` added count like the others wherever they have labels.
-Shapes: n rows of the run, m of them, D features.
+`findings_of` evaluates a finished run: scores against labels, and, with or without labels, sizes, confidence and
+silhouette. Figures that need the images are left out, with a note, if the images are gone or have changed. Rows added
+by `twincluster update` count if they have labels. Shapes: n rows of the run, m of them, D features.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The inputs of a run: what their rows are called, whether they have changed, and whether new ones look like them.
+"""The inputs of a run: names of their rows, whether they have changed, and whether new ones look like them.
 
-A row keeps the name that its input has in the run's own source. An input of another source is called by its whole path,
-and a row of an array by the array and its number, so that two sources never share a name by chance.
+A row has the name of its input in the run's own source. An input of another source is named by its absolute path, and a
+row of an array by the array and its number, so that names of two sources never collide.
 
-At the end of training the run keeps what its own images look like to the network: the centre of each cluster, and the
-confidence and the distance from the centre that only one in twenty of its images goes beyond. Of new images that are
-like them about one in twenty goes beyond as well. Shapes: n images, K clusters, D features.
+At the end of training the run stores how its own images look to the network: the centroid of each cluster, and the
+confidence and the distance from the centroid that one in twenty of its images exceeds. Of similar new images, about one
+in twenty exceeds them as well. Shapes: n images, K clusters, D features.
 """
 
 from __future__ import annotations
