@@ -176,7 +176,7 @@ def teach(
     Parameters
     ----------
     clusters
-        (n,) int64, of each row so far. A prior: answers override it.
+        (n,) int64, of each row so far, of examples before they were answered. A prior: answers override it.
     examples
         (n,) int64, the cluster that a person gave a row, or JUNK; NO_EXAMPLE elsewhere.
     refused
@@ -378,8 +378,10 @@ def _spread(
     answers = np.zeros((len(clusters), len(classes)), np.float32)
     answers[given, np.searchsorted(classes, examples[given])] = 1
     prior = _prior(classes, clusters, answers)
-    agreeing = ((clusters == examples)[given].sum() + 1) / (given.sum() + 2)
-    weight = PRIOR * agreeing**3 / max(given.sum(), 1)
+    placed = examples >= 0  # junk says nothing about the clusters
+    against = (clusters != examples)[placed].sum()
+    agreeing = (placed.sum() - against + 1) / (placed.sum() + 2)
+    weight = PRIOR * agreeing**3 / (1 + against)
     seeds = answers / np.maximum(answers.sum(0), 1) + weight * prior / np.maximum(prior.sum(0), 1e-6)
     seeds[banned] = 0
     spread = seeds
