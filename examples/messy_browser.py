@@ -29,7 +29,8 @@ from twincluster.runs import JUNK, Edits, Run
 JUNK_LABEL = "junk"
 WANTED = 0.97
 MOST_ACTIONS = 60
-TO_ACCEPT = 4  # actions: go to the proposals, accept, undo, accept
+REFUSED = 2  # groups at most
+TO_ACCEPT = 4 + REFUSED  # actions: go to the proposals, refuse, accept, undo, accept
 PATIENCE = 300.0  # seconds, on a busy machine
 
 
@@ -115,6 +116,13 @@ class Visit:
                 found[cluster] = label
         return found
 
+    def gain(self, source: int, to: int) -> int:
+        """How many more images would be right if a proposed group moved."""
+        rows = self.page.evaluate(f"fetch('/api/proposals/{source}/{to}').then((answer) => answer.json())")["rows"]
+        kinds = self.kinds(self.edits.state.clusters) | {JUNK: JUNK_LABEL}
+        labels = self.labels[rows]
+        return int((labels == kinds.get(to)).sum()) - int((labels == kinds.get(source)).sum())
+
     # -- the visit
 
     def correct(self) -> float:
@@ -124,6 +132,7 @@ class Visit:
             self.kill()
             self.junk()
             self.sheets()
+            self.refuse()
             self.accept_and_undo()
             self.page.reload()
             self.accept("the page was loaded again, and all is accepted")
@@ -202,6 +211,26 @@ class Visit:
         self.until("explorer.talk.state.undo?.startsWith('accept')")
         self.saved()
         self.tell(what)
+
+    def refuse(self) -> None:
+        """Refuse the proposed groups that would do most harm."""
+        for _ in range(REFUSED):
+            self.until("explorer.lessons.fresh")
+            if not self.page.evaluate("explorer.lessons.moves"):
+                return
+            self.open("proposals", ".proposals .card")
+            self.page.locator(".main[aria-disabled=false]").wait_for()
+            pairs = self.page.evaluate("explorer.view.groups.map(({ source, to }) => [source, to])")
+            gains = [self.gain(source, to) for source, to in pairs]
+            if min(gains) > -2:
+                return
+            source, to = pairs[gains.index(min(gains))]
+            self.click(f"#group-{source}-{to} button:text-is('Refuse')")
+            self.until("explorer.talk.state.undo?.startsWith('keep')")
+            self.saved()
+            self.tell(
+                f"a group refused, which would have put {-min(gains)} images more in a wrong place than in the right one"
+            )
 
     def accept_and_undo(self) -> None:
         before = self.edits.state.clusters
