@@ -15,17 +15,17 @@ QUICK := tests/clustering tests/config tests/runs tests/test_layers.py tests/tes
   tests/nn/test_backbones.py tests/nn/test_draws.py tests/cli/test_cli_help.py tests/paper/test_reproduce_published.py
 
 # Idle OpenMP threads sleep instead of spinning, which would take the cores from the other processes.
-quick test oldest stress bench: export OMP_WAIT_POLICY = passive
+quick test oldest stress attack bench: export OMP_WAIT_POLICY = passive
 
 # The tests start many processes: the bytecode that the first one compiles serves the others, even in a shell that
 # asks for none to be kept.
 quick test oldest stress: export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help setup browser pages demo quick test oldest stress lint lint-js bench clean
+.PHONY: help setup browser pages demo quick test oldest stress attack licences audit lint lint-js bench clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 
 setup: $(READY) ## install everything into .venv; costs nothing when pyproject.toml has not changed
 
@@ -68,6 +68,16 @@ lint-js: ## ESLint and the type checker on the JavaScript of the pages, where np
 
 pages: ## join the JavaScript of the report and of the explorer into src/twincluster/pages/web/built
 	$(PYTHON) tools/bundle_pages.py
+
+attack: $(READY) ## attack files, processes and the explorer for hours: make attack SEED=3 SCALE=0.1 NAMES="kills pairs"
+	$(BIN)/python -m attacks $(NAMES) --seed $(or $(SEED),0) --scale $(or $(SCALE),1)
+
+licences: $(READY) ## check the licences of all dependencies, and list them in docs/licences.md
+	$(BIN)/python tools/licences.py --write
+
+# Says nothing of packages that it cannot look up; --strict makes that a failure.
+audit: $(READY) ## look for known vulnerabilities of all dependencies; needs the network
+	$(BIN)/uv tool run pip-audit --strict --path $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 
 bench: $(READY) ## measure speed and memory on this machine; the last table takes a quarter of an hour
 	$(BIN)/python -m benchmarks startup

@@ -154,7 +154,7 @@ def _checked_names(names: Sequence[str]) -> list[str]:
             import_method(name)  # who names code here wants it to run
         elif name not in METHODS and name not in CLASSICS:
             every = [*METHODS, *CLASSICS]
-            hint = closest(name, every) or f": choose from {', '.join(every)}, or give package.module:Class"
+            hint = closest(name, every) or f": choose from {', '.join(every)}, or name a package.module:Class"
             raise InputError(f"there is no method {name!r}{hint}")
     return list(dict.fromkeys(names))
 

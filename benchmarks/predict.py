@@ -28,6 +28,7 @@ from twincluster.methods import Network, find_method
 from twincluster.methods.base import chunk_size, predict
 from twincluster.model import load_network
 from twincluster.resolve import data_shape, store_side
+from twincluster.run_images import RunImages
 from twincluster.runs import Run
 
 GOAL = 0.8
@@ -160,7 +161,7 @@ def onnx_session(run: Run, path: Path, size: int) -> Callable[[np.ndarray, np.nd
         from onnxruntime import InferenceSession, SessionOptions
     except ImportError:
         raise InputError("files are also predicted by ONNX Runtime: pip install onnxruntime, or --files 0") from None
-    write_onnx(run, path)
+    write_onnx(RunImages(run), path)
     options = SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     session = InferenceSession(str(path), options)

@@ -48,7 +48,7 @@ def bare(tmp_path: Path) -> Path:
 def test_it_begins_anew_with_what_is_given_now_and_says_so(bare: Path, changes: dict[str, object]) -> None:
     config, listing, told = make_config(changes, QUICK), open_source(rows(seed=1)), Told()
     pipeline.fit(listing, config, bare, resume=True, reporter=told)
-    assert told.warnings[0][1] == f"nothing of the training in {bare} was kept, so it begins anew"
+    assert told.warnings[0][1] == f"{bare} has no checkpoint yet, so training starts from the beginning"
     pipeline.fit(listing, config, bare.with_name("fresh"))
     for name in ("config.json", "model.safetensors", "assignments.csv"):
         assert (bare / name).read_bytes() == (bare.with_name("fresh") / name).read_bytes()
@@ -71,7 +71,7 @@ def test_a_finished_run_without_a_checkpoint_is_left_alone(tmp_path: Path) -> No
     shutil.rmtree(tmp_path / "run" / "checkpoint")
     for name in ("saved", "run"):
         before = (tmp_path / name / "metrics.jsonl").read_bytes()
-        with pytest.raises(InputError, match="has a model, but no checkpoint to go on from: fit into another --out"):
+        with pytest.raises(InputError, match="has a model but no checkpoint to continue from: fit into another --out"):
             pipeline.fit(open_source(rows()), QUICK, tmp_path / name, resume=True)
         assert (tmp_path / name / "metrics.jsonl").read_bytes() == before
 
@@ -92,7 +92,7 @@ def test_what_the_commands_say_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert "yet: continue the run with " in command(*words).complaint
     done = fit("--resume", "--seed", 3)
     assert done.status == 0
-    assert f"warning: nothing of the training in {run} was kept, so it begins anew\n" in done.err
+    assert f"warning: {run} has no checkpoint yet, so training starts from the beginning\n" in done.err
     assert json.loads((run / "config.json").read_text())["config"]["seed"] == 3
     worked("evaluate", run)
 

@@ -26,7 +26,7 @@ from twincluster.core import InputError, read_table, write_table
 from twincluster.data import open_source
 from twincluster.model import Model
 from twincluster.run_images import RunImages
-from twincluster.runs import Assignments, Drift, Edits, Reference, Run, provenance, read_stamps
+from twincluster.runs import Assignments, Drift, Edits, Reference, Run, provenance, read_contents, read_stamps
 from twincluster.training import CHECKPOINT_FILE, load_checkpoint
 
 CHOICE = Choice(3, (Candidate(2, 0.5, 0.1), Candidate(3, 0.9, 0.1)), (Candidate(2, 0.5, 0.1),), clear=True, reason="")
@@ -123,7 +123,7 @@ def test_a_reference_that_is_not_finite_is_an_error(either: Path, part: str) -> 
     tensors[part].flat[0] = np.nan
     save_file(tensors, path)
     complaint = command("update", either / "run", either / "new.npy").complaint
-    assert f"reference.safetensors is damaged or from another run ({part} holds NaN or infinity)" in complaint
+    assert f"reference.safetensors is damaged or from another run ({part} contains NaN or infinity)" in complaint
 
 
 def test_a_changed_reference_is_an_error(place: Path) -> None:
@@ -264,7 +264,7 @@ def test_damaged_stamps_are_an_error(either: Path) -> None:
         stamps.write_text(damage)
         complaint = command("update", either / "run", either / "new.npy").complaint
         assert "stamps.csv cannot be read as a table of path, stamp (" in complaint
-        assert complaint.endswith("delete stamps.csv to do without")
+        assert complaint.endswith("delete stamps.csv to continue without it")
 
 
 @pytest.mark.parametrize("listed", [True, False])
@@ -332,7 +332,7 @@ def test_another_type_names_the_file_and_the_field(
 LINES = [
     ("metrics.jsonl", 1, {"epoch": "x"}, "it.epoch is 'x'"),
     ("metrics.jsonl", 1, {"histogram": 3}, "it.histogram is 3"),
-    ("metrics.jsonl", 1, {"agreement": [1]}, "agreement is no number"),
+    ("metrics.jsonl", 1, {"agreement": [1]}, "agreement is not a number"),
     ("updates.jsonl", 2, {"rows": "x"}, "it.rows is 'x'"),
     ("updates.jsonl", 3, {"undo": {"rows": 3, "replaced": [[1, 2]]}}, "it.undo.replaced[0] has 2 items"),
     ("edits.jsonl", 2, {"name": 5}, "edit 1.name is 5"),
@@ -395,7 +395,12 @@ def test_a_run_without_checksums_opens_as_before_and_gets_them(place: Path) -> N
     assert (place / "new.csv").read_bytes() == (place / "expected.csv").read_bytes()
     worked("report", run)
     worked("update", run, place / "new.npy")
-    assert set(json.loads((run / "checksums.json").read_text())) == {"assignments.csv", "stamps.csv", "checksum"}
+    assert set(json.loads((run / "checksums.json").read_text())) == {
+        "assignments.csv",
+        "stamps.csv",
+        "contents.csv",
+        "checksum",
+    }
     assert ["checksum" in json.loads(line) for line in (run / "updates.jsonl").open()] == [False] * 3 + [True]
     worked("update", run, "--undo")
 
@@ -428,6 +433,7 @@ def answers(run: Run, images: Any) -> dict[str, tuple[tuple[str, ...], Callable[
         "updates": (("updates.jsonl",), run.read_updates),
         "choice": (("clusters.json",), run.read_choice),
         "stamps": (("stamps.csv", "checksums.json"), lambda: read_stamps(run.folder)),
+        "contents": (("contents.csv", "checksums.json"), lambda: read_contents(run.folder)),
         "provenance": (("provenance.json",), lambda: provenance.read(run.folder)),
         "reference": (
             ("reference.safetensors",),

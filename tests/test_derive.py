@@ -89,7 +89,7 @@ def test_unknown_device() -> None:
 
 def test_fewer_than_two_clusters() -> None:
     for settings in ({"n_clusters": 1}, {"clusters_between": [1, 9]}):
-        with pytest.raises(InputError, match="give n_clusters and clusters_between of at least 2"):
+        with pytest.raises(InputError, match="set n_clusters and clusters_between to 2 or more"):
             make_config(settings)
 
 
@@ -106,7 +106,7 @@ def test_a_number_of_clusters_to_be_chosen_lies_within_what_the_samples_can_show
 def test_no_more_clusters_than_readable_samples() -> None:
     half_readable = replace(blank(20), usable=np.arange(0, 20, 2))
     assert derived(half_readable, n_clusters=10).n_clusters == 10
-    with pytest.raises(InputError, match="11 clusters need at least as many readable samples; there are 10"):
+    with pytest.raises(InputError, match="11 clusters need at least as many readable samples, got 10"):
         derived(half_readable, n_clusters=11)
 
 
@@ -214,7 +214,7 @@ def test_a_simplex_needs_room() -> None:
         derived(blank(60), method="tcc", tcc={"prototypes": "simplex", "n_features": 9}).groups["tcc"]["n_features"]
         == 9
     )
-    with pytest.raises(InputError, match="simplex needs tcc.n_features of at least 9 for 10 clusters, it is 8"):
+    with pytest.raises(InputError, match="simplex with 10 clusters needs tcc.n_features of at least 9, got 8"):
         derived(blank(60), method="tcc", tcc={"prototypes": "simplex", "n_features": 8})
 
 

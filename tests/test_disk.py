@@ -144,7 +144,7 @@ def test_folders_without_permission() -> None:
         )  # fmt: skip
         for path in (place, *(place / name for name in rights)):
             path.chmod(0o755)
-    refused = "{} cannot be written to: check its permissions, or choose another place"
+    refused = "{} is not writable: check its permissions, or choose another place"
     said = ["ok", "closed", "closed", "ok", "listed", "hidden", "ok", str(place / "closed")]
     assert done.stdout.splitlines() == [word if word == "ok" else refused.format(word) for word in said], done.stderr
     assert here.stdout == refused.format(place) + "\n", here.stderr

@@ -65,8 +65,8 @@ def test_other_weights_under_the_old_name_are_told(tmp_path: Path) -> None:
     worked(*fit)
     save_file(build_backbone("small", side=32, n_inputs=3).state_dict(), weights)
     done = command("predict", run, tmp_path / "images.npy", "--out", tmp_path / "new.csv")
-    assert "has other weights now than when" in done.complaint
-    assert "has other weights now than when" in command(*fit, "--resume").complaint
+    assert "weights of the encoder have changed" in done.complaint
+    assert "weights of the encoder have changed" in command(*fit, "--resume").complaint
 
 
 def test_an_encoded_run_is_resumed(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_an_encoder_cannot_read_rows(tmp_path: Path) -> None:
     np.save(tmp_path / "rows.npy", np.zeros((20, 5), np.float32))
     done = command("fit", tmp_path / "rows.npy", "-k", "3", "--out", tmp_path / "run",
                    "--backbone", f"small:{own_weights(tmp_path)}")  # fmt: skip
-    assert "holds rows, but" in done.complaint
+    assert "contains rows, but" in done.complaint
 
 
 def test_unreadable_files_keep_their_rows(photo_folder: Path, tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_images_from_python_have_not_moved(tmp_path: Path) -> None:
     model = TwinContrastClustering(3, backbone="small", epochs=9, device="cpu", random_state=0)
     model.fit(colours(60)[0]).save(tmp_path / "run")
     said = worked("evaluate", tmp_path / "run").out
-    assert "no kNN accuracy: the images were handed over in Python" in said
+    assert "no kNN accuracy: the images were passed from Python" in said
 
 
 def test_a_saved_estimator_knows_the_weights_of_its_encoder(tmp_path: Path) -> None:
@@ -141,13 +141,13 @@ def test_a_saved_estimator_knows_the_weights_of_its_encoder(tmp_path: Path) -> N
     assert "silhouette of the features" in worked("evaluate", run).out
     save_file(build_backbone("small", side=32, n_inputs=3).state_dict(), weights)
     done = command("predict", run, tmp_path / "images.npy", "--out", tmp_path / "new.csv")
-    assert "has other weights now than when" in done.complaint
+    assert "weights of the encoder have changed" in done.complaint
     np.testing.assert_array_equal(model.predict(colours()[0]), model.labels_)  # it still has those it was fitted with
     for fitted in (pickle.loads(pickle.dumps(model)), TwinContrastClustering.load(run, device="cpu")):
-        with pytest.raises(InputError, match="has other weights now than when this model was made"):
+        with pytest.raises(InputError, match="weights of the encoder have changed since this model was trained"):
             fitted.predict(colours()[0])
     said = worked("evaluate", run).out
-    assert "no silhouette, no kNN accuracy: the encoder has other weights now than when" in said
+    assert "no silhouette, no kNN accuracy: the weights of the encoder have changed" in said
 
 
 def test_an_encoder_may_be_named_as_a_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,19 +205,21 @@ def test_photographs_without_a_gpu_get_the_pretrained_encoder(tmp_path: Path, ph
         Image.new("RGB", (200, 150), (6 * number, 90, 0)).save(tmp_path / "large" / f"{number}.png")
     common = ("-k", "2", "--device", "cpu", "--epochs", "1")
     asked = worked("fit", tmp_path / "large", *common, "--out", tmp_path / "run")
-    assert "a pretrained network is used" in asked.out
+    assert "using a pretrained network" in asked.out
     assert Run.open(tmp_path / "run").config.train.encoder == "pretrained"
-    with pytest.warns(UserWarning, match='a pretrained network is used; recipe="cpu" trains one all the same'):
+    with pytest.warns(
+        UserWarning, match='using a pretrained network; choose recipe="cpu" to train from scratch anyway'
+    ):
         model = TwinContrastClustering(2, device="cpu", epochs=1, random_state=0).fit(tmp_path / "large")
     assert model.config_.train.encoder == "pretrained"
     assert model.labels_.tolist() == Run.open(tmp_path / "run").read_assignments().clusters.tolist()
     large = [Image.open(tmp_path / "large" / f"{number}.png") for number in range(40)]
     np.save(tmp_path / "large.npy", np.stack([np.asarray(image) for image in large]))
     asked = worked("fit", tmp_path / "large.npy", *common, "--out", tmp_path / "array", "--backbone", "auto")
-    assert "a pretrained network is used" in asked.out
+    assert "using a pretrained network" in asked.out
     assert Run.open(tmp_path / "array").config.train.encoder == "pretrained"
     finetuned = command("fit", tmp_path / "large", *common, "--set", "train.finetune=true", "--out", tmp_path / "none")
-    assert finetuned.complaint.endswith("train.encoder names no pretrained network: give --backbone NAME")
+    assert finetuned.complaint.endswith("train.encoder names no pretrained network: name one with --backbone NAME")
     for name, source, more in [
         ("named", "large", ("--backbone", "small", "--set", "train.image_size=16")),
         ("recipe", "large", ("--recipe", "default", "--set", "train.image_size=16", "--set", "train.backbone=small")),
@@ -234,3 +236,24 @@ def test_a_weights_file_is_remembered_by_where_it_is(tmp_path: Path, monkeypatch
     assert network_settings("torchvision:resnet18") == {"encoder": "torchvision:resnet18"}
     for name in BACKBONES:
         assert network_settings(name) == {"backbone": name}
+
+
+def test_a_preferred_encoder_is_taken_kept_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "large").mkdir()
+    for number in range(40):
+        Image.new("RGB", (200, 150), (6 * number, 90, 0)).save(tmp_path / "large" / f"{number}.png")
+    own_weights(tmp_path)
+    common = ("fit", tmp_path / "large", "-k", "2", "--device", "cpu", "--out", tmp_path / "run")
+    monkeypatch.setenv("TWINCLUSTER_ENCODER", f"small:{tmp_path / 'weights.safetensors'}")
+    said = worked(*common, "--epochs", "1").out
+    assert f"the encoder is small:{tmp_path / 'weights.safetensors'}" in said
+    assert Run.open(tmp_path / "run").config.train.encoder == f"small:{tmp_path / 'weights.safetensors'}"
+    monkeypatch.delenv("TWINCLUSTER_ENCODER")
+    worked(*common, "--epochs", "2", "--resume")
+    assert Run.open(tmp_path / "run").config.train.encoder == f"small:{tmp_path / 'weights.safetensors'}"
+    assert len(Run.open(tmp_path / "run").read_metrics()) == 2
+    said = worked(
+        "fit", tmp_path / "large", "-k", "2", "--device", "cpu", "--out", tmp_path / "two", "--epochs", "1"
+    ).out
+    assert "tinyvit-5m (48 MB, Apache-2.0) is better on photographs: pip install 'twincluster[encoders]'" in said
+    assert "--backbone tinyvit-5m" in (tmp_path / "two" / "report.html").read_text()

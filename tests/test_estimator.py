@@ -105,7 +105,7 @@ def test_the_number_of_clusters_may_be_left_to_the_data(tmp_path: Path) -> None:
     loaded.save(tmp_path / "again")
     assert (tmp_path / "again" / "clusters.json").read_bytes() == (tmp_path / "run" / "clusters.json").read_bytes()
     (tmp_path / "run" / "clusters.json").write_text('{"n_clusters": 4}')
-    with pytest.raises(InputError, match="clusters.json is damaged .*: delete it to do without"):
+    with pytest.raises(InputError, match="clusters.json is damaged .*: delete it to continue without it"):
         TwinContrastClustering.load(tmp_path / "run")
     noise = np.random.default_rng(0).normal(size=(80, 20))
     with pytest.warns(ConvergenceWarning, match="cannot tell how many clusters there are"):
@@ -178,11 +178,11 @@ def test_one_setting_is_set_and_the_others_stay() -> None:
         ({"settings": {"augment": 3}}, "augment is a group of settings"),
         (
             {"settings": {"augment": 3, "augment.noise": 0.3}},
-            "augment as 3 and as a group of settings: leave out the former",
+            "settings sets augment to 3 and as a group: remove the former",
         ),
         ({"settings": {"anchored.instance": "byol"}}, "byol needs a predictor"),
         ({"recipe": "row"}, "did you mean 'rows'"),
-        ({"epochs": 2, "minutes": 1.0}, "give one of them"),
+        ({"epochs": 2, "minutes": 1.0}, "choose one of them"),
         ({"epochs": 0}, "epochs is 0"),
         ({"epochs": None, "minutes": 0}, "minutes is 0: expected a number above 0"),
         ({"epochs": None, "minutes": "1"}, "minutes is '1': expected a number above 0"),
@@ -192,9 +192,9 @@ def test_one_setting_is_set_and_the_others_stay() -> None:
         ({"n_clusters": 0}, "n_clusters is 0"),
         ({"n_clusters": 2.5}, "n_clusters is 2.5"),
         ({"n_clusters": "ten"}, "n_clusters is 'ten': expected a whole number of at least 1, or \"auto\""),
-        ({"method": "tcc", "n_clusters": "auto"}, "give it, for example n_clusters=10"),
+        ({"method": "tcc", "n_clusters": "auto"}, "set it, for example n_clusters=10"),
         ({"settings": {"train.precision": "bf16"}}, 'use settings={"train.precision": "auto"}'),
-        ({"n_clusters": 25}, "25 clusters need at least as many readable samples; there are 24"),
+        ({"n_clusters": 25}, "25 clusters need at least as many readable samples, got 24"),
         ({"device": "tpu"}, "device is 'tpu'"),
         ({"random_state": "zero"}, "zero"),
     ],

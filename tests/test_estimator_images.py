@@ -52,7 +52,7 @@ def test_a_generator_loses_no_image(tmp_path: Path) -> None:
 
 
 def test_tensors_of_several_sizes_are_refused_in_words() -> None:
-    with pytest.raises(InputError, match="several shapes: resize the images to one size"):
+    with pytest.raises(InputError, match="several shapes: resize them to one size"):
         on_images().fit([torch.zeros(3, side, side, dtype=torch.uint8) for side in (8, 9)])
 
 
@@ -126,18 +126,18 @@ def test_folder_and_paths_keep_the_place_of_unreadable_files(photo_folder: Path)
         ((path for path in []), "X is empty"),
         ("", "X is empty"),
         (["a.png", "b.png", "c.png"], r"none of the 3 images in paths can be read \(a.png: missing file\)"),
-        (pictures(2)[0], "3 clusters need at least as many readable samples; there are 2"),
+        (pictures(2)[0], "3 clusters need at least as many readable samples, got 2"),
         (np.full((8, 8, 8, 3), np.nan), "with NaN or infinity"),
         (torch.rand(8, 3, 8, 8), r"got torch.float32 \(8, 3, 8, 8\): .* \(images \* 255\).to\(torch.uint8\)"),
         (pictures(1)[0][0], r"looks like one colour image: stack several .* or pass images\[None\]"),
-        ([*pictures(4)[0], pictures(1, side=9)[0][0]], "X holds several shapes"),
-        ([*pictures(4)[0], pictures(1)[0][0, ..., 0]], "X holds several shapes"),
+        ([*pictures(4)[0], pictures(1, side=9)[0][0]], "X holds images of several shapes"),
+        ([*pictures(4)[0], pictures(1)[0][0, ..., 0]], "X holds images of several shapes"),
         ([Image.new("RGB", (8, 8)), Image.new("RGB", (8, 0))], "image 1 has no pixels"),
-        ({"image": pictures(8)[0]}, "X is a dict: give the images"),
-        ({"a.png", "b.png"}, "X is a set: give the images"),
-        (list(zip(*pictures(8), strict=True)), "X holds more than images: give them alone"),
-        ([{"image": picture, "label": 0} for picture in pictures(8)[0]], "X holds more than images"),
-        ([("a.png", 0), ("b.png", 1)], "X holds more than images: give them alone"),
+        ({"image": pictures(8)[0]}, "X is a dict: pass its images"),
+        ({"a.png", "b.png"}, "X is a set: pass its images"),
+        (list(zip(*pictures(8), strict=True)), "X holds images with labels: pass the images alone"),
+        ([{"image": picture, "label": 0} for picture in pictures(8)[0]], "X holds images with labels"),
+        ([("a.png", 0), ("b.png", 1)], "X holds images with labels: pass the images alone"),
     ],
 )
 def test_bad_images_are_refused(wrong: Any, words: str) -> None:
@@ -150,9 +150,9 @@ def test_open_photographs_of_several_sizes_get_what_their_files_get(tmp_path: Pa
     for number, file in enumerate(files):
         Image.new("RGB", (300 + number, 150 + number), (30 * number, 90, 0)).save(file)
     model = TwinContrastClustering(2, epochs=1, device="cpu", random_state=0)
-    with pytest.warns(UserWarning, match="a pretrained network is used"):
+    with pytest.warns(UserWarning, match="using a pretrained network"):
         expected = model.fit_predict(files)
-    with pytest.warns(UserWarning, match="a pretrained network is used"):
+    with pytest.warns(UserWarning, match="using a pretrained network"):
         labels = model.fit_predict(Image.open(file) for file in files)
     assert model.config_.train.encoder == "pretrained"
     np.testing.assert_array_equal(labels, expected)

@@ -90,9 +90,9 @@ def test_corrections_by_hand_are_told_and_not_counted(workplace: Path) -> None:
     edits.merge([1, 2])
     assert as_json(run) == before | {"corrections": 2}
     told = worked("evaluate", run).out.splitlines()
-    assert "without 2 corrections by hand, which twincluster report counts: these clusters are the model's own" in told
+    assert "these are the model's own clusters, without 2 corrections by hand; twincluster report includes them" in told
     edits.undo()
-    assert "\nwithout 1 correction by hand, " in worked("evaluate", run).out
+    assert "\nthese are the model's own clusters, without 1 correction by hand; " in worked("evaluate", run).out
     edits.undo()
     assert as_json(run) == before
     assert "by hand" not in worked("evaluate", run).out
@@ -112,7 +112,7 @@ def test_labels_from_files(finished: Path, tmp_path: Path) -> None:
 
 def test_labels_from_folders(tmp_path: Path, photo_folder: Path) -> None:
     worked("fit", photo_folder, "--clusters", 3, "--out", tmp_path / "run", *TINY)
-    assert "no labels: give --labels folders" in worked("evaluate", tmp_path / "run").out
+    assert "no labels: name --labels folders" in worked("evaluate", tmp_path / "run").out
     found = as_json(tmp_path / "run", "--labels", "folders")
     assert (found["inputs"], found["unreadable"], np.sum(found["confusion"])) == (62, 2, 60)
     assert (found["incomplete"], found["too_large"]) == (1, 0)
@@ -153,13 +153,13 @@ def test_figures_are_those_of_the_features(finished: Path) -> None:
 
 
 @pytest.mark.parametrize("labels,complaint", [
-    ("folders", "colours.npz has no folders to take labels from: name a .csv, .parquet or .npy file instead"),
+    ("folders", "colours.npz has no folders to take labels from: choose a .csv, .parquet or .npy file instead"),
     ("truth.csv", "labels truth.csv: no such file; check the path"),
     ("truth.txt", "labels truth.txt: expected none, folders, or a .csv, .parquet or .npy file"),
-    ("short.npy", "labels short.npy: 48 labels are needed, one per input, but their shape is (47,)"),
-    ("float.npy", "labels float.npy: labels must be integers or names, not float64; save them as such"),
+    ("short.npy", "labels short.npy: expected 48 labels, one per input, got shape (47,)"),
+    ("float.npy", "labels float.npy: expected integers or names, got float64; save the labels as integers"),
     ("unknown.npy", "no row has both a label and a cluster: check that the labels belong to these images"),
-    ("other.csv", "labels other.csv names none of the inputs: write paths as in '0'"),
+    ("other.csv", "labels other.csv: no path matches an input; write paths as in '0'"),
 ], ids=lambda value: value.split(":")[0])  # fmt: skip
 def test_bad_labels(
     finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, labels: str, complaint: str
@@ -197,7 +197,7 @@ def test_without_the_source_one_part_cannot_be_told_from_the_other(workplace: Pa
     (workplace / "colours.npz").unlink()
     complaint = command("evaluate", workplace / "train", "--labels", tmp_path / "truth.npy").complaint
     assert "was trained on the train part of colours.npz" in complaint
-    assert complaint.endswith("which has moved or changed: put it back")
+    assert complaint.endswith("back, which has moved or changed")
     assert worked("evaluate", workplace / "train").status == 0  # sizes and confidence need no part
 
 
@@ -240,7 +240,7 @@ def test_clusters_stand_in_the_order_of_their_classes() -> None:
 def test_a_wide_matrix_is_left_to_json() -> None:
     labels = list(range(41))
     found = findings([k % 2 for k in labels], labels)
-    assert "the confusion matrix is too wide for a terminal: see --json" in found.to_text()
+    assert "the confusion matrix is too wide to print: see --json" in found.to_text()
     assert np.shape(json.loads(found.to_json())["confusion"]) == (2, 41)
 
 

@@ -87,5 +87,5 @@ def test_what_cannot_be_fine_tuned_is_said(tmp_path: Path, settings: dict, data:
 def test_a_size_that_the_encoder_does_not_see_is_refused(tmp_path: Path) -> None:
     name, _ = weights_of_a_small(tmp_path)
     settings = {**QUICK, "train.image_size": 20}
-    with pytest.raises(InputError, match=r"image_size is 20, but .* sees images at 16 pixels a side: .* NAME@20"):
+    with pytest.raises(InputError, match=r"image_size is 20, but .* takes images of 16 pixels: .* NAME@20"):
         TwinContrastClustering(3, recipe="finetune", backbone=name, epochs=1, settings=settings).fit(PIXELS)

@@ -184,7 +184,7 @@ def test_a_worker_with_an_encoder_leaves_nothing_behind(tmp_path: Path, own_cach
     np.testing.assert_allclose(result["confidence"], expected.confidence, rtol=0, atol=1e-5)
     assert sorted(own_cache.rglob("*")) == before
     save_file(build_backbone("small", side=32, n_inputs=3).state_dict(), weights)
-    with pytest.raises(InputError, match="the encoder has other weights now than when run was made"):
+    with pytest.raises(InputError, match="the weights of the encoder have changed since run was trained"):
         worker(run)
 
 
@@ -204,11 +204,11 @@ def test_values_that_are_no_images(small_run: Run, tmp_path: Path) -> None:
     assert result["cluster"][:3].tolist() == [-1, -1, -1]
     assert result["cluster"][3] >= 0
     assert list(result) == ["jpg", "path", "cluster", "confidence", "status"]
-    with pytest.raises(InputError, match=r"pixels of an image are \(h,w\) or \(h,w,c\)"):
+    with pytest.raises(InputError, match=r"pixels of an image must be \(h,w\) or \(h,w,c\)"):
         worker(small_run)({"image": np.zeros((3, 5), np.uint8)})
-    with pytest.raises(InputError, match="the dataset needs one of the columns bytes, image, path, and has id, jpg"):
+    with pytest.raises(InputError, match="the dataset needs one of the columns bytes, image, path, but has id, jpg"):
         worker(small_run)({"id": np.arange(3), "jpg": np.arange(3)})
-    with pytest.raises(InputError, match="the dataset needs a column webp, and has id"):
+    with pytest.raises(InputError, match="the dataset needs a column webp, but has id"):
         worker(small_run, column="webp")({"id": np.arange(3)})
 
 

@@ -85,7 +85,7 @@ def test_without_a_gpu_a_pretrained_network_sees_all_but_tiny_images(
     listing = open_source(np.zeros((4, *shape), np.uint8))
     config, why = suit(listing, made, None, {})
     assert not differences(config, check_method(made(recipe)))
-    assert ("a pretrained network is used" in (why or "")) == (recipe == "pretrained")
+    assert ("using a pretrained network" in (why or "")) == (recipe == "pretrained")
     settings["train"]["backbone"] = "resnet18"
     config, why = suit(listing, made, None, {})
     assert not differences(config, check_method(made("cpu" if method == "anchored" else "default")))

@@ -37,7 +37,7 @@ def test_a_run_folder_has_all_the_contract_names(tmp_path: Path) -> None:
     fitted = pipeline.fit(labelled(), tiny(), tmp_path / "run", location="somewhere", root=tmp_path)
     assert {file.name for file in (tmp_path / "run").iterdir()} == {
         "config.json", "model.safetensors", "assignments.csv", "metrics.jsonl", "checkpoint", "reference.safetensors",
-        "stamps.csv", "provenance.json", "checksums.json",
+        "stamps.csv", "contents.csv", "provenance.json", "checksums.json",
     }  # fmt: skip
     run = Run.open(tmp_path / "run")
     config, shape, data = run.config, run.shape, run.data
@@ -300,7 +300,7 @@ def test_a_run_says_that_it_mirrors_no_image_where_left_and_right_differ(
     def said(flip: float, name: str) -> bool:
         fitted = pipeline.fit(open_source(digits[0][:300]), tiny(f"augment.flip={flip}"), tmp_path / name)
         assert fitted.config.augment.flip == max(flip, 0.0)
-        return "none was mirrored" in fitted.summary()
+        return "training did not flip them" in fitted.summary()
 
     assert said(-1, "left to the images")
     assert not said(0.5, "asked for")

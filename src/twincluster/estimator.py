@@ -1,12 +1,14 @@
-"""The scikit-learn estimator: images, paths or rows in, clusters out, by the engine and with the run folders of the
-command line. Rows keep scikit-learn's contract to the letter; images are more than its checks know of."""
+"""The scikit-learn estimator, with the engine and the run folders of the command line.
+
+It takes images, paths or rows. For rows it passes scikit-learn's estimator checks, which do not cover images.
+"""
 
 from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Integral
 from pathlib import Path
@@ -20,6 +22,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
+from twincluster.clustering import Head, Space, choose_questions, teach
 from twincluster.config import (
     Config,
     clusters_of,
@@ -49,8 +52,46 @@ from twincluster.model import Model, encoder_of, later_side, open_for, squares_f
 from twincluster.nn import wrap_module
 from twincluster.parallel import decided
 from twincluster.resolve import check_method, resolve_device, suit, with_image_size
-from twincluster.runs import Assignments, Reference, Run, provenance, read_stamps
+from twincluster.run_images import RunImages
+from twincluster.runs import (
+    JUNK,
+    Assignments,
+    Edits,
+    Kinds,
+    Line,
+    Reference,
+    Run,
+    State,
+    answer_line,
+    applied,
+    initial,
+    provenance,
+    read_stamps,
+)
 from twincluster.training import Watcher
+
+
+@dataclass
+class _Lessons:
+    """What a person has said about the inputs of a fit."""
+
+    state: State
+    images: Images | None = None  # the inputs, as long as they are there
+    folder: Path | None = None  # the run folder that the model was loaded from
+    head: Head | None = None
+    space: tuple[np.ndarray, Space] | None = None
+    lines: list[Line] = field(default_factory=list)  # as in edits.jsonl
+
+    def add(self, line: Line) -> State:
+        self.lines.append(line)
+        self.state = applied(self.state, {"edit": len(self.lines), **line})
+        return self.state
+
+    def routed(self) -> State:
+        """The state with the head, which decides about other inputs."""
+        head = self.head
+        assert head is not None
+        return replace(self.state, head=lambda: head)
 
 
 class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -62,57 +103,59 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
     Parameters
     ----------
     n_clusters : int or "auto", default=8
-        How many clusters to find. With 1 only the embedding of `transform` is learned; with "auto" the number is chosen
-        between 2 and 50 when training ends (`config_.n_clusters`), or within `settings={"clusters_between": [5, 30]}`.
+        Number of clusters. 1 only learns the embedding of `transform`. "auto" chooses a number from 2 to 50 when
+        training ends (`config_.n_clusters`); `settings={"clusters_between": [5, 30]}` changes the range.
     recipe : str or path, default=None
-        A recipe by name (`twincluster recipes` lists them) or a TOML file. None takes "rows" for rows, "pretrained"
-        with such a backbone; with a GPU "gpu" for 20,000 images or more, else "default"; without one "cpu" for images
-        of up to 16 pixels, else "pretrained".
+        A recipe by name (`twincluster recipes` lists them) or a TOML file. None chooses "rows" for rows and
+        "pretrained" for a pretrained backbone; with a GPU "gpu" for 20,000 images or more, else "default"; without a
+        GPU "cpu" for images of up to 16 pixels, else "pretrained".
     method : str, default=None
-        A method by name (`twincluster methods` lists them), or "package.module:Class", instead of the recipe's. All
-        other settings stay those of the recipe.
+        A method by name (`twincluster methods` lists them), or "package.module:Class", instead of the recipe's. Other
+        settings of the recipe stay.
     backbone : str or nn.Module, default=None
-        A network instead of the recipe's: one to be trained ("resnet18", "resnet34", "resnet50", "small"), or a
-        pretrained one whose features are clustered: "pretrained", "torchvision:NAME", "timm:NAME", "hf:NAME",
-        "resnet50:WEIGHTS.safetensors", or a module that turns images (N,3,S,S) into features (N,D). A module may have
-        attributes `side`, `mean` and `std`; left out, they are 224 pixels and ImageNet's.
+        A network instead of the recipe's: one to train ("resnet18", "resnet34", "resnet50", "small"), or a pretrained
+        one whose features are clustered: "pretrained", "torchvision:NAME", "timm:NAME", "hf:NAME",
+        "resnet50:WEIGHTS.safetensors", or a module that maps images (N,3,S,S) to features (N,D). A module may have
+        attributes `side`, `mean` and `std`; the defaults are 224 pixels and ImageNet's statistics.
     epochs : int, default=None
         Passes over the data, instead of the recipe's.
     minutes : float, default=None
-        Train for this long instead; the learning-rate schedule ends when the time does.
+        Minutes to train, instead of epochs. The learning-rate schedule is fitted to this time.
     settings : dict, default=None
         Settings that differ from the recipe's, nested or dotted: `{"augment.noise": 0.1}` is the same as
-        `{"augment": {"noise": 0.1}}`. `twincluster methods NAME` shows all that a method takes. In a grid,
-        `settings__augment__noise` is the name of one of them.
+        `{"augment": {"noise": 0.1}}`. `twincluster methods NAME` lists the settings of a method. In a parameter grid,
+        write `settings__augment__noise`.
     device : {"auto", "cpu", "cuda"}, default="auto"
-        Where to train and to predict; "auto" takes a GPU when there is one.
+        Device to train and predict on; "auto" takes a GPU if there is one.
     random_state : int, RandomState instance or None, default=None
-        Every random draw follows from it. On a CPU the same number gives the same result.
+        Seed of all random draws. On a CPU, the same seed gives the same result.
     verbose : int, default=0
-        Above 0, progress is shown: a bar on a terminal and in a notebook, a line now and then elsewhere.
+        Above 0, show progress: a bar on a terminal and in a notebook, a line every few seconds elsewhere.
 
     Attributes
     ----------
     labels_ : ndarray of shape (n_samples,)
-        Cluster of each input; -1 where a file could not be read.
+        Cluster of each input; -1 if the file cannot be read.
     n_iter_ : int
         Epochs trained.
     n_features_in_ : int
-        Columns of the rows; after fitting images there is no such attribute.
+        Number of columns. Defined only after fitting rows.
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the columns, when the rows came as a data frame that has any.
+        Names of the columns. Defined only after fitting a data frame with column names.
     config_ : Config
-        Every setting the run used, with nothing left to derive.
+        All settings of the run, with every "auto" resolved.
+    cluster_names_ : dict
+        Name of each named cluster, by its number. Empty until answers name one.
 
     Notes
     -----
-    `X` is, in `fit` as in `predict`, `predict_proba` and `transform`, one of
+    In `fit`, `predict`, `predict_proba` and `transform`, `X` is one of
 
     - uint8 images (n,h,w) or (n,h,w,c), as an array or a tensor; tensors may also be (n,c,h,w),
-    - a list of PIL images of any sizes, or of paths, or a folder, or any other source that `twincluster fit` takes,
-    - rows of numbers (n,d), as an array, a tensor, a data frame or lists; they are standardised inside.
+    - a list of PIL images of any size, a list of paths, a folder, or any other source that `twincluster fit` takes,
+    - rows of numbers (n,d), as an array, a tensor, a data frame or lists; the estimator standardises them.
 
-    A file that cannot be read keeps its place: its cluster is -1, its probabilities and its embedding are nan.
+    A file that cannot be read keeps its place: its cluster is -1, its probabilities and embedding are nan.
     Bad input raises ValueError. Clusters that look collapsed when training ends cause a ConvergenceWarning.
 
     Examples
@@ -163,8 +206,8 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
             self.settings = {**flatten(nested(self.settings or {})), **changes}
         return self
 
-    def fit(self, X: Any, y: object = None) -> Self:
-        """Train on `X`; `y` is ignored."""
+    def fit(self, X: Any, y: object = None, *, answers: Sequence[str | None] | None = None) -> Self:
+        """Train on `X`; `y` is ignored. `answers` holds a cluster's name, or None, for each input (see `teach`)."""
         with python_words(), (watcher := Watcher(self.verbose)):
             X = as_arrays(X)
             listing = outline(X) if are_open(X) else self._listing(X, reset=True)
@@ -175,13 +218,15 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
             encoder = encoder_of("this model", config, None, self.backbone)
             if are_open(X):
                 listing = self._listing(squares_for(config, X, encoder), reset=True)
+            if answers is not None and len(answers) != (count := len(listing.paths)):
+                raise InputError(f"answers has {len(answers):,} entries for {count:,} inputs: give one for each")
             trained = train(
                 listing, config, encoder=encoder, location=location_of(X), reporter=watcher,
                 decoding=watcher.decoding, encoding=watcher.encoding,
             )  # fmt: skip
         trained.model = self._keep(trained.model, one_cluster=self.n_clusters == 1)
         self._made, self.choice_, self._history = trained.made, trained.choice, watcher.rows
-        self._stamps = trained.stamps if listing.files else {}  # arrays have no place at which they could change
+        self._stamps = trained.stamps if listing.files else {}  # only files can change
         if trained.choice:
             watcher.warning = "" if trained.choice.clear else trained.choice.describe()
         result = trained.result(self._predict)
@@ -190,31 +235,86 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         if self.n_clusters != 1 and (warning := trained.unwell(result)):
             watcher.warning = watcher.warning or in_python(warning)
         self.labels_, self.n_iter_ = self._assignments.clusters, len(watcher.rows)
+        self._lessons = _Lessons(initial(self.labels_, self.config_.n_clusters), trained.images)
+        self.cluster_names_: dict[int, str] = {}
         if watcher.warning:
             warnings.warn(watcher.warning, ConvergenceWarning, stacklevel=2)
+        if answers is not None:
+            self.teach(range(len(answers)), answers)
+        return self
+
+    def questions(self, n: int = 20) -> np.ndarray:
+        """Rows of the fitted inputs, at most `n`, whose answers would help most, the most useful first."""
+        lessons = self._open_lessons()
+        rows, space = self._space()
+        state = lessons.state
+        lesson = teach(space, state.clusters[rows], state.examples[rows], seed=self.config_.seed)
+        chosen = choose_questions(
+            space, lesson if lesson.count else None, state.clusters[rows], state.examples[rows], n, self.config_.seed
+        )
+        return np.asarray(rows[chosen])
+
+    def teach(self, rows: Iterable[int], labels: Iterable[str | None]) -> Self:
+        """Learn what some of the fitted inputs are called, and put all others where they belong by that.
+
+        A label is the name of a cluster, a new name, or "junk"; None says nothing. Afterwards `labels_` and `predict`
+        follow the answers, and so does a run folder that `save` writes.
+        """
+        lessons, given = self._open_lessons(), dict[int, str]()
+        state = lessons.state
+        for row, label in zip(rows, labels, strict=True):
+            if not isinstance(row, Integral) or not 0 <= int(row) < len(state.home):
+                raise InputError(f"there is no row {row}: the model was fitted on {len(state.home):,}, counted from 0")
+            if label is None or (isinstance(label, float) and np.isnan(label)):
+                continue
+            if not isinstance(label, str):
+                raise InputError(f"the label of row {row} is {label!r}: give the name of a cluster, or None")
+            if state.home[int(row)] < 0:
+                raise InputError(f"input {row} could not be read, and so is in no cluster: leave it out")
+            if given.setdefault(int(row), label) != label:
+                raise InputError(f"row {row} has two labels, {given[int(row)]!r} and {label!r}: keep one")
+        if not given:
+            return self
+        places, space = self._space()
+        answer = answer_line(state, given, (), max([self.config_.n_clusters, *(one + 1 for one in state.names)]))
+        state = lessons.add(answer)
+        lesson = teach(space, state.clusters[places], state.examples[places], seed=self.config_.seed)
+        moved, to, _ = lesson.proposals(state.clusters[places])
+        accept = {"kind": "accept", "rows": places[moved].tolist(), "to": to.tolist(), "inputs": len(state.home)}
+        lessons.head = lesson.head
+        self._follow(lessons.add(accept))
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """Cluster of each input, (n,) int64; -1 where a file could not be read."""
+        """Return the cluster of each input, (n,) int64; -1 if a file cannot be read."""
         images = self._images(X)
-        return Assignments.of(images, images.usable, self._predict(images)).clusters
+        found = Assignments.of(images, images.usable, self._predict(images)).clusters
+        if (state := self._taught_state()) is not None:
+            found[images.usable] = state.route(found[images.usable], self._kinds(images))
+        return found
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Probability of each cluster, (n, n_clusters); nan where a file could not be read."""
+        """Return the probability of each cluster, (n, n_clusters); nan if a file cannot be read.
+
+        Answers that open a cluster add a column. An empty cluster has probability 0.
+        """
         images = self._images(X)
-        return spread(self._predict(images), images)
+        state = self._taught_state()
+        if state is None:
+            return spread(self._predict(images), images)
+        return spread(torch.from_numpy(state.chances(self._kinds(images))), images)
 
     def transform(self, X: Any) -> np.ndarray:
-        """The learned embedding, (n, n_features_out); nan where a file could not be read."""
+        """Return the learned embedding, (n, n_features_out); nan if a file cannot be read."""
         images = self._images(X)
         return spread(self._model.on(resolve_device(self.device)).embed(images), images)
 
     def save(self, folder: str | Path) -> None:
-        """Write a run folder, which `load` and the command line read (`twincluster predict FOLDER ...`)."""
+        """Write a run folder for `load` and for the command line (`twincluster predict FOLDER ...`)."""
         check_is_fitted(self)
         folder = Path(folder)
         if self._one_cluster:
-            raise InputError("a model of one cluster has no run folder: fit with n_clusters=2 or more, or pickle it")
+            raise InputError("a model of one cluster cannot be saved: fit with n_clusters=2 or more, or pickle it")
         if is_taken(folder):
             raise InputError(f"{folder} exists and is not empty: choose another folder")
         with hold(folder, "training", "choose another folder"):
@@ -226,15 +326,19 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
                 run, model, self._assignments, reference=self._reference, stamps=self._stamps, made=self._made,
                 choice=self.choice_,
             )  # fmt: skip
+            if lines := self._open_lessons().lines:
+                Edits(run).extend(lines, self._open_lessons().head)
 
     @classmethod
     def load(cls, folder: str | Path, *, backbone: nn.Module | None = None, device: str = "auto") -> Self:
-        """A fitted estimator from a run folder, made by `save` or by `twincluster fit`. Nothing is unpickled; a module
-        that was given to the constructor is not in the folder either, and is given once more as `backbone`."""
+        """Load a fitted estimator from a run folder, made by `save` or by `twincluster fit`.
+
+        Nothing is unpickled. If the model was fitted with your own module, pass that module again as `backbone`.
+        """
         run = Run.open(folder)
         config = check_method(run.config)
         settings = config.to_dict()
-        for name in ("device", "precision"):  # the next machine may be another
+        for name in ("device", "precision"):  # this machine may have no GPU
             del settings["train"][name]
         model = cls(
             config.n_clusters, method=settings.pop("method"), settings=settings, backbone=backbone, device=device,
@@ -244,16 +348,64 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         model.choice_, model._reference = run.read_choice(), Reference.read(run.folder, config.n_clusters)
         model._stamps, model._made = read_stamps(run.folder), provenance.read(run.folder)
         model._history = run.read_metrics()
-        model._assignments = run.read_assignments().first(run.data.inputs)  # without what was added by updates
+        model._assignments = run.read_assignments().first(run.data.inputs)  # without rows added by `twincluster update`
         model.labels_, model.n_iter_ = model._assignments.clusters, len(model._history)
+        model.cluster_names_, edits = {}, RunImages(run, device=device).edits
+        model._lessons = _Lessons(initial(model.labels_, config.n_clusters), folder=run.folder)
+        if (taught := edits.taught) is not None:
+            state, own = edits.state, len(model.labels_)
+            model._lessons = _Lessons(state.first(own), folder=run.folder, head=taught.head)
+            model._lessons.lines = [] if len(state.home) > own else list(edits.history[0])
+            model._follow(model._lessons.state)
         if not model._model.sees_images:
             model.n_features_in_ = run.shape.n_inputs
             if run.data.columns:
                 model.feature_names_in_ = np.array(run.data.columns, dtype=object)
         return model
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the inputs of the fit, which may be large."""
+        state: dict[str, Any] = super().__getstate__()
+        if "_lessons" in state:
+            state["_lessons"] = replace(state["_lessons"], images=None)
+        return state
+
+    def _open_lessons(self) -> _Lessons:
+        check_is_fitted(self)
+        if self._one_cluster:
+            raise InputError("a model of one cluster has nothing to learn: fit with n_clusters=2 or more")
+        return self._lessons
+
+    def _space(self) -> tuple[np.ndarray, Space]:
+        """Rows that could be read, and the space of their features."""
+        lessons = self._lessons
+        if lessons.space is None and lessons.folder is not None:
+            rows, space = RunImages(Run.open(lessons.folder), device=self.device).space
+            if len(rows) and rows[-1] >= len(self._assignments.paths):
+                raise InputError(f"{lessons.folder} has rows of later images: teach it with twincluster teach")
+            lessons.space = rows, space
+        elif lessons.space is None:
+            if lessons.images is None:
+                raise InputError("a pickle does not hold the inputs of the fit: fit again, or save and load the model")
+            kinds = self._kinds(lessons.images)
+            second = kinds[1] if len(kinds) > 1 else None
+            lessons.space = lessons.images.usable, Space.of(kinds[0], second, self.config_.seed)
+        return lessons.space
+
+    def _kinds(self, images: Images) -> Kinds:
+        return self._model.on(resolve_device(self.device)).kinds(images)
+
+    def _taught_state(self) -> State | None:
+        """What the answers have made of the inputs; None before any."""
+        lessons = getattr(self, "_lessons", None)
+        return None if lessons is None or lessons.head is None else lessons.routed()
+
+    def _follow(self, state: State) -> None:
+        self.labels_ = np.where(state.clusters == JUNK, -1, state.clusters)
+        self.cluster_names_ = {cluster: name for cluster, name in state.names.items() if name != str(cluster)}
+
     def _listing(self, X: Any, *, reset: bool) -> Listing:
-        """What `X` holds. Rows are validated by scikit-learn, so that its users meet its messages."""
+        """Return `X` as a listing. Rows are validated by scikit-learn, so that its usual messages appear."""
         at_least = 2 if reset else 1
         if is_rows(X):
             refuse_times(X)
@@ -263,33 +415,33 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         if reset:
             for name in ("n_features_in_", "feature_names_in_"):  # of an earlier fit
                 self.__dict__.pop(name, None)
-            if listing.is_rows and listing.array is not None:  # a file of them
+            if listing.is_rows and listing.array is not None:  # a file of rows
                 self.n_features_in_ = listing.array.shape[1]
         return listing
 
     def _configured(self) -> Callable[[str], Config]:
-        """Return what makes settings of a recipe: it, then `settings`, then the other parameters that were given."""
+        """Return a function from a recipe to settings: the recipe, then `settings`, then the other parameters."""
         settings = self._changes()
         name = wrap_module(self.backbone).name if isinstance(self.backbone, nn.Module) else self.backbone
         train: dict[str, Any] = {**network_settings(name, settings), **how_long(self.epochs, self.minutes)}
         train |= {} if self.device == "auto" else {"device": self.device}
-        seed = self.random_state  # a number means the same as `twincluster fit --seed`
+        seed = self.random_state  # a number has the same effect as `twincluster fit --seed`
         if not isinstance(seed, Integral):
-            drawn = check_random_state(seed).randint(2**31 - 1)  # in every process: the generator moves on
+            drawn = check_random_state(seed).randint(2**31 - 1)  # in every process, to advance the generator
             seed = int(decided(self.device, lambda: str(drawn)))
         clusters = clusters_of(self.n_clusters)  # 2 for 1: `_predict` joins them
         options = {"n_clusters": clusters, "seed": int(seed), "train": train}
         return partial(configure, settings=settings, options=options)
 
     def _changes(self) -> dict[str, Any]:
-        """`settings` and `method`, nested."""
+        """Return `settings` and `method`, nested."""
         return nested(self.settings or {}) | ({"method": self.method} if self.method else {})
 
     def _keep(self, model: Model, *, one_cluster: bool = False) -> Model:
-        """Keep a model on the CPU, so that one trained on a GPU predicts, and unpickles, anywhere."""
+        """Keep the model on the CPU, so that a model trained on a GPU can predict and be unpickled anywhere."""
         network = model.network.cpu().eval().requires_grad_(False)
         network.bf16 = False
-        if model.is_of_rows:  # in double precision: what a row gets must not depend on which others come with it
+        if model.is_of_rows:  # double precision, so that results do not depend on the other rows of a batch
             network = network.double()
         backbone = self.backbone if isinstance(self.backbone, nn.Module) else None
         data = replace(model.data, columns=tuple(getattr(self, "feature_names_in_", ()))) if model.data else None
@@ -303,11 +455,11 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
 
     @python_words()
     def _images(self, X: Any) -> Images:
-        """Return `X` as the model sees it."""
+        """Return `X` as the input of the model."""
         check_is_fitted(self)
         X, model = as_arrays(X), self._model
         if model.shape.side and is_rows(X):
-            raise InputError(f"this model was fitted on images of {model.shape.side} pixels: give it images, not rows")
+            raise InputError(f"this model was fitted on images of {model.shape.side} pixels: pass images, not rows")
         if are_open(X):
             X = squares_for(model.config, X, model.encoder, model.data)
         listing = self._listing(X, reset=False)
@@ -316,11 +468,11 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
             side=later_side(model.config, model.data),
         )  # fmt: skip
         if model.is_of_rows and images.pixels.shape[1:] != (model.shape.n_inputs,):
-            raise InputError(f"this model was fitted on rows of {model.shape.n_inputs} features: give it such rows")
+            raise InputError(f"this model was fitted on rows of {model.shape.n_inputs} features: pass such rows")
         return images
 
     @python_words()
     def _predict(self, images: Images) -> Tensor:
-        """Return q of the usable images; one cluster is made of two."""
-        found = self._model.on(resolve_device(self.device)).predict(images)
-        return found.sum(1, keepdim=True) if self._one_cluster else found
+        """Return q of the usable images. A model of one cluster sums its two."""
+        probabilities = self._model.on(resolve_device(self.device)).predict(images)
+        return probabilities.sum(1, keepdim=True) if self._one_cluster else probabilities

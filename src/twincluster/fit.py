@@ -1,7 +1,7 @@
-"""The one path of a fit: `train` makes a model of a source, `fit` writes it into a run folder.
+"""The single path of a fit: `train` makes a model from a source, `fit` writes it into a run folder.
 
-The command line calls `fit`, the estimator `train`. `continue_run` decides which runs `--resume` goes on with: those
-on the same data, with settings that compute the same.
+The command line calls `fit`, the estimator `train`. `continue_run` decides whether `--resume` may continue a run: it
+needs the same data, and settings that compute the same.
 """
 
 from __future__ import annotations
@@ -33,14 +33,20 @@ from twincluster.runs import (
     Reference,
     Run,
     RunData,
+    State,
+    bind,
+    carry_over,
+    contents_of,
     kinds_of,
     provenance,
     stamps_of,
+    unbind,
+    write_contents,
     write_stamps,
 )
 from twincluster.training import Reporter, Trainer, has_checkpoint
 
-MOST_SIZES = 100  # that are told one by one
+MOST_SIZES = 100  # cluster sizes to print one by one
 
 
 @dataclass(frozen=True)
@@ -50,19 +56,19 @@ class Fitted:
     run: Run
     config: Config  # resolved
     assignments: Assignments
-    scores: Scores | None  # when the source has labels
-    scored_on: Split  # the other split when only one was trained on
-    choice: Choice | None = None  # when the number of clusters was not given
-    handed: bool = False  # where it was left to the images, which can be told from their mirror images: no flips
+    scores: Scores | None  # if the source has labels
+    scored_on: Split  # the other split if only one was trained on
+    choice: Choice | None = None  # if the number of clusters was not given
+    handed: bool = False  # left differs from right in the images, so they were not flipped
 
     def summary(self) -> str:
-        """Where the result is and what to do next."""
+        """Return the results and next steps as text."""
         problems = self.assignments.problems()
         plot = " and clusters.png" if (self.run.folder / "clusters.png").is_file() else ""
-        lines = [self.choice.describe(), f"all that were tried: clusters.json{plot}"] if self.choice else []
+        lines = [self.choice.describe(), f"all numbers that were tried: clusters.json{plot}"] if self.choice else []
         lines.append(sizes_line(self.assignments.sizes(self.config.n_clusters)))
         if self.handed:
-            lines.append("left and right mean something in these images: none was mirrored to learn from")
+            lines.append("left differs from right in these images, so training did not flip them")
         if unread := problems.total():
             inputs = counted(unread, "input")
             lines.append(f"{inputs} could not be read{kinds_of(problems)}; the status in assignments.csv says why")
@@ -87,17 +93,27 @@ def fit(
     decoding: OnProgress | None = None,
     encoding: OnProgress | None = None,
 ) -> Fitted:
-    """Train on a source and write the run folder `out`. `location` and `root` let later commands open it again."""
+    """Train on a source and write the run folder `out`.
+
+    Later commands open the source again by `location` and `root`.
+    """
     processes = join(config.train.device)
     with hold(out, "training") if processes.first else nullcontext():
         if not resume and processes.first:
-            refuse_taken(out)  # before an hour of decoding
+            refuse_taken(out)  # before decoding, which may take an hour
         if resolve_device(config.train.device) == "cpu":
-            keep_freed()  # before an encoder's first image: that frees as much as a step does
+            keep_freed()  # before encoding, which frees as much memory as training steps
         scored, scored_on = rows_to_score(listing, split, len(listing.paths))
 
+        before: State | None = None  # the corrections of a run that trains on
+
         def begin(config: Config, shape: DataShape, data: RunData, started: str) -> Run | None:
-            return _begin(out, config, shape, data, resume, reporter, started) if processes.first else None
+            nonlocal before
+            if not processes.first:
+                return None
+            run = _begin(out, config, shape, data, resume, reporter, started)
+            before = unbind(run)
+            return run
 
         trained = train(
             listing, config, begin=begin, location=location, root=root, split=split, resume=resume, reporter=reporter,
@@ -106,10 +122,14 @@ def fit(
         if trained.run is None:
             raise SystemExit(0)  # the first process writes the result
         result = trained.result()
+        if before is not None:
+            carry_over(trained.run, before, result.assignments.clusters, trained.model.config.n_clusters)
         write_run(
             trained.run, trained.model, result.assignments, reference=result.reference, stamps=trained.stamps,
-            made=trained.made, choice=trained.choice,
+            contents=contents_of(trained.images, trained.model.config.train.frame), made=trained.made,
+            choice=trained.choice,
         )  # fmt: skip
+        bind(trained.run)
         if reporter and (warning := trained.unwell(result)):
             reporter.warn(warning)
         scores = _scores(listing.labels, result.assignments.clusters, scored)
@@ -120,10 +140,10 @@ def fit(
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What a trained model makes of its own inputs."""
+    """The model's output for its own inputs."""
 
     assignments: Assignments
-    reference: Reference  # what later images are compared with
+    reference: Reference  # to compare later images with
     probabilities: Tensor  # q of the usable inputs
 
 
@@ -132,27 +152,27 @@ class Trained:
     """A finished training, in memory."""
 
     model: Model
-    images: Images  # all inputs, as the network sees them
-    training: Images  # the same with those usable that were trained on
-    stamps: dict[str, str]  # of the inputs, by the names of their rows
+    images: Images  # all inputs, as the network reads them
+    training: Images  # the same; `usable` are those trained on
+    stamps: dict[str, str]  # of the inputs, by row name
     made: provenance.Provenance
-    choice: Choice | None = None  # when the number of clusters was not given
-    handed: bool = False  # whether left and right were found to mean something: no image was mirrored
-    run: Run | None = None  # begun before the training
+    choice: Choice | None = None  # if the number of clusters was not given
+    handed: bool = False  # left differs from right in the images, so they were not flipped
+    run: Run | None = None  # created before training
 
     def result(self, predict: Callable[[Images], Tensor] | None = None) -> Result:
-        """Predict the inputs, by the model unless `predict` is given, and describe those trained on."""
-        found = (predict or self.model.predict)(self.images)
-        trained = found[np.searchsorted(self.images.usable, self.training.usable)]
+        """Predict the inputs, with `predict` instead of the model if given, and describe the training images."""
+        probabilities = (predict or self.model.predict)(self.images)
+        trained = probabilities[np.searchsorted(self.images.usable, self.training.usable)]
         step = math.ceil(len(self.training.usable) / REFERENCE_SAMPLE) or 1
         features = self.model.embed(self.training, self.training.usable[::step])
-        assignments = Assignments.of(self.images, self.images.usable, found)
-        return Result(assignments, Reference.of(features, trained[::step]), found)
+        assignments = Assignments.of(self.images, self.images.usable, probabilities)
+        return Result(assignments, Reference.of(features, trained[::step]), probabilities)
 
     def unwell(self, result: Result) -> str | None:
-        """Return what is wrong with the clusters, if anything."""
+        """Return a warning if the clusters look unhealthy, otherwise None."""
         config = self.model.config
-        if self.choice:  # while it trained their number was not known, so that there is more to say
+        if self.choice:  # training could not check clusters whose number was open
             state = health(result.probabilities)
         else:
             state = Health.of_result(result.assignments.sizes(config.n_clusters))
@@ -166,14 +186,17 @@ def write_run(
     *,
     reference: Reference | None,
     stamps: dict[str, str],
+    contents: dict[str, str] | None = None,
     made: provenance.Provenance,
     choice: Choice | None,
 ) -> None:
-    """Write what a finished run consists of, except for its metrics."""
+    """Write all files of a finished run except its metrics."""
     if choice:
         run.write_choice(choice)
     model.save(run)
     write_stamps(run.folder, stamps)
+    if contents:
+        write_contents(run.folder, contents)
     if reference:
         reference.write(run.folder)
     run.write_assignments(assignments)
@@ -194,14 +217,14 @@ def train(
     decoding: OnProgress | None = None,
     encoding: OnProgress | None = None,
 ) -> Trained:
-    """Train on a source: the one path from settings and a listing to a model.
+    """Train on a source: the single path from settings and a listing to a model.
 
-    `begin` makes the run folder once the settings are resolved; without it nothing is written. `encoder` is one that
-    is loaded already, or the caller's own.
+    `begin` creates the run folder once the settings are resolved; without it nothing is written. `encoder` is a loaded
+    one, or the caller's own.
     """
     started = provenance.now()
     processes, config = join(config.train.device), check_method(config)
-    config = processes.in_turn(lambda: with_image_size(config, listing))  # which may download an encoder
+    config = processes.in_turn(lambda: with_image_size(config, listing))  # may download an encoder
     stamps, device = stamps_of(listing), config.train.device
     if config.train.frozen and encoder is None:
         encoder = processes.in_turn(lambda: load_encoder(config.train.frozen, config.encoder))
@@ -245,13 +268,13 @@ def _begin(
     run = continue_run(out, config, data) if resume else Run.create(out)
     anew = not has_checkpoint(run.checkpoint)
     if resume and anew and reporter:
-        reporter.warn(f"nothing of the training in {out} was kept, so it begins anew")
+        reporter.warn(f"{out} has no checkpoint yet, so training starts from the beginning")
     elif resume and reporter and (planned := length_of(run.config)) != length_of(config):
         reporter.warn(
-            f"{out} was planned for {planned} and is now to end after {length_of(config)}: the learning rate, and all "
-            "else that follows how much of a run is done, jumps, and the result is not that of a run of this length"
+            f"{out} was planned for {planned} and will now end after {length_of(config)}: the learning rate and other "
+            "schedules jump, so the result differs from an uninterrupted run of this length"
         )
-    if not run.has_choice:  # else config.json holds the number of clusters, which the model there has
+    if not run.has_choice:  # otherwise config.json already has the chosen number of clusters
         run.write_config(config, shape, data)
     made = provenance.Provenance() if anew else provenance.read(run.folder) or provenance.UNKNOWN
     provenance.write(run.folder, made.begin(started, config.train.device))
@@ -265,7 +288,7 @@ def describe(
     split: Split = "all",
     encoder: Encoder | None = None,
 ) -> RunData:
-    """Return what config.json says of the data."""
+    """Return the entry of config.json about the data."""
     return RunData(
         source=images.listing.name,
         location=location,
@@ -281,8 +304,10 @@ def describe(
 
 
 def rows_to_score(listing: Listing | None, split: Split, count: int) -> tuple[np.ndarray, Split]:
-    """Which of `count` rows scores are about, (n,) bool: all of them, or those that were not trained on, which are the
-    other part of the listing and all rows after it: `twincluster update` added these."""
+    """Return a mask (n,) of the rows to score, and their split.
+
+    All rows if all were trained on, otherwise the rest: the other split and the rows added by `twincluster update`.
+    """
     held_out: dict[Split, Split] = {"all": "all", "train": "test", "test": "train"}
     if listing is None or split == "all":
         return np.ones(count, dtype=bool), "all"
@@ -296,14 +321,14 @@ def scores_line(scores: Scores, scored_on: Split) -> str:
 
 
 def sizes_line(sizes: list[int]) -> str:
-    """All of them, unless there are so many that they would fill a page."""
+    """Return the cluster sizes as text, summarised if there are many."""
     if len(sizes) <= MOST_SIZES:
         return f"sizes {' '.join(map(str, sizes))}"
     return f"sizes from {min(sizes):,} to {max(sizes):,}, median {np.median(sizes):,g}"
 
 
 def _in_split(listing: Listing, split: Split) -> np.ndarray:
-    """(n,) bool."""
+    """Return a mask (n,) of a split."""
     if split == "all":
         return np.ones(len(listing.paths), dtype=bool)
     if listing.split is None:
@@ -315,7 +340,7 @@ def _in_split(listing: Listing, split: Split) -> np.ndarray:
 
 
 def _usable(images: Images, split: Split) -> np.ndarray:
-    """Rows to train on."""
+    """Return the rows to train on."""
     if not len(images.usable):
         listing, why = images.listing, images.status[0].removeprefix("unreadable: ")
         raise InputError(
@@ -325,72 +350,67 @@ def _usable(images: Images, split: Split) -> np.ndarray:
     return np.flatnonzero(_in_split(images.listing, split) & (np.array(images.status) == "ok"))
 
 
-FEW_NAMES = 5  # of settings, in a message
+FEW_NAMES = 5  # most settings to name in a message
 
 
 def continue_run(out: Path, config: Config, data: RunData) -> Run:
-    """The run to resume, if settings and data are what they were, or nothing was made of them yet."""
+    """Return the run to resume. Raise InputError if its settings or data differ, unless it has no checkpoint yet."""
     if not (out / "config.json").is_file():
-        raise InputError(f"there is no run in {out} to resume: leave out --resume")
+        raise InputError(f"{out} contains no run to resume: omit --resume")
     run = Run.open(out)
     if not has_checkpoint(run.checkpoint):
         if (out / "model.safetensors").is_file():
-            raise InputError(f"{out} has a model, but no checkpoint to go on from: fit into another --out")
+            raise InputError(f"{out} has a model but no checkpoint to continue from: fit into another --out")
         return run
     saved, then = check_method(run.config), run.data
     if run.is_updated:
         raise InputError(
-            f"{out} has rows of later images (twincluster update), which more training would make wrong: fit into "
-            "another --out, and update that"
+            f"{out} has rows added by twincluster update, which more training would invalidate: fit into another "
+            "--out, and update that"
         )
-    settle(edits := run.folder / EDITS)  # an edit that began before this process held the run is finished first
-    if edits.is_file() and edits.stat().st_size:
-        raise InputError(
-            f"{out} has corrections by hand, which more training would make wrong: fit into another --out, or move "
-            f"{edits} away"
-        )
+    settle(run.folder / EDITS)  # wait for an edit in progress
     if then.split != data.split:
-        raise InputError(f"{out} was started with --split {then.split}: resume with the same")
+        raise InputError(f"{out} was started with --split {then.split}: resume with the same split")
     shapes = [(made.train.image_size, made.train.frame) for made in (saved, config)]
     if saved.train.encoder == config.train.encoder:
         refuse_other_weights(run.folder, then.encoder, data.encoder)
     if then.fingerprint != data.fingerprint and shapes[0] == shapes[1]:
-        raise InputError(f"{out} was started on other data: resume with the same source, or start anew elsewhere")
+        raise InputError(f"{out} was started on other data: resume with the same source, or choose another --out")
     _refuse_changes(run, saved, config)
     if not config.train.minutes and (done := len(run.read_metrics())) > config.train.epochs:
         raise InputError(
-            f"{out} has trained for {done} epochs already: ask for as many or more, or fit into another --out"
+            f"{out} has already trained for {done} epochs: set --epochs to {done} or more, or choose another --out"
         )
     return run
 
 
 def _refuse_changes(run: Run, saved: Config, config: Config) -> None:
-    """How long a run trains and how often it saves may change; what it computes may not."""
+    """Raise InputError if the run would compute something else. Its length and how often it saves may change."""
     free = {"train.epochs", "train.minutes", "train.checkpoint_minutes", "train.compile", "train.parts"}
     if run.has_choice and not config.n_clusters:
-        free.add("n_clusters")  # it was left to the data, as it is now
+        free.add("n_clusters")  # chosen from the data, then and now
     changed = [name for name in differences(saved, config) if name not in free]
     if "n_clusters" in changed or "clusters_between" in changed:
         changed = ["n_clusters", *(name for name in changed if "clusters" not in name and not _of_method(name, config))]
     if changed:
         raise InputError(
-            f"{run.folder} was started with another {_told(changed, saved, config)}: resume with the same settings"
+            f"{run.folder} was started with another {_listed(changed, saved, config)}: resume with the same settings"
         )
 
 
 def _of_method(name: str, config: Config) -> bool:
-    """Whether a setting is the method's, which may derive it from the number of clusters."""
+    """Return True for a setting of the method, which may depend on the number of clusters."""
     return name.partition(".")[0] in config.groups
 
 
-def _told(names: list[str], saved: Config, config: Config) -> str:
-    """The settings that have changed, and what they were; of many, what may be the cause."""
+def _listed(names: list[str], saved: Config, config: Config) -> str:
+    """Return the changed settings with their old and new values as text, shortened if there are many."""
     then, now = flatten(saved.to_dict()), flatten(config.to_dict()) | {"n_clusters": config.n_clusters or "auto"}
-    told = ", ".join(f"{name} ({then.get(name)}, now {now.get(name)})" for name in names[:FEW_NAMES])
-    return told if len(names) <= FEW_NAMES else f"{told} and {len(names) - FEW_NAMES} more (perhaps another --recipe)"
+    text = ", ".join(f"{name} ({then.get(name)}, now {now.get(name)})" for name in names[:FEW_NAMES])
+    return text if len(names) <= FEW_NAMES else f"{text} and {len(names) - FEW_NAMES} more (perhaps another --recipe)"
 
 
 def length_of(config: Config) -> str:
-    """How long a run is to train, in words."""
+    """Return the training length as text."""
     minutes, epochs = config.train.minutes, config.train.epochs
     return f"{minutes:g} minutes" if minutes else counted(epochs, "epoch")

@@ -1,7 +1,7 @@
-"""The model of a run: what predicts, embeds and is saved, whoever asks for it.
+"""The model of a run, which every command uses to predict and embed.
 
 `Model` joins a network with the settings, the shape of its data and the encoder in front of it. The command line, the
-estimator, `update`, the pages, Ray and the exports apply a run through it and nothing else.
+estimator, `update`, the pages, Ray and the exports all apply a run through it.
 """
 
 from __future__ import annotations
@@ -48,32 +48,37 @@ def open_for(
     encoding: OnProgress | None = None,
     side: int = 0,
 ) -> Images:
-    """What a network of the run sees of a listing: pixels, in its frame and at the size that it reads files at (`side`,
-    or what suits these files), or the features of its encoder, which is loaded by name unless it is given. Arrays keep
-    their size, unless they are much larger than all that training needs."""
+    """Open a listing as the input of a run's network: pixels at the size it reads files at, or the features of its
+    encoder.
+
+    `side` is that size; 0 derives it from the files. The encoder is loaded by name unless it is given. Arrays keep
+    their size unless they are much larger than training needs.
+    """
     if config.train.frozen:
         if listing.array is not None and listing.array.ndim == 2:
-            raise InputError(f"{listing.name} holds rows, but {config.train.frozen} encodes images: leave it out")
+            raise InputError(
+                f"{listing.name} contains rows, but {config.train.frozen} encodes images: omit the encoder"
+            )
         encoder = encoder or load_encoder(config.train.frozen, config.encoder)
         images = open_images(listing, side=encoder.side, frame=config.train.frame, progress=decoding)
         if listing.is_passing:
-            encoder = dataclasses.replace(encoder, version="")  # whose features are not kept on the disk
+            encoder = dataclasses.replace(encoder, version="")  # without a version, its features are not cached
         return encode(images, encoder, resolve_device(device), encoding)
     side = side or store_side(config, listing)
-    # a run whose own images were smaller has not seen any that were made so, and goes on like that
+    # runs on smaller images were trained on arrays that were not shrunk
     array_side = side if side == full_side(config) else 0
     return open_images(listing, side=side, array_side=array_side, frame=config.train.frame, progress=decoding)
 
 
 @dataclass(eq=False)
 class Model:
-    """A network with its settings, the shape of its data and, where it has one, the encoder in front of it."""
+    """A network with its settings, the shape of its data and its encoder, if it has one."""
 
     network: Network  # in evaluation mode
     config: Config  # resolved
     shape: DataShape
-    data: RunData | None = None  # what it was trained on
-    backbone: nn.Module | None = None  # the caller's own encoder, which no run folder holds
+    data: RunData | None = None  # of the training
+    backbone: nn.Module | None = None  # the caller's own encoder, which is not part of the run folder
     name: str = "this model"  # for messages
 
     @classmethod
@@ -86,7 +91,7 @@ class Model:
     def save(self, run: Run) -> None:
         """Write config.json and model.safetensors."""
         if self.data is None:
-            raise ValueError("a model without its data has no run folder")
+            raise ValueError("a model without data cannot be saved as a run folder")
         run.write_config(self.config, self.shape, self.data)
         run.save_model(self.network)
 
@@ -99,7 +104,7 @@ class Model:
         return self.replace(network=network)
 
     def replace(self, **changes: Any) -> Model:
-        """Return a copy with some fields changed, which keeps an encoder that is loaded."""
+        """Return a copy with some fields changed. A loaded encoder is kept."""
         other = dataclasses.replace(self, **changes)
         if "encoder" in vars(self):
             other.encoder = self.encoder
@@ -111,7 +116,7 @@ class Model:
 
     @property
     def is_of_rows(self) -> bool:
-        """Whether the network takes rows: the user's own, or the features of an encoder."""
+        """True if the network takes rows: the user's own, or the features of an encoder."""
         return not self.shape.side
 
     @property
@@ -120,7 +125,7 @@ class Model:
 
     @cached_property
     def encoder(self) -> Encoder | None:
-        """The pretrained network whose features the model clusters."""
+        """The pretrained encoder whose features the model clusters."""
         return encoder_of(self.name, self.config, self.data, self.backbone)
 
     @property
@@ -129,7 +134,7 @@ class Model:
         return self.encoder.side if self.encoder else later_side(self.config, self.data) or full_side(self.config)
 
     def open(self, listing: Listing, decoding: OnProgress | None = None, encoding: OnProgress | None = None) -> Images:
-        """Return what the network sees of a source: pixels, rows, or features of the encoder."""
+        """Return the network's input for a source: pixels, rows, or features of the encoder."""
         self._refuse_other_kind(listing)
         return open_for(
             self.config, listing, decoding, encoder=self.encoder, device=self.device, encoding=encoding,
@@ -137,7 +142,7 @@ class Model:
         )  # fmt: skip
 
     def open_pixels(self, pixels: np.ndarray) -> Images:
-        """Return what the network sees of decoded images (n,h,w,3). Nothing is cached."""
+        """Return the network's input for decoded images (n,h,w,3). Nothing is cached."""
         passing = dataclasses.replace(self.encoder, version="") if self.encoder else None
         return open_for(
             self.config, from_array(pixels, "images"), encoder=passing, device=self.device, side=self.side
@@ -149,8 +154,8 @@ class Model:
 
     def predict(self, images: Images) -> Tensor:
         """Return q(k|x) of the usable images, (m,K) float32 on the CPU."""
-        found = base.predict(self.network, images.pixels, images.usable)
-        return self._finite(found, images, images.usable)
+        probabilities = base.predict(self.network, images.pixels, images.usable)
+        return self._finite(probabilities, images, images.usable)
 
     def embed(self, images: Images, rows: np.ndarray | None = None) -> Tensor:
         """Return the embedding of some rows of `images`, by default the usable ones, (m,D) on the CPU."""
@@ -158,8 +163,11 @@ class Model:
         return self._finite(base.embed(self.network, images.pixels, rows), images, rows)
 
     def kinds(self, images: Images, rows: np.ndarray | None = None) -> tuple[np.ndarray, ...]:
-        """Return the features that a taught model reads of some rows, each (m,D): of the encoder, or the rows of
-        numbers themselves, standardised; last the learned embedding, all there is of pixels."""
+        """Return the features that a taught model reads of some rows, each (m,D).
+
+        These are the encoder's features or the standardised rows of numbers, then the learned embedding; for pixels
+        only the embedding.
+        """
         rows = images.usable if rows is None else rows
         embedding = self.embed(images, rows).numpy()
         if not self.is_of_rows:
@@ -177,23 +185,23 @@ class Model:
         """Leave out the encoder, which `config` names and which may be large."""
         return {name: value for name, value in vars(self).items() if name != "encoder"}
 
-    def _finite(self, found: Tensor, images: Images, rows: np.ndarray) -> Tensor:
-        """Return what the network gave for some rows; refuse NaN and infinity."""
-        odd = np.flatnonzero(~found.isfinite().all(1).numpy())
+    def _finite(self, output: Tensor, images: Images, rows: np.ndarray) -> Tensor:
+        """Return the network's output for some rows. Raise InputError for NaN or infinity."""
+        odd = np.flatnonzero(~output.isfinite().all(1).numpy())
         if len(odd):
             some = f"{len(odd):,} of {len(rows):,} inputs, such as {images.listing.paths[rows[odd[0]]][:200]}"
             raise InputError(
-                f"{self.name} gives NaN or infinity for {some}: its model.safetensors is damaged, or these inputs are "
-                "unlike those of its training"
+                f"{self.name} returns NaN or infinity for {some}: its model.safetensors is damaged, or these inputs "
+                "are unlike those of its training"
             )
-        return found
+        return output
 
     def _refuse_other_kind(self, listing: Listing) -> None:
         width = listing.array.shape[1] if listing.array is not None and listing.array.ndim == 2 else 0
         if width != (0 if self.sees_images else self.shape.n_inputs):
             trained_on = "images" if self.sees_images else f"rows of {self.shape.n_inputs} numbers"
-            held = f"rows of {width} numbers" if width else "images"
-            raise InputError(f"{listing.name} holds {held}, but {self.name} was trained on {trained_on}")
+            content = f"rows of {width} numbers" if width else "images"
+            raise InputError(f"{listing.name} contains {content}, but {self.name} was trained on {trained_on}")
 
 
 def predict(
@@ -206,10 +214,9 @@ def predict(
     location: str | None = None,
     edits: Edits | None = None,
 ) -> Assignments:
-    """Assign the inputs of a source to the clusters of a run, with the edits made to it.
+    """Assign the inputs of a source to the clusters of a run, with its edits applied.
 
-    `location` opens the source again. By it, inputs are recognised that have a row in the run. `edits` are those of the
-    run, if they are open already: `RunImages.edits` can learn again what a damaged file held.
+    `location` opens the source again; with it, inputs that have a row in the run are recognised.
     """
     if resolve_device(device) == "cpu":
         keep_freed()
@@ -221,20 +228,20 @@ def predict(
 
 
 def load_network(run: Run, device: str = "cpu") -> Network:
-    """Read the network that predicts, in evaluation mode."""
+    """Load the network of a run in evaluation mode."""
     config = run.config
     precision = config.train.precision if device == "cuda" else "float32"
     config = dataclasses.replace(config, train=dataclasses.replace(config.train, precision=precision))
     tensors = run.read_model()
     if ":" in config.method:
-        find_method(config.method)  # code outside of twincluster may be refused, in words of its own
+        find_method(config.method)  # outside the try block: its own error if the code is not trusted
     try:
         network = find_method(config.method).network_type(config, run.shape)
         network.load_state_dict(tensors)
     except (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, MemoryError) as error:
         raise InputError(
             f"{run.model} and its config.json are damaged or from different runs ({first_line(error)}): "
-            "put back copies that belong together, or fit again"
+            "restore copies that belong together, or fit again"
         ) from error
     return network.to(device).eval()
 
@@ -242,7 +249,7 @@ def load_network(run: Run, device: str = "cpu") -> Network:
 def encoder_of(what: Path | str, config: Config, data: RunData | None, backbone: object = None) -> Encoder | None:
     """Load the encoder of a model: the caller's own module, or the one its settings name.
 
-    One whose weights have changed since the training is refused. `what` names the model in the message.
+    Raise InputError if its weights have changed since the training. `what` names the model in the message.
     """
     if isinstance(backbone, nn.Module):
         return wrap_module(backbone)
@@ -253,23 +260,23 @@ def encoder_of(what: Path | str, config: Config, data: RunData | None, backbone:
 
 
 def refuse_other_weights(what: Path | str, then: str | None, now: str | None) -> None:
-    """Refuse an encoder whose weights have changed; a module of the caller's own has no version."""
+    """Raise InputError if an encoder's weights have changed. A caller's own module has no version."""
     if then and now and then != now:
         raise InputError(
-            f"the encoder has other weights now than when {what} was made ({now}, then {then}): "
-            "put the old ones back, or fit again"
+            f"the weights of the encoder have changed since {what} was trained (now {now}, then {then}): restore the "
+            "old ones, or fit again"
         )
 
 
 def later_side(config: Config, data: RunData | None) -> int:
-    """Side at which images that come after the training are decoded, as the run's own were; 0 where it is not known."""
+    """Return the side to decode images at after training, as the run's own were; 0 if unknown."""
     return min(full_side(config), data.side) if data else 0
 
 
 def squares_for(
     config: Config, images: Sequence[Image], encoder: Encoder | None, data: RunData | None = None
 ) -> np.ndarray:  # uint8 (n,s,s,3)
-    """Make open images square, each the same whichever others come with it.
+    """Make PIL images square; the result for an image does not depend on the others.
 
     The side is the encoder's, or that of the run's own images. Without `data` these are the run's own, and the largest
     keeps its size, as it would in an array.

@@ -1,7 +1,7 @@
-"""Assign the images of a Ray dataset to the clusters of a run, on as many machines as Ray has.
+"""Assign the images of a Ray dataset to the clusters of a run, on all machines of a Ray cluster.
 
-Only `predict` is meant for others. Ray is imported when it is called, the run travels to the workers as a few files,
-and what a row gets is what `twincluster predict` gives to an image that the run does not know.
+Only `predict` is public. Ray is imported when it is called. The workers receive the run as a few files and return what
+`twincluster predict` returns for images that the run does not know.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ from twincluster.runs import Assignments, Edits, Run, apply_edits
 if TYPE_CHECKING:
     from ray.data import Dataset
 
-COLUMNS = ("bytes", "image", "path")  # where images are looked for, the first that is there
+COLUMNS = ("bytes", "image", "path")  # columns to search for images, in this order
 BATCH = 256
-FILES = ("config.json", "model.safetensors")  # of a run, all that it takes to predict without edits
+FILES = ("config.json", "model.safetensors")  # files of a run needed to predict, besides edits
 
 
 def predict(
     run: Run | Path | str, dataset: Dataset, *, column: str | None = None, keep_images: bool = False, **options: Any
 ) -> Dataset:
-    """The same dataset with the columns cluster, confidence and status, and name where the run was edited; like every
-    Ray dataset it is computed when it is read or written.
+    """Return the dataset with the columns cluster, confidence and status, and name if the run was edited.
 
-    run: a run folder; the workers need not see it.
-    column: where the images are; else the first of bytes, image and path that is there. It may hold the bytes of image
+    Like every Ray dataset, it is computed when it is read or written, in no fixed order.
+
+    run: a run folder; the workers need no access to it.
+    column: the column of the images; by default the first of bytes, image and path. It may contain the bytes of image
         files, pixels (uint8 arrays of any size, (h,w) or (h,w,c)), or paths of files that every worker can read.
-    keep_images: bytes and pixels are left out of the result unless this is true; paths stay.
-    options: for Dataset.map_batches, as in num_gpus=1, batch_size=512 or compute=ray.data.ActorPoolStrategy(size=8).
-        Workers use a GPU when num_gpus is given, else one core each. Unless it is said, there are as many as Ray has
-        room for.
+    keep_images: keep bytes and pixels in the result; paths are always kept.
+    options: for Dataset.map_batches, for example num_gpus=1, batch_size=512 or
+        compute=ray.data.ActorPoolStrategy(size=8). Workers use a GPU if num_gpus is set, otherwise one core each. By
+        default there are as many workers as Ray has room for.
 
-    An image that cannot be read has cluster -1, confidence nan and a status that says why. Every image follows renames,
-    merges and splits; none is taken for one of the run's own, which may have been moved by hand or marked as junk. Ray
-    promises no order.
+    An image that cannot be read has cluster -1, confidence nan and a status that says why. Renames, merges and splits
+    apply to every image. Single images that were moved by hand or marked as junk are not recognised.
     """
     try:
         from ray.data import ActorPoolStrategy
     except ImportError:
         raise InputError("predicting on Ray needs a package: pip install 'twincluster[ray]'") from None
     run = Run.open(run.folder if isinstance(run, Run) else run)
-    if not Model.load(run, "cpu").sees_images:  # a run that is damaged or not finished is refused here too
-        raise InputError(f"{run.folder} was trained on rows of numbers: Ray's workers read images")
+    if not Model.load(run, "cpu").sees_images:  # load also fails here if the run is damaged or unfinished
+        raise InputError(f"{run.folder} was trained on rows of numbers: on Ray, only images can be predicted")
     constructor = {
         "name": str(run.folder),
         "files": files_of(run),
@@ -90,7 +90,7 @@ class Worker:
                 Path(folder, file).write_bytes(content)
             run = Run.open(folder)
             self.model = Model.load(run, device).replace(name=name)
-            _ = self.model.encoder  # one with other weights is refused before the first batch
+            _ = self.model.encoder  # fails before the first batch if its weights have changed
             edits = Edits(run)
             self.edited = edits.state if EDITS in files else None
             if self.edited and (taught := edits.taught):  # read while the file is there
@@ -100,7 +100,7 @@ class Worker:
         column = self.column or next((name for name in COLUMNS if name in batch), "")
         if column not in batch:
             expected = f"a column {column}" if column else f"one of the columns {', '.join(COLUMNS)}"
-            raise InputError(f"the dataset needs {expected}, and has {', '.join(batch)}: say which with column=")
+            raise InputError(f"the dataset needs {expected}, but has {', '.join(batch)}: set column=")
         values = list(batch[column])
         found = [self._decoded(value, suffix) for value, suffix in zip(values, _suffixes(batch, column), strict=True)]
         assignments = self._assign(found)
@@ -115,7 +115,7 @@ class Worker:
     def _decoded(self, value: Any, suffix: str) -> Decoded:
         if isinstance(value, np.ndarray):
             if value.ndim not in (2, 3):
-                raise InputError(f"pixels of an image are (h,w) or (h,w,c), but their shape is {value.shape}")
+                raise InputError(f"pixels of an image must be (h,w) or (h,w,c), got shape {value.shape}")
             return value, "ok"
         if isinstance(value, bytes):
             return self.model.decode(Content(value, suffix))
@@ -124,7 +124,7 @@ class Worker:
         return None, "unreadable: no image"
 
     def _assign(self, found: Sequence[Decoded]) -> Assignments:
-        """Assign decoded images; those of one size go through the network together."""
+        """Assign decoded images. Images of equal size pass the network together."""
         count = len(found)
         clusters, confidence = np.full(count, -1, dtype=np.int64), np.full(count, np.nan)
         result = Assignments(("",) * count, clusters, confidence, tuple(status for _, status in found))
@@ -144,11 +144,11 @@ class Worker:
         assigned = self.model.assign(images)
         if not self.edited:
             return assigned
-        unknown = np.full(len(assigned.paths), -1)  # none is taken for one of the run's own
+        unknown = np.full(len(assigned.paths), -1)  # no image is matched to a row of the run
         return apply_edits(assigned, self.edited, unknown, lambda rows: self.model.kinds(images, rows))
 
 
 def _suffixes(batch: dict[str, np.ndarray], column: str) -> list[str]:
-    """Endings of the files' names, where a dataset of bytes has them: TGA is known by nothing else."""
+    """Return the suffixes of the file names, if a dataset of bytes has them: TGA is recognised only by its suffix."""
     paths = batch["path"] if column != "path" and "path" in batch else [""] * len(batch[column])
     return [Path(path).suffix if isinstance(path, str) else "" for path in paths]

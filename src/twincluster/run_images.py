@@ -37,6 +37,7 @@ from twincluster.data import (
     Row,
     Store,
     cache_folder,
+    decode,
     fingerprint_of,
     labels_of_shards,
     open_source,
@@ -58,7 +59,10 @@ from twincluster.runs import (
     State,
     apply_edits,
     base_of,
+    content_of,
+    content_of_pixels,
     kinds_of,
+    read_contents,
     read_stamps,
     row_names,
     stamps_of,
@@ -79,20 +83,23 @@ _LETTERS = {"\\": "\\", "n": "\n", "r": "\r", "t": "\t"}
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Rows of a run that were opened together, each as it was when the model decided about it."""
+    """Rows of a run that were opened together, unchanged since the model assigned them."""
 
-    rows: np.ndarray  # (m,) rising
-    places: np.ndarray  # (m,) of each in ...
-    images: Images  # ... what the network sees, pixels or features of an encoder, ...
-    pictures: np.ndarray | None  # ... and in the pixels to look at; None for rows of numbers
+    rows: np.ndarray  # (m,) ascending
+    places: np.ndarray  # (m,) index of each row in ...
+    images: Images  # ... the network's input, pixels or features of an encoder, ...
+    pictures: np.ndarray | None  # ... and in the pixels to show; None for rows of numbers
 
     def among(self, wanted: np.ndarray) -> Part:
-        kept = np.isin(self.rows, wanted)
-        return Part(self.rows[kept], self.places[kept], self.images, self.pictures)
+        """Return the part of these rows that are wanted."""
+        mask = np.isin(self.rows, wanted)
+        return Part(self.rows[mask], self.places[mask], self.images, self.pictures)
 
 
 class Pictures:
-    """Square pictures of rows, uint8 (s,s,3), from all parts of a run; `row in pictures` tells whether there is one."""
+    """Square pictures of rows, uint8 (s,s,3), from all parts of a run; `row in pictures` tells whether a row has
+    one.
+    """
 
     def __init__(self, count: int, parts: Sequence[Part]) -> None:
         self._arrays = [part.pictures for part in parts if part.pictures is not None]
@@ -102,7 +109,7 @@ class Pictures:
 
     @property
     def side(self) -> int:
-        """Pixels of the first of them: what came later may have another size."""
+        """Side in pixels of the first part; later parts may have other sizes."""
         return int(self._arrays[0].shape[1]) if self._arrays else 0
 
     def __contains__(self, row: int) -> bool:
@@ -114,15 +121,15 @@ class Pictures:
 
 @dataclass(eq=False)
 class RunImages:
-    """A run with its rows, and where these came from."""
+    """A run with its rows, and the images they came from."""
 
     run: Run
     root: Path | None = None  # of named data sets
     device: str = "auto"
     decoding: OnProgress | None = None
     encoding: OnProgress | None = None
-    absent: str = field(default="", init=False)  # why images are missing, where some are
-    source: Listing | None = field(default=None, init=False)  # what the run was trained on, if it is still there
+    absent: str = field(default="", init=False)  # why images are missing; "" if none are
+    source: Listing | None = field(default=None, init=False)  # the training source, if it still exists
 
     def __post_init__(self) -> None:
         self.config, self.shape, self.data = self.run.config, self.run.shape, self.run.data
@@ -134,17 +141,17 @@ class RunImages:
 
     @cached_property
     def edits(self) -> Edits:
-        """The edits of the run, which can split clusters: they know the features."""
-        return Edits(self.run, self._kinds_later, self.features_of, self._relearn)
+        """The edits of the run, with access to the features, so that they can split clusters."""
+        return Edits(self.run, self._kinds_later, self.features_of, self.relearn)
 
     def edited(self) -> tuple[Assignments, State, int]:
-        """The rows as the edits have them, and how many are in force; without any the model's own."""
+        """Return the rows with edits applied, the state of the edits, and how many are in force."""
         state, count = self.edits.state, len(self.edits.history[0])
         return (apply_edits(self.assignments, state) if count else self.assignments), state, count
 
     @cached_property
     def listing(self) -> Listing | None:
-        """The source of the run as it is now; None where it cannot be opened any more."""
+        """The source of the run as it is now; None if it cannot be opened."""
         if not self.data.location:
             return None
         root = self.root or (Path(self.data.root) if self.data.root else None)
@@ -155,7 +162,7 @@ class RunImages:
 
     @cached_property
     def trained_on(self) -> Listing | None:
-        """The inputs of the training in the run's own source, which may have grown since; None where some are gone."""
+        """The training inputs in the run's own source, which may have grown since; None if some are gone."""
         listing, count = self.listing, self.data.inputs
         if listing is None or len(listing.paths) == count:
             return listing
@@ -167,12 +174,12 @@ class RunImages:
 
     @cached_property
     def training(self) -> Images | None:
-        """What the network saw of its own inputs; None, with the reason in `absent`, where they cannot be had."""
+        """The training images as the network read them; None, with the reason in `absent`, if they are unavailable."""
         frozen = self.config.train.frozen
         if frozen.startswith(MODULE):
-            self.absent = f"{frozen.removeprefix(MODULE)} is a module of your own, which no run folder holds"
+            self.absent = f"{frozen.removeprefix(MODULE)} is a module of your own, which a run folder cannot contain"
         elif not self.data.location:
-            self.absent = "the images were handed over in Python, and where they are is not known"
+            self.absent = "the images were passed from Python, so their location is unknown"
         elif self.trained_on is None:
             self.absent = MOVED
         else:
@@ -189,24 +196,24 @@ class RunImages:
 
     @cached_property
     def files(self) -> list[Path | Member]:
-        """Where the file of each row is, or was."""
-        known: dict[str, File] = {}
+        """The path of each row's file, whether it exists or not."""
+        listed: dict[str, File] = {}
         if self.listing and self.listing.files is not None:
-            known = dict(zip(self.listing.paths, self.listing.files, strict=True))
+            listed = dict(zip(self.listing.paths, self.listing.files, strict=True))
         base = base_of(self.data)
-        found = [
-            known.get(path) or os.path.abspath(os.path.join(base, as_on_disk(path))) for path in self.assignments.paths
+        files = [
+            listed.get(path) or os.path.abspath(os.path.join(base, as_on_disk(path))) for path in self.assignments.paths
         ]
-        return [file if isinstance(file, Member) else Path(file) for file in found]
+        return [file if isinstance(file, Member) else Path(file) for file in files]
 
     @cached_property
     def knows_files(self) -> bool:
-        """A model that was shared has neither a place nor stamps: what is called like its rows is something else."""
+        """False for a shared model: it has no location and no stamps, so files named like its rows are others."""
         return bool(self.data.files and (self.data.location or read_stamps(self.run.folder)))
 
     @cached_property
     def own(self) -> Part | None:
-        """Rows of the training, without those that `update` has changed."""
+        """Training rows, without those that `update` has changed."""
         if (images := self.training) is not None:
             self.source = images.listing
             usable = images.usable[self.assignments.clusters[images.usable] >= 0]
@@ -215,41 +222,60 @@ class RunImages:
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
-        """All rows that can be seen as they were when the model decided about them."""
+        """All rows that can be read unchanged since the model assigned them."""
         own = self.own
         rest = np.flatnonzero(self.assignments.clusters >= 0)
         rest = rest if own is None else np.setdiff1d(rest, own.rows)
-        found = (own, *self._from_arrays(rest), self._from_files(rest))
-        return tuple(part for part in found if part is not None and len(part.rows))
+        parts = (own, *self._from_arrays(rest), self._from_files(rest))
+        return tuple(part for part in parts if part is not None and len(part.rows))
 
     def pictures(self) -> tuple[Pictures | None, str]:
-        """To look at; else why there are none."""
+        """Return the pictures to show, or None and the reason."""
         if any(part.images.is_rows and part.pictures is None for part in self.parts):
             return None, IS_ROWS
         if not self.parts:
             return None, self.absent
         return Pictures(len(self.assignments.paths), self.parts), ""
 
+    def contents(self) -> dict[int, str]:
+        """A hash of what each row shows, by row; of runs from before there were such hashes it is computed."""
+        kept = read_contents(self.run.folder)
+        found = {row: kept[path] for row, path in enumerate(self.assignments.paths) if path in kept}
+        missing = np.setdiff1d(np.flatnonzero(self.assignments.clusters >= 0), list(found))
+        for part in self.parts if len(missing) else ():
+            some = part.among(missing)
+            for row, place in zip(some.rows.tolist(), some.places.tolist(), strict=True):
+                found[row] = content_of(part.images, place, self.config.train.frame)
+        return found
+
+    def content_at(self, row: int, size: str) -> str | None:
+        """The same of one image at the side and in the frame of others ("160-crop"); None where it has no file."""
+        side, _, frame = size.partition("-")
+        if frame not in ("crop", "letterbox") or not self.knows_files or not is_there(self.files[row]):
+            return None
+        pixels, _ = decode(self.files[row], int(side), "crop" if frame == "crop" else "letterbox")
+        return None if pixels is None else content_of_pixels(pixels, frame)
+
     def features(self, rows: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """The embedding of those rows that can be read again, (m,D) float32, and which these are, (m,), rising."""
+        """Return the embedding of the rows that can be read, (m,D) float32, and these rows, (m,), ascending."""
         return self._embedded([part if rows is None else part.among(rows) for part in self.parts])
 
     def features_of(self, rows: np.ndarray) -> np.ndarray:
-        """The embedding of all of these rows, (m,D), in their order; InputError where one cannot be read again."""
-        features, found = self.features(rows)
-        if len(missing := np.setdiff1d(rows, found)):
+        """Return the embedding of all of these rows, (m,D), in their order. Raise InputError if one cannot be read."""
+        features, readable = self.features(rows)
+        if len(missing := np.setdiff1d(rows, readable)):
             lost = self.assignments.paths[int(missing[0])][:200]
             why = f" ({self.absent})" if self.absent else ""
             raise InputError(f"{lost} cannot be read again{why}: put it back, or move it to another cluster first")
-        return np.asarray(features[np.searchsorted(found, rows)])
+        return np.asarray(features[np.searchsorted(readable, rows)])
 
     def kinds(self) -> tuple[Kinds, np.ndarray]:
-        """`Model.kinds` of those rows that can be read again, each (m,D), and which these are, (m,), rising."""
+        """Return `Model.kinds` of the rows that can be read, each (m,D), and these rows, (m,), ascending."""
         return self._kinds_of(self.parts)
 
     @cached_property
     def space(self) -> tuple[np.ndarray, Space]:
-        """Rows that can be read again, (m,), rising, and the space of their features; kept in the cache."""
+        """Rows that can be read, (m,), ascending, and the space of their features. Cached on disk."""
         path = self._place_of_space()
         if (cached := _read_space(path)) is not None:
             return cached
@@ -259,14 +285,14 @@ class RunImages:
         for kind in kinds:
             if len(odd := np.flatnonzero(~np.isfinite(kind).all(1))):
                 path = self.assignments.paths[rows[odd[0]]][:200]
-                raise InputError(f"the features of {path} hold NaN or infinity: leave this input out, and fit again")
+                raise InputError(f"the features of {path} contain NaN or infinity: remove this input, and fit again")
         space = Space.of(kinds[0], kinds[1] if len(kinds) > 1 else None, self.config.seed)
-        with suppress(OSError):  # a full disk costs the next start a minute, no more
+        with suppress(OSError):  # without the cache the next start takes a minute longer
             _write_space(path, rows, space)
         return rows, space
 
     def learn(self, state: State, examples: np.ndarray | None = None) -> Lesson:
-        """What the examples of a state, or others (n,), say of every row of `space`."""
+        """Teach a model the examples of a state, or others (n,), and apply it to every row of `space`."""
         rows, space = self.space
         given = state.examples if examples is None else examples
         refused = {
@@ -274,12 +300,12 @@ class RunImages:
         }
         return teach(space, state.clusters_before[rows], given[rows], refused, self.config.seed)
 
-    def _relearn(self, edit: int) -> Head:
-        """The head that an `accept` was made with."""
+    def relearn(self, edit: int) -> Head:
+        """Return the head that an `accept` was made with."""
         return self.learn(self.edits.before(edit)).head
 
     def _place_of_space(self) -> Path:
-        """Known by the model, by the images and by what `update` has seen of them."""
+        """Return the cache path, which depends on the model, the images and the updates."""
         digest = hashlib.sha256(self.run.model.read_bytes())
         stamps = sorted(read_stamps(self.run.folder).items())
         known_by = (SPACE_VERSION, self.data.fingerprint, self.assignments.paths, stamps, self.config.seed)
@@ -287,9 +313,9 @@ class RunImages:
         return cache_folder() / "spaces" / f"{digest.hexdigest()[:32]}.safetensors"
 
     def _kinds_later(self, rows: np.ndarray) -> Kinds | None:
-        """For rows that came after a split or a lesson: all of them, or none where one is missing."""
-        kinds, found = self._kinds_of([*self._from_arrays(rows), self._from_files(rows)])
-        return kinds if np.array_equal(found, rows) else None
+        """Return the features of rows that were added after a split or a lesson; None if one is missing."""
+        kinds, readable = self._kinds_of([*self._from_arrays(rows), self._from_files(rows)])
+        return kinds if np.array_equal(readable, rows) else None
 
     def _kinds_of(self, parts: Sequence[Part | None]) -> tuple[Kinds, np.ndarray]:
         some = [part for part in parts if part is not None and len(part.rows)]
@@ -310,9 +336,9 @@ class RunImages:
         return features[order], rows[order]
 
     def _from_store(self) -> Part | None:
-        """Rows of the training from the store they were decoded into, where their files are gone.
+        """Return training rows from the store they were decoded into, if their files are gone.
 
-        A store counts only if it has the fingerprint of the run: its pixels are then those of the training.
+        A store counts only if it has the fingerprint of the run: then its pixels are those of the training.
         """
         data, frame = self.data, self.config.train.frame
         if not data.files or not data.location:
@@ -335,19 +361,19 @@ class RunImages:
         return bool(fingerprint_of(store.side, store.frame, dict(enumerate(rows))) == self.data.fingerprint)
 
     def _stored(self, store: Store, rows: list[Row], encoder: Encoder | None) -> Part:
-        """Those rows of a store whose files `update` has not seen changed, and whose pixels are not damaged."""
+        """Return the rows of a store with undamaged pixels, except those whose files `update` found changed."""
         listing = Listing(self.data.source, tuple(row.entry[0] for row in rows), files=())
         pixels, fingerprint = store.open_pixels(), self.data.fingerprint
         sound = dict(enumerate(rows))
         if recorded(store) is None and len(sound := store.sound(sound)) < len(rows):
-            fingerprint += f" without {len(rows) - len(sound)} rows"  # features of what is damaged are not theirs
+            fingerprint += f" without {len(rows) - len(sound)} rows"  # another key for the feature cache
         status = tuple(row.status for row in rows)
-        readable = np.flatnonzero([row in sound and said == "ok" for row, said in enumerate(status)]).astype(np.int64)
+        readable = np.flatnonzero([row in sound and each == "ok" for row, each in enumerate(status)]).astype(np.int64)
         images = Images(listing, pixels, status, readable, fingerprint)
         if encoder:
             images = encode(images, encoder, resolve_device(self.device))
         then, now = [f"{row.entry[1]}-{row.entry[2]}" for row in rows], read_stamps(self.run.folder)
-        # an image in an archive has a longer stamp, and changes only with all of its archive
+        # an image in an archive has a longer stamp; it changes only with the whole archive
         same = np.array(
             [
                 now.get(path, stamp) == stamp or now[path].count("-") > 1
@@ -358,7 +384,7 @@ class RunImages:
         return Part(usable, usable, images, pixels)
 
     def _from_files(self, rows: np.ndarray) -> Part | None:
-        """Rows by their own files, as far as these are there and unchanged."""
+        """Return the rows whose own files exist unchanged."""
         count, paths, stamps = self.data.inputs, self.assignments.paths, read_stamps(self.run.folder)
         there = [row for row in rows.tolist() if self.knows_files or (row >= count and os.path.isabs(paths[row]))]
         there = [row for row in there if is_there(self.files[row])]
@@ -367,8 +393,8 @@ class RunImages:
         listing = Listing(
             self.data.source, tuple(paths[row] for row in there), files=tuple(self.files[row] for row in there)
         )
-        said = stamps_of(listing)
-        same = [at for at, row in enumerate(there) if stamps.get(paths[row], said[at]) == said[at]]
+        current = stamps_of(listing)
+        same = [at for at, row in enumerate(there) if stamps.get(paths[row], current[at]) == current[at]]
         return self._opened(listing.part(same), np.array(there)[same]) if same else None
 
     def _from_arrays(self, rows: np.ndarray) -> Iterator[Part]:
@@ -399,7 +425,7 @@ class RunImages:
 
 
 def _read_space(path: Path) -> tuple[np.ndarray, Space] | None:
-    """None where there is none, or a damaged one."""
+    """Read a cached space; None if it is missing or damaged."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
@@ -422,7 +448,7 @@ def _write_space(path: Path, rows: np.ndarray, space: Space) -> None:
 
 
 def pictures_of(images: Images) -> np.ndarray | None:
-    """Pixels as the network saw them, or what an encoder saw before it made features of them."""
+    """Return the pixels as the network read them, or those that its encoder read."""
     return None if images.listing.is_rows else images.pixels if images.pictures is None else images.pictures
 
 
@@ -431,7 +457,7 @@ def is_there(file: Path | Member) -> bool:
 
 
 def as_on_disk(name: str) -> str:
-    """A file name as the system has it, from how it is written in a table."""
+    """Return a file name as on disk from its escaped form in a table."""
     return _ESCAPE.sub(_unescaped, name)
 
 
@@ -439,13 +465,13 @@ def _unescaped(found: re.Match[str]) -> str:
     letter, byte, code = found.groups()
     if letter:
         return _LETTERS[letter]
-    if byte:  # from 0x80 on a byte that is no UTF-8, as Python carries it
+    if byte:  # from 0x80 on invalid UTF-8, as a surrogate escape
         return chr(int(byte, 16) + (0xDC00 if byte >= "80" else 0))
     return chr(int(code, 16))
 
 
-FEATURE_SAMPLE = 20_000  # inputs that silhouette and kNN look at
-WIDEST_TABLE = 40  # classes or clusters of a confusion matrix that is printed
+FEATURE_SAMPLE = 20_000  # most inputs for silhouette and kNN
+WIDEST_TABLE = 40  # most classes or clusters of a printed confusion matrix
 LONGEST_NAME = 14  # letters of a class name in its header
 
 
@@ -458,12 +484,12 @@ class Findings:
     scores: Scores | None
     class_names: tuple[str, ...] | None
     scored_on: Split
-    silhouette: float | None  # None without the images, or where fewer than two clusters hold any
+    silhouette: float | None  # None without the images, or with fewer than two clusters that contain any
     knn: float | None
-    absent: str | None = None  # why the images cannot be looked at
-    added: int = 0  # inputs that came after the training
-    unlabelled: int = 0  # inputs that are left out of the scores
-    corrections: int = 0  # by hand, which these figures of the model's own clusters know nothing of
+    absent: str | None = None  # why the images are unavailable
+    added: int = 0  # inputs added after training
+    unlabelled: int = 0  # inputs without a label, left out of the scores
+    corrections: int = 0  # number of corrections by hand, which these figures ignore
     trust: Trust | None = None  # of the corrected clusters, by random questions that a person has answered
     names: Mapping[int, str] = field(default_factory=dict)  # of the corrected clusters
 
@@ -487,34 +513,36 @@ class Findings:
         }
 
     def to_json(self) -> str:
-        """Strict JSON: a figure that does not exist is null."""
+        """Return strict JSON; figures that do not exist are null."""
         return strict_json(self.to_dict(), indent=2)
 
     def to_text(self) -> str:
-        found = self.to_dict()
-        unread = f"{found['unreadable']:,} unreadable{kinds_of(self.assignments.problems())}"
-        lines = [f"{found['inputs']:,} inputs, {unread}, {self.n_clusters} clusters"]
+        figures = self.to_dict()
+        unread = f"{figures['unreadable']:,} unreadable{kinds_of(self.assignments.problems())}"
+        lines = [f"{figures['inputs']:,} inputs, {unread}, {self.n_clusters} clusters"]
         if self.added:
-            lines.append(f"{self.added:,} of them were added after the training, by twincluster update")
+            lines.append(f"{self.added:,} of them were added after training, by twincluster update")
         if self.corrections:
             many = counted(self.corrections, "correction")
-            lines.append(f"without {many} by hand, which twincluster report counts: these clusters are the model's own")
+            lines.append(
+                f"these are the model's own clusters, without {many} by hand; twincluster report includes them"
+            )
         if self.trust:
             lines.append(f"with the corrections, {self.trust.to_text()}")
             lines += [
                 f"  {self.names[cluster][:LONGEST_NAME]}: {share.to_text()}"
                 for cluster, share in self.trust.clusters.items()
             ]
-        lines.append(sizes_line(found["sizes"]))
-        if found["confidence"] is not None:
-            lines.append(f"mean confidence {found['confidence']:.3f}")
+        lines.append(sizes_line(figures["sizes"]))
+        if figures["confidence"] is not None:
+            lines.append(f"mean confidence {figures['confidence']:.3f}")
         if self.silhouette is not None:
             lines.append(f"silhouette of the features {self.silhouette:.3f}")
         if self.absent:
             lines.append(f"no silhouette, no kNN accuracy: {self.absent}")
         if not self.scores:
-            return "\n".join([*lines, "no labels: give --labels folders, or a file, for ACC, NMI and ARI"])
-        left_out = f", without {self.unlabelled:,} that have no label" if self.unlabelled else ""
+            return "\n".join([*lines, "no labels: name --labels folders, or a file, for ACC, NMI and ARI"])
+        left_out = f", without {self.unlabelled:,} unlabelled" if self.unlabelled else ""
         lines.append(scores_line(self.scores, self.scored_on) + left_out)
         if self.knn is not None:
             lines.append(f"kNN accuracy of the features {self.knn:.4f}")
@@ -528,35 +556,35 @@ def findings_of(
     decoding: OnProgress | None = None,
     trust_of: Callable[[RunImages], Trust | None] = lambda images: None,
 ) -> Findings:
-    """`labels` as `twincluster evaluate` takes them; None: those that the source carries, if any."""
+    """Evaluate a run. `labels` are as for `twincluster evaluate`; None takes those of the source, if any."""
     inputs = RunImages(run, root, decoding=decoding)
     assignments, config, data = inputs.assignments, run.config, run.data
     images, absent = inputs.training, inputs.absent or None
     truth, names = truth_of(run, labels, assignments, images.listing if images else None)
     added = len(assignments.paths) - data.inputs
     _, state, corrections = inputs.edited()
-    found = Findings(
+    findings = Findings(
         assignments, config.n_clusters, None, names, data.split, None, None, absent, added, corrections=corrections,
         trust=trust_of(inputs), names=state.names,
     )  # fmt: skip
     if truth is not None:
         if images is None and data.split != "all":
             raise InputError(
-                f"{run.folder} was trained on the {data.split} part of {data.source}, and which images that was "
-                f"is known only from {data.location}, which has moved or changed: put it back"
+                f"{run.folder} was trained on the {data.split} part of {data.source}; to find out which images these "
+                f"are, put {data.location} back, which has moved or changed"
             )
         rows, scored_on = rows_to_score(images.listing if images else None, data.split, len(assignments.paths))
         unlabelled = int((rows & (truth < 0) & (assignments.clusters >= 0)).sum())
         scores = score(truth[rows], assignments.clusters[rows])
-        found = dataclasses.replace(found, scores=scores, scored_on=scored_on, unlabelled=unlabelled)
+        findings = dataclasses.replace(findings, scores=scores, scored_on=scored_on, unlabelled=unlabelled)
     if images:
         quality, knn = _feature_figures(run, images, assignments, truth)
-        found = dataclasses.replace(found, silhouette=quality, knn=knn)
-    return found
+        findings = dataclasses.replace(findings, silhouette=quality, knn=knn)
+    return findings
 
 
 def truth_of(run: Run, labels: str | None, assignments: Assignments, own: Listing | None) -> Labels | tuple[None, None]:
-    """A label for each row, -1 where there is none, and what they are called; None, None without any."""
+    """Return a label per row, -1 if unknown, and the class names; (None, None) without labels."""
     data, paths = run.data, assignments.paths
     if labels == "none" or (labels is None and (own is None or own.labels is None)):
         return None, None
@@ -574,7 +602,7 @@ def truth_of(run: Run, labels: str | None, assignments: Assignments, own: Listin
 
 
 def _from_file(labels: str, data: RunData, paths: Sequence[str]) -> Labels:
-    """An array may have a number for each row, or only for those of the training, which come first."""
+    """Read labels from a file. An array may have one per row, or only for the training rows, which come first."""
     try:
         return read_labels(labels, data.source, paths, are_files=data.files)
     except InputError:
@@ -586,7 +614,7 @@ def _from_file(labels: str, data: RunData, paths: Sequence[str]) -> Labels:
 def _feature_figures(
     run: Run, images: Images, assignments: Assignments, truth: np.ndarray | None
 ) -> tuple[float | None, float | None]:
-    """Silhouette, and kNN accuracy where there are labels, of an even sample of the features."""
+    """Return silhouette and, with labels, kNN accuracy on an even sample of the features."""
     rows = images.usable[:: math.ceil(len(images.usable) / FEATURE_SAMPLE) or 1]
     features = Model.load(run).embed(images, rows)
     quality = silhouette(features.numpy(), assignments.clusters[rows])
@@ -597,10 +625,10 @@ def _feature_figures(
 
 
 def _confusion_table(scores: Scores, class_names: tuple[str, ...] | None) -> str:
-    """Rows are clusters in the order of the classes they match, columns are classes."""
+    """Format the confusion matrix: clusters in the order of their matched classes as rows, classes as columns."""
     n_clusters, n_classes = scores.confusion.shape
     if max(n_clusters, n_classes) > WIDEST_TABLE:
-        return "the confusion matrix is too wide for a terminal: see --json"
+        return "the confusion matrix is too wide to print: see --json"
     names = [name[:LONGEST_NAME] for name in class_names or map(str, range(n_classes))][:n_classes]
     widths = [max(len(names[c]), len(str(scores.confusion[:, c].max()))) + 2 for c in range(n_classes)]
     order = sorted(range(n_clusters), key=lambda k: (scores.matching[k] < 0, scores.matching[k]))

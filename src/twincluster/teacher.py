@@ -28,6 +28,7 @@ FEWEST_OF_CLUSTER = 10  # random answers that an estimate of one cluster takes
 FOLDS = 5  # parts of the random answers, each judged by a lesson that has not seen it
 UNLIKE_WEIGHT = 0.5  # of what a cluster is not, beside what it is
 LESSONS_KEPT = 4
+LISTED = 5  # names in a message
 Kept = TypeVar("Kept")
 
 
@@ -265,6 +266,61 @@ class Teacher:
                     del self._kept[next(iter(self._kept))]
                 self._kept[key] = compute()
             return self._kept[key]  # type: ignore[return-value]
+
+
+def take_over(old: RunImages, new: RunImages) -> list[str]:
+    """Say of a new run what a person has said about an old one, image by image; return what was done, in lines.
+
+    The old run stays as it is. What came of its own settings, merges, splits and accepted proposals, stays with it.
+    """
+    state, rows, by_path = old.edits.state, *same_images(old, new)
+    carried = new.edits.take_over(state, rows)
+    lost = np.setdiff1d(np.flatnonzero(state.shown), rows)
+    lines = [
+        f"from {old.run.folder}: {_many(carried.examples, 'example')}, {_many(len(carried.names), 'name')} and "
+        f"{carried.junk:,} junk"
+    ]
+    if by_path:
+        lines.append(f"{_many(by_path, 'image')} known by path alone: what is in the files has changed")
+    if len(lost):
+        some = old.assignments.paths[int(lost[0])][:200]
+        lines.append(f"{_many(len(lost), 'example')} of images that this run does not have, such as {some}")
+    if carried.homeless:
+        names = ", ".join(name[:60] for name in carried.homeless[:LISTED])
+        more = f" and {len(carried.homeless) - LISTED} more" if len(carried.homeless) > LISTED else ""
+        lines.append(f"names whose images are in no cluster of their own: {names}{more}")
+    return lines
+
+
+def same_images(old: RunImages, new: RunImages) -> tuple[np.ndarray, int]:
+    """The row of the old run that holds the image of each new one, (n,), -1 for none: by what the images show, then by
+    path. Also how many of a person's examples are known by path alone."""
+    now, before, shown = new.contents(), old.contents(), old.edits.state.shown
+    places: dict[str, list[int]] = defaultdict(list)
+    for place, content in before.items():
+        places[content].append(place)
+    sizes = {content.rpartition("-")[0] for content in now.values()}
+    for place in np.flatnonzero(shown).tolist():  # decoded at another size, they have other hashes
+        for size in sizes - {before.get(place, "").rpartition("-")[0]}:
+            if (seen := old.content_at(place, size)) is not None:
+                places[seen].append(place)
+    own = {path: place for place, path in reversed(list(enumerate(old.assignments.paths)))}
+    rows, by_path = np.full(len(new.assignments.paths), -1), 0
+    for row, content in now.items():
+        path = new.assignments.paths[row]
+        alike = places.get(content, [])
+        rows[row] = min(alike, key=lambda one: (one != own.get(path), not shown[one], one), default=-1)
+    matched = set(rows.tolist())
+    for row in np.flatnonzero(rows < 0).tolist():
+        place = own.get(new.assignments.paths[row], -1)
+        if place >= 0 and place not in matched:
+            rows[row] = place
+            by_path += bool(shown[place])
+    return rows, by_path
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' * (count != 1)}"
 
 
 def trust_of(images: RunImages) -> Trust | None:

@@ -40,35 +40,38 @@ from twincluster.runs import (
     Run,
     UpdateRecord,
     WayBack,
+    contents_of,
     count_problems,
     kinds_of,
+    read_contents,
     read_stamps,
     row_names,
     stamps_of,
+    write_contents,
     write_stamps,
 )
 
-LISTED = 5  # clusters whose shares are told
-NOTABLE = 3.0  # standard errors by which the share of a cluster differs
+LISTED = 5  # clusters whose shares are printed
+NOTABLE = 3.0  # standard errors by which a share must differ to be printed
 
 NO_REFERENCE = (
-    "what the training images look like was not kept with this run, which an earlier version made: "
-    "whether the new images look like them cannot be told; fit again to have it"
+    "this run was made by an earlier version, which did not record what the training images look like: the new images "
+    "cannot be compared with them; to get the comparison, fit again"
 )
 
 
 @dataclass(frozen=True)
 class Updated:
-    """What an update did, and how the new images compare."""
+    """The result of an update, and how the new images compare with the old ones."""
 
     run: Run
     source: str
     inputs: int  # in the source
     assignments: Assignments  # all rows of the run
-    sizes: tuple[list[int], list[int]]  # images in each cluster: of the training, of the added and the changed
+    sizes: tuple[list[int], list[int]]  # images per cluster: of the training; added and changed
     added: int = 0
-    changed: int = 0  # rows that were there, of files that are others now
-    problems: Counter[str] = field(default_factory=Counter)  # of the added and the changed, by kind
+    changed: int = 0  # existing rows whose file has changed
+    problems: Counter[str] = field(default_factory=Counter)  # of added and changed images, by kind
     drift: Drift | None = None
     has_reference: bool = True
 
@@ -96,15 +99,15 @@ class Updated:
         unread = f"; {count:,} could not be read{kinds_of(self.problems)}: see the status" if count else ""
         lines = [
             f"{self.inputs:,} inputs in {self.source}: {self.added:,} new, {self.changed:,} changed, "
-            f"{kept:,} known already{unread}",
+            f"{kept:,} already in the run{unread}",
             f"{len(self.assignments.paths):,} rows in {self.run.folder / 'assignments.csv'}",
         ]
         if not self.added + self.changed:
-            return "\n".join([*lines, "nothing to compare: there is no new image"])
+            return "\n".join([*lines, "nothing to compare: no new images"])
         if not self.has_reference:
             return "\n".join([*lines, NO_REFERENCE])
         if not self.drift:
-            return "\n".join([*lines, "nothing to compare: none of the new images can be read"])
+            return "\n".join([*lines, "nothing to compare: no new image can be read"])
         return "\n".join([*lines, *_mix(*self.sizes), *self.drift.lines()])
 
 
@@ -117,7 +120,7 @@ def update(
     decoding: OnProgress | None = None,
     encoding: OnProgress | None = None,
 ) -> Updated:
-    """Assign the inputs of a source that a run does not know, or that changed since, and write their rows."""
+    """Assign the inputs of a source that are new or have changed since, and write their rows."""
     config, data = run.config, run.data
     reference = Reference.read(run.folder, config.n_clusters)
     with hold(run.folder, "rows"):
@@ -152,26 +155,28 @@ def update(
             edits.learn_later([images.listing.paths[row] for row in later], said)
         found = {task.name: task.stamp for task in tasks if not _is_away(task, now, before)}
         source = {"location": location, "files": listing.files is not None, "fingerprint": images.fingerprint}
+        contents = contents_of(images, config.train.frame)
         _write(done, source, before, stamps, found, tasks, fresh)
+        write_contents(run.folder, read_contents(run.folder) | contents)
     return done
 
 
 class _Task(NamedTuple):
-    """An input to look at."""
+    """An input to encode."""
 
     row: int  # among the tasks
     input: int  # in the listing
     name: str
     stamp: str
-    place: int | None  # of its row in assignments.csv, if there is one
-    is_new: bool  # no row yet, or one that an interrupted update left
-    is_changed: bool  # the file is another one, whatever comes of it
+    place: int | None  # its row in assignments.csv; None if new
+    is_new: bool  # no row yet, or only one of an interrupted update
+    is_changed: bool  # the file has changed
 
 
 def _tasks(
     listing: Listing, names: Sequence[str], before: Assignments, stamps: dict[str, str], n_training: int
 ) -> list[_Task]:
-    """What has no row yet, has another stamp or none, or could not be read for a reason that may have passed."""
+    """Return the inputs without a row or stamp, with another stamp, or with a read error that may have passed."""
     places = {path: row for row, path in reversed(list(enumerate(before.paths)))}
     tasks: dict[str, _Task] = {}  # a list may name a file twice
     for position, (name, stamp) in enumerate(zip(names, stamps_of(listing), strict=True)):
@@ -185,8 +190,11 @@ def _tasks(
 
 
 def _part(listing: Listing, tasks: Sequence[_Task]) -> Listing:
-    """The inputs that tasks are about, under the names of their rows. Files never share a store with their folder: the
-    one that is there may be all that is left of the images of a training. An array that is all new is not copied."""
+    """Return the inputs of the tasks as a listing, under the names of their rows.
+
+    Files get a store of their own: the store of their folder may hold the only copy of the training images. An array
+    that is entirely new is not copied.
+    """
     names, chosen = tuple(task.name for task in tasks), [task.input for task in tasks]
     is_whole = listing.files is None and len(chosen) == len(listing.paths)
     part = listing if is_whole else listing.part(chosen)
@@ -194,22 +202,22 @@ def _part(listing: Listing, tasks: Sequence[_Task]) -> Listing:
 
 
 def _is_fresh(task: _Task, now: Assignments, before: Assignments) -> bool:
-    """Whether the row of a task is to be written."""
+    """Return True if the row of a task has to be written."""
     if task.place is None:
         return True
     if _is_away(task, now, before):
         return False
-    found, known = ((of.clusters[row], of.status[row]) for of, row in ((now, task.row), (before, task.place)))
-    return task.is_new or task.is_changed or found != known
+    new, old = ((of.clusters[row], of.status[row]) for of, row in ((now, task.row), (before, task.place)))
+    return task.is_new or task.is_changed or new != old
 
 
 def _is_away(task: _Task, now: Assignments, before: Assignments) -> bool:
-    """Whether a file that was read once cannot be for the moment: it keeps what is known of it."""
+    """Return True if a file that was readable before is temporarily unreadable: it keeps its old row."""
     return task.place is not None and before.clusters[task.place] >= 0 and may_pass(now.status[task.row])
 
 
 def _merged(before: Assignments, now: Assignments, tasks: Sequence[_Task], fresh: np.ndarray) -> Assignments:
-    """The old rows in their places, with those of changed files replaced, and the new ones after them."""
+    """Return the old rows, with those of changed files replaced, followed by the new ones."""
     chosen = {task.name: task.row for task in tasks if fresh[task.row]}
     paths = [*before.paths, *(task.name for task in tasks if task.place is None)]
     clusters = np.concatenate([before.clusters, np.full(len(paths) - len(before.paths), -1)])
@@ -231,14 +239,14 @@ def _write(
     tasks: Sequence[_Task],
     fresh: np.ndarray,
 ) -> None:
-    """The rows, where there are any, then the line of the update, then the stamps that were found."""
+    """Write the rows, if any, then the line of the update, then the stamps."""
     if done.added + done.changed:
-        begun = [task.place for task in tasks if task.is_new and task.place is not None]  # by one that was broken off
+        begun = [task.place for task in tasks if task.is_new and task.place is not None]  # by an interrupted update
         changed = {task.name for task in tasks if not task.is_new and fresh[task.row]}
         replaced = [row for row, path in enumerate(before.paths) if path in changed]  # a list may name a file twice
         begin(done.run, before, stamps, replaced, found)
         done.run.append_update()
-        # before the table: after a kill in between it is only told too early
+        # before the table: after a kill in between, the mark is merely early
         done.run.mark_outdated(f"{done.added:,} images added, {done.changed:,} changed")
         done.run.write_assignments(done.assignments)
         done.run.append_update(
@@ -255,56 +263,56 @@ def _write(
 
 
 def _mix(then: list[int], now: list[int]) -> list[str]:
-    """A line on how the shares of the clusters differ, which is no drift by itself; none where too few are alike."""
+    """Return a line on how cluster shares differ, which alone is no drift; none if there are too few images."""
     old, new = np.array(then) / max(1, sum(then)), np.array(now) / max(1, sum(now))
     pooled = (np.array(then) + np.array(now)) / max(1, sum(then) + sum(now))
     error = np.sqrt(pooled * (1 - pooled) * (1 / max(1, sum(then)) + 1 / max(1, sum(now))))
     differ = [int(k) for k in np.argsort(-np.abs(new - old)) if abs(new[k] - old[k]) > NOTABLE * error[k]]
     if not differ:
         return ["the clusters are about as frequent as among the training images"] if sum(now) >= FEWEST else []
-    told = ", ".join(f"{k} {new[k]:.0%} (was {old[k]:.0%})" for k in differ[:LISTED])
+    shares = ", ".join(f"{k} {new[k]:.0%} (was {old[k]:.0%})" for k in differ[:LISTED])
     more = f", and {len(differ) - LISTED} others" if len(differ) > LISTED else ""
-    return [f"clusters of another share than among the training images: {told}{more}"]
+    return [f"clusters whose share differs from the training images: {shares}{more}"]
 
 
-UNDER_WAY = "updating.json"  # there only while an update writes, or after one was broken off
-BROKEN_OFF = "one was broken off; start it again, then undo it"
+UNDER_WAY = "updating.json"  # exists only while an update writes, or after it was interrupted
+BROKEN_OFF = "an update was interrupted; repeat it, then undo it"
 
 
 @dataclass(frozen=True)
 class _Begun:
-    """updating.json."""
+    """The content of updating.json."""
 
-    updates: int  # before its own
-    replaced: tuple[Replaced, ...]  # as they were
-    stamps: dict[str, str]  # that it will write
+    updates: int  # number of updates before this one
+    replaced: tuple[Replaced, ...]  # the rows before the update
+    stamps: dict[str, str]  # to be written
 
 
 @dataclass(frozen=True)
 class Undone:
-    """What taking an update back did."""
+    """The result of undoing an update."""
 
     table: Path
     source: str  # of the update
     removed: int  # rows
-    put_back: int  # rows
-    rows: int  # that are left
+    put_back: int  # rows restored
+    rows: int  # remaining
 
     def to_json(self) -> str:
         return strict_json({"undone": True, **asdict(self), "table": str(self.table)}, indent=2)
 
     def to_text(self) -> str:
-        what = f"{counted(self.removed, 'row')} removed, {self.put_back:,} put back as they were"
+        what = f"{counted(self.removed, 'row')} removed, {self.put_back:,} restored"
         return f"the update with {self.source} is undone: {what}\n{self.rows:,} rows in {self.table}"
 
 
 def way_back(
     before: Assignments, stamps: Mapping[str, str], added_rows: Iterable[int], replaced: Iterable[int]
 ) -> dict[str, Any] | None:
-    """For the line of an update: how many rows there were, and those it replaces, with their stamps.
+    """Return what an undo needs, for the line of an update: the number of rows before it, and the rows it replaces.
 
-    `added_rows` are rows that an update which was broken off has already added. None where they are not the last ones,
-    because another update came in between: then there is no way back.
+    `added_rows` are rows that an interrupted update has already added. Return None if they are not the last ones,
+    because another update came in between: then the update cannot be undone.
     """
     count = len(before.paths) - len(added := sorted(added_rows))
     if added and added != list(range(count, len(before.paths))):
@@ -315,9 +323,9 @@ def way_back(
 def begin(
     run: Run, before: Assignments, stamps: Mapping[str, str], replaced: Iterable[int], found: Mapping[str, str]
 ) -> None:
-    """Before an update changes anything: the rows it replaces as they are now, and the stamps it will write."""
+    """Save the rows that an update replaces and the stamps that it will write, before it changes anything."""
     content = {
-        "updates": len(run.read_updates()),  # before its own
+        "updates": len(run.read_updates()),  # before this one
         "replaced": _as_they_are(before, stamps, replaced),
         "stamps": dict(found),
     }
@@ -329,8 +337,10 @@ def end(run: Run) -> None:
 
 
 def recover(run: Run) -> None:
-    """After an update that was broken off: with its line there, it is finished; else rows it replaced become what they
-    were. Rows it added stay, since corrections may name them by now; the next attempt finds them without a stamp."""
+    """Clean up after an interrupted update: finish it if its line was written, otherwise restore the rows it replaced.
+
+    Rows that it added stay, because corrections may refer to them by now; the next attempt finds them without a stamp.
+    """
     if (begun := _under_way(run)) is None:
         return
     if len(run.read_updates()) > begun.updates:
@@ -342,9 +352,9 @@ def recover(run: Run) -> None:
 
 
 def undo_update(run: Run) -> Undone:
-    """Take the last update back."""
+    """Undo the last update."""
     with hold(run.folder, "undo"):
-        settle(run.folder / EDITS_FILE)  # an edit that began before may name rows of the update
+        settle(run.folder / EDITS_FILE)  # finish pending edits first: they may refer to rows of the update
         table, records = run.read_assignments(), run.read_updates()
         back = _check(run, table, records)
         recover(run)
@@ -358,7 +368,7 @@ def undo_update(run: Run) -> Undone:
             else:
                 stamps[table.paths[row]] = stamp
         write_stamps(run.folder, stamps)
-        run.mark_outdated(f"an update undone, {len(table.paths) - count:,} images fewer")
+        run.mark_outdated(f"an update was undone, {len(table.paths) - count:,} images removed")
         run.write_assignments(_as_it_was(run, table, count, replaced))
         run.drop_update()
     removed = len(table.paths) - count
@@ -379,7 +389,7 @@ def _under_way(run: Run) -> _Begun | None:
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise InputError(f"{path} is damaged ({error}): delete it to do without") from None
+        raise InputError(f"{path} is damaged ({error}): delete it to continue without it") from None
 
 
 def _check(run: Run, table: Assignments, records: list[UpdateRecord]) -> WayBack:
@@ -391,21 +401,21 @@ def _check(run: Run, table: Assignments, records: list[UpdateRecord]) -> WayBack
     back = records[-1].undo
     if back is None:
         raise InputError(
-            f"the last update of {run.folder} cannot be undone: an earlier version made it, or it finished one that "
-            "was broken off with another in between"
+            f"the last update of {run.folder} cannot be undone: it was made by an earlier version, or it completed an "
+            "interrupted update after another one"
         )
     lines = EditLog(run.folder / EDITS_FILE).read()
-    without = f"move {run.folder / EDITS_FILE} away to undo it without them"
+    without = f"to discard them, move {run.folder / EDITS_FILE} away, then undo"
     if _last_row(lines) >= back.rows:
-        raise InputError(f"{run.folder} has corrections by hand that name images of that update: {without}")
-    # their first line says which rows there were: with fewer, none of them could be read
+        raise InputError(f"{run.folder} has corrections by hand of images of that update: {without}")
+    # the first line records the number of rows: with fewer rows the file could not be read
     if any(line["kind"] in ("start", "accept") and line["inputs"] > back.rows for line in lines):
-        raise InputError(f"the corrections by hand of {run.folder} were begun after that update: {without}")
+        raise InputError(f"{run.folder} has corrections by hand that were made after that update: {without}")
     return back
 
 
 def _is_half_way(run: Run, table: Assignments, n_records: int) -> bool:
-    """Whether an update that was broken off before it had its line has replaced rows of the table."""
+    """Return True if an interrupted update without a line has replaced rows of the table."""
     begun = _under_way(run)
     if begun is None or n_records > begun.updates:
         return False
@@ -415,7 +425,7 @@ def _is_half_way(run: Run, table: Assignments, n_records: int) -> bool:
 
 
 def _last_row(lines: list[Line]) -> int:
-    """The largest number of a row that edits name, those that were undone included; -1 without any."""
+    """Return the largest row number in edits, including undone ones; -1 without edits."""
     parts = [part for line in lines for part in (line, *line.get("parts", ()))]
     return max([-1, *(int(row) for part in parts for row in part.get("rows", ()))])
 
@@ -424,7 +434,9 @@ def _as_it_was(run: Run, table: Assignments, count: int, replaced: Iterable[Repl
     clusters, confidence, status = table.clusters[:count].copy(), table.confidence[:count].copy(), [*table.status]
     for row, cluster, sure, said, _ in replaced:
         if not 0 <= row < len(clusters):
-            raise InputError(f"{run.folder}: its updates name row {row}, of {len(clusters):,}: put back a copy")
+            raise InputError(
+                f"{run.folder}: updates.jsonl names row {row} of {len(clusters):,}: restore the file from a copy"
+            )
         clusters[row], confidence[row] = cluster, math.nan if sure is None else sure
         status[row] = said
     return Assignments(table.paths[:count], clusters, np.asarray(confidence), tuple(status[:count]))

@@ -104,7 +104,7 @@ def test_a_recipe_is_shown_in_full() -> None:
     page, recipe = worked("recipes", "digits").out, load_recipe("digits")
     assert f"command    {recipe.command}\n" in page
     assert f"    train.epochs = {recipe.settings['train']['epochs']}\n" in page
-    assert page.endswith("\n\ntwincluster methods anchored shows what they mean\n")
+    assert page.endswith("\n\ntwincluster methods anchored explains these settings\n")
     assert command("recipes", "digts").complaint == "no recipe 'digts', did you mean 'digits'?"
 
 
@@ -180,14 +180,14 @@ def test_rows_get_a_recipe_for_rows() -> None:
 
 def test_a_method_without_a_recipe_says_whose_settings_it_gets() -> None:
     tiny = [*TINY[: TINY.index("anchored.hidden=16") - 1], "--set", "tcc.n_features=8"]
-    said = "tcc with the settings of the recipe default; those of its paper are in the recipe paper-cifar10"
+    said = "using tcc with the settings of recipe default; recipe paper-cifar10 has those of its paper"
     assert worked("fit", "images.npy", "-k", 3, "--out", "one", "--method", "tcc", *tiny).out.splitlines()[1] == said
     done = worked("fit", "images.npy", "-k", 3, "--out", "two", "--method", "tcc", "--recipe", "default", *tiny)
     assert "recipe" not in done.out
     assert "recipe" not in fit("--out", "three", "--method", "anchored").out
     np.save("rows.npy", np.random.default_rng(0).normal(size=(30, 4)))
     done = worked("fit", "rows.npy", "-k", 3, "--epochs", 1, "--out", "four", "--set", "method=moco")
-    assert "moco with the settings of the recipe rows; those of its paper are in the recipe moco-cifar10\n" in done.out
+    assert "using moco with the settings of recipe rows; recipe moco-cifar10 has those of its paper\n" in done.out
 
 
 def test_a_named_set_is_not_mistaken_for_a_folder_of_that_name(monkeypatch: pytest.MonkeyPatch) -> None:

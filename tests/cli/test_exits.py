@@ -52,9 +52,9 @@ class OutOfMemoryError(RuntimeError):
 
 
 @pytest.mark.parametrize("error,complaint", [
-    (OSError(errno.ENOSPC, "No space left", "run/model"), " is full (run/model cannot be written): free some room"),
-    (OSError(errno.ENOSPC, "No space left on device"), "a disk is full (while writing): free some room"),
-    (OSError(errno.ENOSPC, "No space left", "a", None, "run/b"), " is full (run/b cannot be written): free some room"),
+    (OSError(errno.ENOSPC, "No space left", "run/model"), " is full (run/model cannot be written): free some space"),
+    (OSError(errno.ENOSPC, "No space left on device"), "a disk is full: free some space"),
+    (OSError(errno.ENOSPC, "No space left", "a", None, "run/b"), " is full (run/b cannot be written): free some space"),
     (OSError(errno.EACCES, "Permission denied", "run"), "run: permission denied; check the path and its permissions"),
     (OSError(errno.EACCES, "Failed to open 'Out/a.parquet'"), "Failed to open 'Out/a.parquet'; check the path and its"),
     (MemoryError(), "there is not enough memory: lower train.batch_size"),

@@ -208,11 +208,17 @@ def start():
         time.sleep(60)
     '''])
 
+def spawn():
+    import multiprocessing
+    multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,)).start()
+    print("started", flush=True)
+    time.sleep(60)
+
 sys.exit(status_of(globals()[sys.argv[1]], ends_process=True))
 """
 
 
-@pytest.mark.parametrize("how", ["swallow", "compute", "drop", "start"])
+@pytest.mark.parametrize("how", ["swallow", "compute", "drop", "start", "spawn"])
 def test_a_command_ends_though_its_code_takes_no_notice(how: str) -> None:
     """Code that swallows the interrupt, does not come back from C, is a destructor, or waits for a deaf child."""
     with Started(how, program=STUCK) as command:

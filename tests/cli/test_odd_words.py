@@ -118,7 +118,7 @@ def test_two_columns_of_one_name_are_refused(name: str, column: str) -> None:
     else:
         Path(name).write_text(f"{','.join(names)}\na.png,x,c.png\nb.png,x,d.png\n")
     complaint = command("fit", name, "-k", 2, "--out", "run", *TINY).complaint
-    assert complaint == f"{name} has 2 columns {column}: give the others another name"
+    assert complaint == f"{name} has 2 columns {column}: rename all but one"
 
 
 def test_names_that_begin_like_a_formula_in_any_disguise_are_marked() -> None:

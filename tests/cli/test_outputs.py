@@ -110,7 +110,7 @@ def test_a_place_that_cannot_be_written_to_is_told_first(
     elsewhere, here = complaints[line]
     assert COMMANDS[line] in elsewhere
     instead = "--out" if line.startswith(("fit", "reproduce", "benchmarks methods")) else "place"
-    said = f"{place / 'closed'} cannot be written to: check its permissions, or choose another {instead}"
+    said = f"{place / 'closed'} is not writable: check its permissions, or choose another {instead}"
     assert here == f"twincluster: {said}\n"
 
 
@@ -121,12 +121,12 @@ def test_a_run_that_cannot_be_written_to_is_told_first(
     elsewhere, here = complaints[line]
     assert OF_A_RUN[line] in elsewhere
     run = place / "closed" / "run"
-    said = f"{run} cannot be written to: check its permissions, or copy the run to where you may write"
+    said = f"{run} is not writable: check its permissions, or copy the run to where you may write"
     assert here == f"twincluster: {said}\n"
 
 
 def test_the_demo_does_not_begin_either(complaints: dict[str, tuple[str, str]], place: Path) -> None:
-    said = f"{place / 'closed'} cannot be written to: check its permissions, or choose another --out"
+    said = f"{place / 'closed'} is not writable: check its permissions, or choose another --out"
     assert complaints["demo"][1] == f"twincluster: {said}\n"
 
 

@@ -212,7 +212,7 @@ def test_numbers_as_people_write_them(text: str, value: float) -> None:
         (["tcc.alpha=high"], "tcc.alpha is 'high': expected a number"),
         (["tcc.centred=True"], "tcc.centred is 'True': expected true or false"),
         (["train=1"], "train is a group of settings: write train.FIELD=VALUE"),
-        (["tcc=1", "tcc.alpha=0.5"], "--set 'tcc.alpha=0.5': tcc is set to 1 as well; give it one or the other"),
+        (["tcc=1", "tcc.alpha=0.5"], "--set 'tcc.alpha=0.5': tcc is also set to 1; set only one of them"),
         (["tcc.alpha.more=1"], "tcc.alpha is {'more': 1}: expected a number"),
         (["tcc.aplha=1"], "no setting 'tcc.aplha', did you mean 'tcc.alpha'?"),
         (["flip=1"], "no setting 'flip', did you mean augment.flip?"),

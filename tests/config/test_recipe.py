@@ -141,15 +141,15 @@ def test_packaged_recipes_are_valid() -> None:
 @pytest.mark.parametrize(
     "method,source,told",
     [
-        ("tcc", "photos/", "those of its paper are in the recipe paper-cifar10"),
-        ("tcc", "imagenet_dogs", "those of its paper are in the recipe paper-imagenet-dogs"),
-        ("tcc-without-l1", "stl10", "those of its paper are in the recipe paper-stl10"),
-        ("tcc-repaired", "stl10", "those made for it are in the recipe repaired-digits"),
-        ("deepcluster_v2", "photos/", "those of its paper are in the recipe deepcluster-v2-cifar10"),
+        ("tcc", "photos/", "recipe paper-cifar10 has those of its paper"),
+        ("tcc", "imagenet_dogs", "recipe paper-imagenet-dogs has those of its paper"),
+        ("tcc-without-l1", "stl10", "recipe paper-stl10 has those of its paper"),
+        ("tcc-repaired", "stl10", "recipe repaired-digits has those made for it"),
+        ("deepcluster_v2", "photos/", "recipe deepcluster-v2-cifar10 has those of its paper"),
     ],
 )
 def test_settings_made_for_a_method_are_named(method: str, source: str, told: str) -> None:
-    said = f"{method} with the settings of the recipe default; {told}"
+    said = f"using {method} with the settings of recipe default; {told}"
     assert other_settings(method, "default", source) == said
 
 

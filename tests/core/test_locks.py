@@ -144,7 +144,7 @@ def test_what_holds_a_folder_may_take_it_again(tmp_path: Path) -> None:
 def test_what_cannot_be_made_is_refused_in_a_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for place in (tmp_path / "file" / "run", Path("/proc/nothing/run")):
-        with pytest.raises(InputError, match=r"^\S+ cannot be made or written to \(.+\): choose another --out$"):
+        with pytest.raises(InputError, match=r"^\S+ cannot be created or written to \(.+\): choose another --out$"):
             hold(place, "training", "choose another --out")
 
 

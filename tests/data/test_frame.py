@@ -231,7 +231,7 @@ def test_open_images_keep_the_size_of_the_largest_unless_it_is_much_larger_than_
 def test_an_open_image_of_a_damaged_file(tmp_path: Path) -> None:
     striped(300, 200).save(tmp_path / "a.png")
     (tmp_path / "a.png").write_bytes((tmp_path / "a.png").read_bytes()[:200])
-    with Image.open(tmp_path / "a.png") as image, pytest.raises(InputError, match="an open image cannot be read"):
+    with Image.open(tmp_path / "a.png") as image, pytest.raises(InputError, match="a PIL image cannot be read"):
         as_squares([image, striped(10, 20)], 8, "letterbox")
 
 

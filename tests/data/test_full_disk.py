@@ -185,7 +185,7 @@ def test_an_edit_on_a_full_disk_is_not_made(tmp_path: Path, small_disk: Path) ->
         rename_often()
     path = small_disk / "run" / "edits.jsonl"
     assert str(refused.value) == (
-        f"the disk at {small_disk} is full ({path} cannot be written): free some room there; the edit was not made"
+        f"the disk at {small_disk} is full ({path} cannot be written): free some space; the edit was not made"
     )
     names = edits.state.names
     (small_disk / "other").unlink()

@@ -76,7 +76,7 @@ def test_an_imagenet_folder_that_lacks_something(tmp_path: Path) -> None:
         image.unlink()
     (train / "n07747607").rename(train / "orange")
     said = complaint("imagenet10", root=tmp_path)
-    assert f"needs images in n02128757, n07747607 too: add these folders of ImageNet to {train}" in said
+    assert f"has no images in n02128757, n07747607: add these ImageNet folders to {train}" in said
     assert len(open_source("imagenet_dogs", root=tmp_path).paths) == 30
 
 
@@ -142,4 +142,4 @@ def test_tiny_imagenet_that_lacks_something(tmp_path: Path) -> None:
     (place / "val").rename(place / "other")
     assert "has no folder val" in complaint("tiny_imagenet", root=tmp_path)
     (place / "val").mkdir()
-    assert "holds no images" in complaint("tiny_imagenet", root=tmp_path)
+    assert "contains no images" in complaint("tiny_imagenet", root=tmp_path)

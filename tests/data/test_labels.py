@@ -115,13 +115,13 @@ def test_bad_labels(tmp_path: Path) -> None:
     for content, says in {
         "file,label\na,1\n": "must name the columns path and label",
         "": "must name the columns path and label",
-        "path,label\nelse.png,1\n": "names none of the inputs",
+        "path,label\nelse.png,1\n": "no path matches an input",
         "path,label\ncat/1.png,a\ncat/1.png,b\n": "two labels for cat/1.png",
     }.items():
         table.write_text(content)
         assert says in complaint(root, labels=str(table))
     np.save(tmp_path / "short.npy", np.arange(3))
-    assert "4 labels are needed" in complaint(root, labels=str(tmp_path / "short.npy"))
+    assert "expected 4 labels" in complaint(root, labels=str(tmp_path / "short.npy"))
     np.save(tmp_path / "float.npy", np.ones(4))
     assert "integers or names" in complaint(root, labels=str(tmp_path / "float.npy"))
 

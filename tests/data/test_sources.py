@@ -121,7 +121,7 @@ def test_bad_arrays(tmp_path: Path) -> None:
     np.savez(tmp_path / "two.npz", x=colours(2), y=colours(2))
     assert "two.npz holds x, y" in complaint(tmp_path / "two.npz")
     np.savez(tmp_path / "labels.npz", images=colours(3), labels=[0, 1])
-    assert "3 labels are needed" in complaint(tmp_path / "labels.npz")
+    assert "expected 3 labels" in complaint(tmp_path / "labels.npz")
     np.savez(tmp_path / "split.npz", images=colours(3), split=[0, 1, 2])
     assert "split must hold 0 (train) or 1 (test)" in complaint(tmp_path / "split.npz")
 

@@ -56,7 +56,7 @@ def test_where_there_can_be_no_links_copies_are_advised(
 
     monkeypatch.setattr("os.symlink", refuse)
     said = command("export", run.folder, tmp_path / "out", "--to", "folders").complaint
-    assert said.endswith(" takes no links (Operation not permitted): choose --mode copy")
+    assert said.endswith(" does not support links (Operation not permitted): choose --mode copy")
 
 
 def row_of_odd(run: Run) -> int:
@@ -66,7 +66,7 @@ def row_of_odd(run: Run) -> int:
 def test_a_dry_run_does_nothing(run: Run, own_photos: Path, tmp_path: Path) -> None:
     for mode in ("symlink", "copy", "move"):
         done = worked("export", run.folder, tmp_path / "out", "--to", "folders", "--mode", mode, "--dry-run")
-        assert "nothing was done" in done.out
+        assert "this was a dry run" in done.out
         assert "  odd ones\n" in done.out
     assert not (tmp_path / "out").exists()
 
@@ -76,7 +76,7 @@ def test_doing_it_twice_changes_nothing(run: Run, own_photos: Path, tmp_path: Pa
     worked("export", run.folder, tmp_path / "out", "--to", "folders", "--mode", mode)
     once = files_in(tmp_path / "out")
     done = worked("export", run.folder, tmp_path / "out", "--to", "folders", "--mode", mode)
-    assert "there already: 14\n" in done.out
+    assert "already in place: 14\n" in done.out
     assert files_in(tmp_path / "out") == once
 
 
@@ -85,7 +85,7 @@ def test_copies_overwrite_nothing(run: Run, own_photos: Path, tmp_path: Path) ->
     mine.parent.mkdir(parents=True)
     mine.write_text("mine")
     done = worked("export", run.folder, tmp_path / "out", "--to", "folders", "--mode", "copy")
-    assert "with a number, because a file of that name is there: 2\n" in done.out
+    assert "renamed, because a file of that name exists: 2\n" in done.out
     assert mine.read_text() == "mine"
     originals = {(own_photos / place / "0.png").read_bytes() for place in "ab"}
     copies = {(mine.parent / name).read_bytes() for name in ("0-2.png", "0-3.png")}
@@ -98,7 +98,7 @@ def test_images_that_are_gone_are_told(run: Run, own_photos: Path, tmp_path: Pat
     (own_photos / "b" / "0.png").unlink()
     said = command("export", run.folder, tmp_path / "out", "--to", "folders").complaint
     assert said == (
-        f"1 of 14 images are not where they were (the first is {own_photos}/b/0.png): put them back; nothing was done"
+        f"1 of 14 images are missing (the first is {own_photos}/b/0.png): put them back; nothing was changed"
     )
     assert not (tmp_path / "out").exists()
     shutil.rmtree(own_photos)
@@ -106,7 +106,7 @@ def test_images_that_are_gone_are_told(run: Run, own_photos: Path, tmp_path: Pat
 
 
 def test_links_among_the_images_themselves_are_refused(run: Run, own_photos: Path) -> None:
-    assert "found twice" in command("export", run.folder, own_photos / "sorted", "--to", "folders").complaint
+    assert "find them twice" in command("export", run.folder, own_photos / "sorted", "--to", "folders").complaint
 
 
 def test_images_of_an_array_become_png_files(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_images_of_an_array_become_png_files(tmp_path: Path) -> None:
     np.save(tmp_path / "images.npy", pixels)
     worked("fit", tmp_path / "images.npy", "-k", 3, "--out", tmp_path / "run", *TINY)
     export = ("export", tmp_path / "run", tmp_path / "out", "--to", "folders")
-    assert "--mode copy writes PNG files" in command(*export).complaint
+    assert "choose --mode copy to write PNG files" in command(*export).complaint
     for _ in range(2):
         worked(*export, "--mode", "copy")
         written = {path.name: np.array(Image.open(path)) for path in (tmp_path / "out").rglob("*.png")}
@@ -132,12 +132,12 @@ def test_a_move_can_be_taken_back(run: Run, own_photos: Path, tmp_path: Path) ->
     assert files_in(own_photos) == {}
     moved = files_in(tmp_path / "out")
     assert sorted(moved.values()) == sorted([*before.values(), (tmp_path / "out" / moves.JOURNAL).read_bytes()])
-    assert "there already: 14\n" in worked(*export, "--mode", "move").out
+    assert "already in place: 14\n" in worked(*export, "--mode", "move").out
     assert files_in(tmp_path / "out") == moved
     assert worked(*export, "--undo").out == "moved 14 images back\n"
     assert files_in(own_photos) == before
     assert list((tmp_path / "out").iterdir()) == []
-    assert "nothing was moved there" in command(*export, "--undo").complaint
+    assert "no files were moved there" in command(*export, "--undo").complaint
 
 
 def test_a_move_that_fails_half_way_puts_everything_back(
@@ -154,7 +154,7 @@ def test_a_move_that_fails_half_way_puts_everything_back(
 
     monkeypatch.setattr(moves, "move_one", fails)
     said = command("export", run.folder, tmp_path / "out", "--to", "folders", "--mode", "move").complaint
-    assert said.endswith("(no space left on device): everything is back where it was")
+    assert said.endswith("(no space left on device): all files were moved back")
     assert files_in(own_photos) == before
     assert files_in(tmp_path / "out") == {}
 
@@ -164,7 +164,7 @@ def test_links_are_not_moved(run: Run, own_photos: Path, tmp_path: Path) -> None
     picture.rename(tmp_path / "elsewhere.png")
     picture.symlink_to("../../elsewhere.png")
     said = command("export", run.folder, tmp_path / "out", "--to", "folders", "--mode", "move").complaint
-    assert "is a link, which may break when it is moved" in said
+    assert "is a link, and moving could break it" in said
 
 
 # -- names -----------------------------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def test_images_that_were_added_later_are_told_apart(colourful: Run, tmp_path: P
     worked("update", colourful.folder, tmp_path / "new.npy")
     worked("export", colourful.folder, tmp_path / "out", "--to", "huggingface")
     known = len(colourful.read_assignments().paths) - 20
-    said = f"* images: {known}, of which {known} could be read; 20 more were added after the training"
+    said = f"* images: {known}, of which {known} could be read; 20 more were added after training"
     assert said in (tmp_path / "out" / "README.md").read_text().splitlines()
 
 

@@ -164,7 +164,7 @@ def test_two_images_that_came_from_one_place_are_moved_back_one_after_the_other(
         place.write_text(content)
         moves.move_all([(place, target)], out)
     assert moves.undo(out) == (
-        f"moved 1 image back; 1 from a place that is taken again: move {place} away, and repeat it"
+        f"moved 1 image back; 1 not, because their place is taken: move {place} away and repeat --undo"
     )
     assert place.read_text() == "second"
     place.rename(tmp_path / "b.png")
@@ -193,7 +193,7 @@ def test_an_image_is_counted_once_as_moved_back(tmp_path: Path) -> None:
         place.write_text(name)
         moves.move_all([(place, out / "x" / name)], out)
     (out / "x" / "a.png").unlink()
-    assert moves.undo(out) == f"moved 1 image back; not in {out} any more: 1"
+    assert moves.undo(out) == f"moved 1 image back; no longer in {out}: 1"
 
 
 @pytest.mark.parametrize("target", ["../precious.jpg", "a/../../precious.jpg", "{place}/precious.jpg"])

@@ -79,8 +79,8 @@ def test_images_of_any_size_and_number(tmp_path: Path) -> None:
     run = Run.open(tmp_path / "run")
     Edits(run).rename(0, "x")
     done = worked("export", run.folder, tmp_path / "out" / "model.onnx", "--to", "onnx")
-    assert "takes images, uint8 (batch, height, width, 3), and gives probabilities and embedding" in done.out
-    assert "corrections by hand are not inside" in done.out
+    assert "takes images, uint8 (batch, height, width, 3), and returns probabilities and embedding" in done.out
+    assert "clusters keep their numbers, names are not included" in done.out
     assert done.err == ""
     model = session(tmp_path / "out" / "model.onnx")
     assert [(found.name, found.shape, found.type) for found in model.get_inputs()] == [
@@ -137,4 +137,4 @@ def test_packages_that_are_missing_are_named(tmp_path: Path, monkeypatch: pytest
     worked("fit", tmp_path / "rows.npy", "-k", 3, "--out", tmp_path / "run", "--epochs", 1, "--device", "cpu")
     monkeypatch.setattr("twincluster.export.onnx.importlib.util.find_spec", lambda name: None)
     said = command("export", tmp_path / "run", tmp_path / "m.onnx", "--to", "onnx").complaint
-    assert said == "ONNX needs packages: pip install 'twincluster[onnx]'"
+    assert said == "--to onnx needs packages: pip install 'twincluster[onnx]'"

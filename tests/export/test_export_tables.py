@@ -43,10 +43,10 @@ def test_csv_without_edits_is_the_models_table(run: Run, tmp_path: Path) -> None
 
 def test_the_tables_of_a_run_are_not_replaced(run: Run, own_photos: Path) -> None:
     before = {file: file.read_bytes() for file in run.folder.glob("*.csv")}
-    assert {file.name for file in before} == {"assignments.csv", "stamps.csv"}
+    assert {file.name for file in before} == {"assignments.csv", "stamps.csv", "contents.csv"}
     for file in before:
-        assert "is a table of the run itself" in command("export", run.folder, file, "--to", "csv").complaint
-        assert "is a table of the run itself" in command("predict", run.folder, own_photos, "--out", file).complaint
+        assert "is one of the run's own tables" in command("export", run.folder, file, "--to", "csv").complaint
+        assert "is one of the run's own tables" in command("predict", run.folder, own_photos, "--out", file).complaint
     assert before == {file: file.read_bytes() for file in run.folder.glob("*.csv")}
 
 
@@ -65,7 +65,7 @@ def test_nothing_in_a_csv_is_a_formula_to_a_spreadsheet(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", tmp_path / "photos")
     Edits(run).move([0], name='=HYPERLINK("http://127.0.0.1","x")')
     done = worked("export", run.folder, tmp_path / "all.csv", "--to", "csv")
-    assert "5 that a spreadsheet would take for formulas are marked" in done.out
+    assert "5 cells that a spreadsheet would run as formulas are escaped" in done.out
     frame = pandas.read_csv(tmp_path / "all.csv", keep_default_na=False)
     for column in ("path", "name"):
         assert not frame[column].str.match(r"[=+\-@\t\r]").any()
@@ -103,7 +103,7 @@ def test_parquet_opens_in_pandas(run: Run, tmp_path: Path, place: str, method: s
 def test_parquet_without_images_is_refused_and_csv_is_not(run: Run, own_photos: Path, tmp_path: Path) -> None:
     shutil.rmtree(own_photos)
     said = command("export", run.folder, tmp_path / "all.parquet", "--to", "parquet").complaint
-    assert said.startswith("the embedding needs the images, and ")
+    assert said.startswith("--to parquet needs the images, but ")
     assert said.endswith("put them back, or choose --to csv")
     worked("export", run.folder, tmp_path / "all.csv", "--to", "csv")
 
@@ -111,7 +111,7 @@ def test_parquet_without_images_is_refused_and_csv_is_not(run: Run, own_photos: 
 def test_parquet_of_a_folder_that_has_lost_one_image(run: Run, own_photos: Path, tmp_path: Path) -> None:
     (own_photos / "b" / "4.png").unlink()
     done = worked("export", run.folder, tmp_path / "all.parquet", "--to", "parquet", "--map", "pca")
-    assert "; 1 have no embedding, because " in done.out
+    assert "; 1 rows have no embedding, because " in done.out
     frame = pandas.read_parquet(tmp_path / "all.parquet")
     gone = row_of(run, "b/4.png")
     assert frame.embedding.isna()[gone]
@@ -121,8 +121,8 @@ def test_parquet_of_a_folder_that_has_lost_one_image(run: Run, own_photos: Path,
 @pytest.mark.parametrize(
     "arguments, said",
     [
-        (("x.txt", "--to", "csv"), "expected a name that ends in .csv"),
-        (("x.csv", "--to", "parquet"), "expected a name that ends in .parquet"),
+        (("x.txt", "--to", "csv"), "expected a file name that ends in .csv"),
+        (("x.csv", "--to", "parquet"), "expected a file name that ends in .parquet"),
         (("x.csv", "--to", "csv", "--mode", "copy"), "--mode belongs to --to folders"),
         (("x.csv", "--to", "csv", "--dry-run"), "--dry-run belongs to --to folders"),
         (("x", "--to", "folders", "--map", "pca"), "--map belongs to --to parquet"),
@@ -148,11 +148,11 @@ def test_images_that_came_after_a_split_are_compared_with_its_parts(run: Run, ow
     worked("update", run.folder, own_photos)
     assert Edits(run).state.guessed.any()
     done = worked("export", run.folder, tmp_path / "all.csv", "--to", "csv")
-    assert "came after" not in done.out
+    assert "added after a split" not in done.out
     frame = pandas.read_csv(tmp_path / "all.csv").set_index("path")
     assert frame.cluster["a/later.png"] == parts[1]
     worked("export", run.folder, tmp_path / "all.parquet", "--to", "parquet", "--map", "pca")
     assert pandas.read_parquet(tmp_path / "all.parquet").set_index("path").embedding["a/later.png"] is not None
     (own_photos / "a" / "later.png").unlink()
     done = worked("export", run.folder, tmp_path / "all.csv", "--to", "csv")
-    assert "; 1 came after their cluster was split" in done.out
+    assert "; 1 added after a split of their cluster" in done.out

@@ -93,7 +93,7 @@ def test_where_only_the_backward_pass_fails_nobody_is_blamed_for_certain(folder:
     write(folder, f"{RETURN}\n{LOSS}", f"{wrong}{RETURN}\n            loss=total,\n")
     told = last_line(fit(folder))
     assert told.startswith("training mistaken:Simclr failed: RuntimeError: one of the variables needed for gradient")
-    assert told.endswith("; if that is not its doing, please report the lines above")
+    assert told.endswith("; if the method is not the cause, please report the lines above")
 
 
 @pytest.mark.parametrize(
@@ -110,10 +110,10 @@ def test_where_only_the_backward_pass_fails_nobody_is_blamed_for_certain(folder:
         (
             " assignment=q[: len(samples)]",
             " assignment=q[: len(samples)].long()",
-            "assignment is of torch.int64, expected",
+            "assignment has dtype torch.int64, expected",
         ),
         (LOSS, "            loss=one.sum(1),\n", "loss is (16,), expected one number: take its mean or sum"),
-        (LOSS, "            loss=one.sum().detach(),\n", "the loss has no gradient: it was detached, or made of "),
+        (LOSS, "            loss=one.sum().detach(),\n", "the loss has no gradient: it is detached, or depends on no "),
         (LOSS, "            loss=0.5,\n", "loss is a float, expected a tensor"),
         (RETURN, "        return None\n" + RETURN, "it returned None, expected an Outcome"),
         (RETURN, "        return unit, q\n" + RETURN, "it returned a tuple, expected an Outcome"),
@@ -121,9 +121,9 @@ def test_where_only_the_backward_pass_fails_nobody_is_blamed_for_certain(folder:
         ("metrics={}", "metrics={'m': q[0]}", "metrics['m'] is (3,), expected one number"),
         ("metrics={}", "metrics={'m': q.sum().to('meta')}", "metrics['m'] is on meta, expected cpu"),
         ("metrics={}", "metrics=None", "metrics is None, expected a dict of tensors"),
-        ("metrics={}", "metrics={'loss': q.sum()}", "metrics['loss'] has a name under which every run records"),
-        ("metrics={}", "metrics={'seconds': q.sum()}", "metrics['seconds'] has a name under which every run records"),
-        ("metrics={}", "metrics={1: q.sum()}", "metrics[1] is named by an int, expected a str"),
+        ("metrics={}", "metrics={'loss': q.sum()}", "metrics['loss'] has a name that every run records itself"),
+        ("metrics={}", "metrics={'seconds': q.sum()}", "metrics['seconds'] has a name that every run records itself"),
+        ("metrics={}", "metrics={1: q.sum()}", "the name of metrics[1] is an int, expected a str"),
     ],
 )
 def test_a_step_that_yields_something_else_is_refused(folder: Path, right: str, wrong: str, told: str) -> None:
@@ -136,15 +136,15 @@ def test_a_step_that_yields_something_else_is_refused(folder: Path, right: str, 
     [
         ("None", "it returned None, expected a dict of numbers, {} for none"),
         ("0.5", "it returned a float, expected a dict of numbers, {} for none"),
-        ("{'m': None}", "'m' is None, expected a number of Python: make it a float, or leave it out"),
-        ("{'m': torch.zeros(())}", "'m' is a Tensor, expected a number of Python: make it a float, or leave it out"),
-        ("{'m': [0.5]}", "'m' is a list, expected a number of Python: make it a float, or leave it out"),
-        ("{'m': float('nan')}", "'m' is nan: leave it out in epochs that have no such number"),
-        ("{'m': float('inf')}", "'m' is inf: leave it out in epochs that have no such number"),
-        ("{'m': 0.5, 'loss': 0.5}", "'loss' has a name under which every run records something: choose another"),
-        ("{'epoch': 1}", "'epoch' has a name under which every run records something: choose another"),
-        ("{'on_batch_acc': 1.0}", "'on_batch_acc' has a name under which every run records something: choose another"),
-        ("{1: 0.5}", "1 is named by an int, expected a str"),
+        ("{'m': None}", "'m' is None, expected a Python number: convert it to float, or leave it out"),
+        ("{'m': torch.zeros(())}", "'m' is a Tensor, expected a Python number: convert it to float, or leave it out"),
+        ("{'m': [0.5]}", "'m' is a list, expected a Python number: convert it to float, or leave it out"),
+        ("{'m': float('nan')}", "'m' is nan: leave it out in epochs where it is not finite"),
+        ("{'m': float('inf')}", "'m' is inf: leave it out in epochs where it is not finite"),
+        ("{'m': 0.5, 'loss': 0.5}", "'loss' has a name that every run records itself: choose another name"),
+        ("{'epoch': 1}", "'epoch' has a name that every run records itself: choose another name"),
+        ("{'on_batch_acc': 1.0}", "'on_batch_acc' has a name that every run records itself: choose another name"),
+        ("{1: 0.5}", "the name of 1 is an int, expected a str"),
     ],
 )
 def test_what_is_recorded_between_epochs_is_checked(folder: Path, wrong: str, told: str) -> None:
@@ -164,7 +164,7 @@ def test_numbers_between_epochs_are_recorded_beside_those_of_every_run(folder: P
 def test_a_loss_that_is_no_number(folder: Path) -> None:
     write(folder, LOSS, "            loss=one.sum() * float('nan'),\n")
     assert fit(folder).complaint == (
-        "the loss is no number any more: training diverged, lower the learning rate (optimiser.learning_rate) "
+        "training diverged (the loss is NaN or infinite): lower the learning rate (optimiser.learning_rate) "
         "or look at the loss of mistaken:Simclr"
     )
 
@@ -197,11 +197,11 @@ def test_a_fault_that_the_compiler_finds_has_its_line(folder: Path) -> None:
 @pytest.mark.parametrize(
     "wrong,told",
     [
-        ("import numpyy", "({}): No module named 'numpyy'; install what it imports, or correct that line"),
+        ("import numpyy", "({}): No module named 'numpyy'; install the missing package, or correct that line"),
         ("from twincluster import nothing", "({}): cannot import name 'nothing' from 'twincluster'"),
-        ("import mistaken.part", "({}): No module named 'mistaken.part'; 'mistaken' is not a package; install what"),
-        ("def f(:", "({}): its syntax is wrong, invalid syntax"),
-        ("  import os", "({}): its syntax is wrong, unexpected indent"),
+        ("import mistaken.part", "({}): No module named 'mistaken.part'; 'mistaken' is not a package; install the"),
+        ("def f(:", "({}): syntax error, invalid syntax"),
+        ("  import os", "({}): syntax error, unexpected indent"),
     ],
 )
 def test_what_keeps_a_module_from_being_imported(folder: Path, wrong: str, told: str) -> None:
@@ -214,7 +214,7 @@ def test_what_keeps_a_module_from_being_imported(folder: Path, wrong: str, told:
 @pytest.mark.parametrize("name", ["missing:Simclr", "missing.part:Simclr", "mistaken.part:Simclr"])
 def test_a_module_that_is_not_found(folder: Path, name: str) -> None:
     (folder / "mistaken.py").write_text(EXAMPLE, encoding="utf-8")
-    assert fit(folder, name).complaint.endswith("install its package, or name its folder in PYTHONPATH")
+    assert fit(folder, name).complaint.endswith("install its package, or add its folder to PYTHONPATH")
 
 
 @pytest.mark.parametrize("name", [":Simclr", ".mistaken:Simclr", "mistaken..part:Simclr"])

@@ -62,7 +62,7 @@ def test_a_report_that_was_written_before_says_so(served: Served) -> None:
     for number in range(2):
         page.write_text('<p class="warning" id="since" hidden></p>')
         assert served.edit("rename", cluster=0, name=f"name {number}").status_code == 200
-        assert "older than the table of the run (corrected since)" in page.read_text()
+        assert "out of date (corrected since)" in page.read_text()
     before = page.stat()
     served.edit("undo")
     assert page.stat() == before  # once is enough

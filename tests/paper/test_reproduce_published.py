@@ -133,7 +133,7 @@ def test_the_network_of_the_paper() -> None:
         (("nothing",), "`twincluster reproduce` lists them"),
         (("table3", "--data", "mnist"), "--data is mnist: choose one of cifar10"),
         (("table3", "--data", "cifar"), "did you mean 'cifar10'?"),
-        (("table3", "--epochs", 1, "--minutes", 1), "give one of them"),
+        (("table3", "--epochs", 1, "--minutes", 1), "choose one of them"),
         (("table3", "--data", "digits", "--set", "tcc.alfa=1"), "no setting 'tcc.alfa'"),
         (("table3", "--dry-run", "--set", "tcc.alfa=1"), "no setting 'tcc.alfa'"),
         (("figure4", "--dry-run", "--set", "train.batch_size=64"), "--set makes tcc-batch-80 the same as tcc"),

@@ -8,11 +8,12 @@ import pandas
 import pytest
 
 from by_hand import change_json
-from command_line import TINY, colours, command, worked
+from command_line import TINY, colours, worked
+from twincluster.core import InputError
 from twincluster.data import open_source
 from twincluster.model import Model
 from twincluster.run_images import RunImages
-from twincluster.runs import Assignments, Edits, Run
+from twincluster.runs import JUNK, Assignments, EditLog, Edits, Run, carry_over, unbind
 
 
 @pytest.fixture(scope="module")
@@ -106,9 +107,39 @@ def test_a_changed_image_is_a_new_one(run: Run, original: Path, tmp_path: Path) 
     assert found.cluster[1] == model[5]
 
 
-def test_a_run_with_corrections_is_not_trained_on(run: Run, original: Path) -> None:
-    resume = ("fit", original / "images.npy", "-k", 3, "--out", run.folder, *TINY, "--resume")
+def test_a_run_with_corrections_that_is_trained_on_keeps_them(run: Run, original: Path) -> None:
+    edits = Edits(run)
+    edits.rename(0, "x")
+    edits.move([0, 1], name="by hand")
+    edits.mark_junk([2])
+    log, model = (run.folder / "edits.jsonl").read_bytes(), run.model.read_bytes()
+    worked("fit", original / "images.npy", "-k", 3, "--out", run.folder, "--epochs", 2, *TINY[2:], "--resume")
+    assert run.model.read_bytes() != model
+    state = Edits(Run.open(run.folder)).state
+    assert (state.names[0], state.names[3]) == ("x", "by hand")
+    assert state.examples[:3].tolist() == [3, 3, JUNK]
+    assert (run.folder / "edits.jsonl").read_bytes().splitlines()[1:] == log.splitlines()[1:]
+
+
+def test_corrections_outlast_a_kill_before_the_new_model_is_written(run: Run, original: Path) -> None:
     Edits(run).rename(0, "x")
-    assert "has corrections by hand" in command(*resume).complaint
-    (run.folder / "edits.jsonl").unlink()
-    worked(*resume)
+    unbind(run)  # what is done before the training
+    assert Edits(Run.open(run.folder)).state.names[0] == "x"
+    worked("fit", original / "images.npy", "-k", 3, "--out", run.folder, "--epochs", 2, *TINY[2:], "--resume")
+    assert Edits(Run.open(run.folder)).state.names[0] == "x"
+    run.model.write_bytes(run.model.read_bytes()[:-1])
+    with pytest.raises(InputError):  # bound to the new model
+        _ = Edits(Run.open(run.folder)).state
+
+
+def test_corrections_are_said_of_other_clusters_where_their_number_has_changed(run: Run) -> None:
+    edits = Edits(run)
+    edits.rename(1, "kept")
+    state = edits.confirm(np.flatnonzero(edits.state.clusters == 1)[:5])
+    now = (state.clusters + 1) % 4
+    unbind(run)
+    carry_over(run, state, now, 4)
+    lines = EditLog(run.folder / "edits.jsonl").read()
+    assert (lines[0]["clusters"], lines[0]["model"], lines[1]["kind"]) == (4, "", "answer")
+    assert lines[1]["names"] == [{"cluster": 2, "name": "kept", "new": False}]
+    assert lines[1]["to"] == [2] * 5

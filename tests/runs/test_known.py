@@ -130,5 +130,5 @@ def test_stamps_survive_the_disk(tmp_path: Path) -> None:
     write_stamps(tmp_path, stamps)
     assert read_stamps(tmp_path) == stamps
     (tmp_path / FILE).write_text("name\n1\n")
-    with pytest.raises(InputError, match="delete stamps.csv to do without"):
+    with pytest.raises(InputError, match="delete stamps.csv to continue without it"):
         read_stamps(tmp_path)

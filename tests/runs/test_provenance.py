@@ -168,7 +168,7 @@ def test_a_damaged_file_is_an_error_until_it_is_deleted(tmp_path: Path) -> None:
         (run / "provenance.json").write_text(json.dumps(content))
         complaint = command("report", run).complaint
         assert "provenance.json is damaged (provenance.json" in complaint
-        assert complaint.endswith("delete it to do without")
+        assert complaint.endswith("delete it to continue without it")
         with pytest.raises(InputError, match="provenance.json is damaged"):
             TwinContrastClustering.load(run)
     (run / "provenance.json").unlink()

@@ -107,10 +107,10 @@ def test_a_table_is_replaced_and_its_folder_made(tmp_path: Path, assignments: As
 
 def test_names_that_cannot_become_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("table.txt", "table", "table.csv.gz"):
-        with pytest.raises(InputError, match="expected a name that ends in .csv or .parquet"):
+        with pytest.raises(InputError, match="expected a file name that ends in .csv or .parquet"):
             check_table(tmp_path / name)
     (tmp_path / "folder.csv").mkdir()
-    with pytest.raises(InputError, match="is a folder: give the name of a file"):
+    with pytest.raises(InputError, match="is a folder: name a file"):
         check_table(tmp_path / "folder.csv")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     check_table(tmp_path / "table.csv")
@@ -168,7 +168,7 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
         Run.create(tmp_path / "file")
     with pytest.raises(InputError, match="is not a run: it has no config.json"):
         Run.open(tmp_path / "a")
-    with pytest.raises(InputError, match="is not a run: there is no such folder"):
+    with pytest.raises(InputError, match="is not a run: the folder does not exist"):
         Run.open(tmp_path / "nowhere")
 
 

@@ -147,8 +147,8 @@ def test_a_warning_comes_once_however_its_numbers_change(clock: Clock) -> None:
         (
             4,
             [
-                "warning withdrawn, it held up to epoch 4 of 5: two views of an image do not agree on its cluster",
-                "warning withdrawn, it held up to epoch 2 of 5: the clusters collapsed",
+                "warning resolved, last seen in epoch 4 of 5: two views of an image do not agree on its cluster",
+                "warning resolved, last seen in epoch 2 of 5: the clusters collapsed",
             ],
         ),
         (  # whether they are still collapsed nobody has said: an epoch is warned of one thing
@@ -163,7 +163,7 @@ def test_a_warning_comes_once_however_its_numbers_change(clock: Clock) -> None:
 def test_at_the_end_warnings_hold_or_are_withdrawn(troubled: int, wanted: list[str], clock: Clock) -> None:
     stream = io.StringIO()
     with Progress(stream) as shown:
-        shown.warn("the device's memory does not hold a batch of 512: it is now passed in 2 parts")
+        shown.warn("a batch of 512 does not fit in the GPU memory: it is processed in 2 parts")
         for epoch in range(5):
             shown.epoch(row(epoch, (epoch + 1) / 5))
             if epoch == 1:

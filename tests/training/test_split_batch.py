@@ -183,7 +183,7 @@ def test_parts_are_made_until_they_fit(memory: dict[str, int], limit: int, parts
     within_memory(trainer, rehearsed)
     assert {network.parts for network in trainer.method.modules() if isinstance(network, Network)} == {parts}
     assert_equal_state(trainer.method.state_dict(), before)
-    said = f"the device's memory does not hold a batch of 8: it is now passed in {parts} parts"
+    said = f"a batch of 8 does not fit in the GPU memory: it is processed in {parts} parts"
     assert listener.told == ([said] if parts > 1 else [])
     trainer.reporter = diary = Diary()
     trainer.run()
@@ -196,7 +196,9 @@ def test_parts_are_made_until_they_fit(memory: dict[str, int], limit: int, parts
 def test_a_batch_that_does_not_fit_in_any_parts_is_refused(memory: dict[str, int]) -> None:
     trainer = make("rows")
     memory["rows"] = 0
-    with pytest.raises(InputError, match="does not hold a batch of 8, not even in parts: .*train.batch_size=4"):
+    with pytest.raises(
+        InputError, match="a batch of 8 does not fit in the GPU memory, not even in 16 parts: .*train.batch_size=4"
+    ):
         within_memory(trainer, rehearsed)
 
 
@@ -218,7 +220,7 @@ def test_a_gpu_that_is_too_small() -> None:
         finally:
             torch.cuda.set_per_process_memory_fraction(1.0)
         needed = torch.cuda.max_memory_reserved()
-        told.append([said for said in listener.told if "does not hold a batch" in said])
+        told.append([said for said in listener.told if "does not fit in the GPU memory" in said])
     assert told[0] == []
     assert len(told[1]) == 1
 

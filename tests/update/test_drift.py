@@ -120,7 +120,7 @@ def test_a_reference_survives_the_disk(tmp_path: Path) -> None:
     assert again is not None
     for field in dataclasses.fields(Reference):
         np.testing.assert_array_equal(getattr(again, field.name), getattr(reference, field.name))
-    with pytest.raises(InputError, match="damaged or from another run .*: delete it to do without"):
+    with pytest.raises(InputError, match="damaged or from another run .*: delete it to continue without it"):
         Reference.read(tmp_path, 4)
     (tmp_path / FILE).write_bytes(b"noise" * 20)
     with pytest.raises(InputError, match="damaged or from another run"):
@@ -132,6 +132,6 @@ def test_figures_are_plain_numbers() -> None:
     assert drift is not None
     said = json.loads(json.dumps(drift.to_dict()))
     assert set(said) == {"images", "low_confidence", "far", "distance", "verdict", "expected"}
-    assert drift.lines()[-1].startswith("the new images look like those")
+    assert drift.lines()[-1].startswith("the new images look like the training images")
     features, probabilities = cloud(30, seed=1)
     assert Drift.between(Reference.of(*cloud(300, seed=0)), features[:0], probabilities[:0]) is None

@@ -32,8 +32,8 @@ def test_new_images_get_the_rows_that_predict_gives_them(place: Path) -> None:
     for path, cluster, status in zip(expected.paths, expected.clusters, expected.status, strict=True):
         assert rows[f"{more}/{path}"] == (cluster, status)
     assert rows[f"{more}/empty.png"] == (-1, "unreadable: empty file")
-    assert "31 inputs in more/: 31 new, 0 changed, 0 known already; 1 could not be read" in text
-    assert text.splitlines()[-1] == "the new images look like those the run was trained on"
+    assert "31 inputs in more/: 31 new, 0 changed, 0 already in the run; 1 could not be read" in text
+    assert text.splitlines()[-1] == "the new images look like the training images"
 
 
 def test_what_was_done_is_kept(place: Path) -> None:
@@ -56,7 +56,7 @@ def test_nothing_is_doubled_and_nothing_written_twice(place: Path) -> None:
     before = {file.name: file.read_bytes() for file in (place / "run").iterdir() if file.is_file()}
     for source, known in ((more, 9), (place / "photos", 45), (more / "red", 3), (place / "list.txt", 3)):
         assert counts(updated(place / "run", source)) == (0, 0, known, 0)
-        assert "nothing to compare: there is no new image" in worked("update", place / "run", source).out
+        assert "nothing to compare: no new images" in worked("update", place / "run", source).out
     assert {file.name: file.read_bytes() for file in (place / "run").iterdir() if file.is_file()} == before
 
 

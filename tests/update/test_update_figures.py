@@ -32,7 +32,7 @@ def test_other_images_are_told_to_be_different(place: Path) -> None:
     for number in range(40):
         Image.fromarray(random.choice((0, 255), (12, 12, 3)).astype(np.uint8)).save(other / f"{number}.png")
     done = worked("update", place / "run", other)
-    assert "do not look like those the run was trained on" in done.out.splitlines()[-1]
+    assert "do not look like the training images" in done.out.splitlines()[-1]
     assert done.out.splitlines()[-1].endswith("fit again with all images")
     assert json_rows(place / "run" / "updates.jsonl")[0]["drift"]["verdict"] == "different"
 
@@ -44,7 +44,7 @@ def test_another_mix_is_told_and_is_no_drift(place: Path) -> None:
     assert found["drift"]["verdict"] == "alike"
     assert found["sizes"]["new"][cluster] == 30
     said = worked("update", place / "run", pictures(place / "again", n=60, seed=2) / "red").out
-    assert f"clusters of another share than among the training images: {cluster} 100% (was 33%)" in said
+    assert f"clusters whose share differs from the training images: {cluster} 100% (was 33%)" in said
     assert "about as frequent" in worked("update", place / "run", pictures(place / "third", n=60, seed=3)).out
     few = worked("update", place / "run", pictures(place / "fourth", n=6, seed=4)).out
     assert "too few new images to tell" in few
@@ -68,8 +68,8 @@ def test_unreadable_images_alone(place: Path) -> None:
     (place / "bad").mkdir()
     (place / "bad" / "1.png").write_bytes(b"no picture")
     said = worked("update", place / "run", place / "bad").out
-    assert "1 new, 0 changed, 0 known already; 1 could not be read" in said
-    assert said.splitlines()[-1] == "nothing to compare: none of the new images can be read"
+    assert "1 new, 0 changed, 0 already in the run; 1 could not be read" in said
+    assert said.splitlines()[-1] == "nothing to compare: no new image can be read"
 
 
 # -- other runs --------------------------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def test_a_run_of_an_earlier_version(place: Path) -> None:
     assert counts(updated(place / "run", place / "photos")) == (0, 0, 45, 0)
     assert (place / "run" / "assignments.csv").read_bytes() == before
     said = worked("update", place / "run", pictures(place / "more", n=30, seed=1)).out
-    assert "was not kept with this run, which an earlier version made" in said
+    assert "this run was made by an earlier version" in said
     assert len(rows_of(place / "run")) == 75
     shutil.copy(place / "photos" / "blue" / "02.png", place / "photos" / "red" / "00.png")
     assert counts(updated(place / "run", place / "photos")) == (0, 1, 44, 0)  # by now there are stamps
@@ -148,7 +148,7 @@ def test_bad_input_changes_nothing(place: Path, source: str, complaint: str) -> 
 def test_more_training_would_make_the_new_rows_wrong(place: Path) -> None:
     worked("update", place / "run", pictures(place / "more", n=6, seed=1))
     again = ("fit", place / "photos", "--clusters", 3, "--out", place / "run", "--resume", *TINY)
-    assert "has rows of later images" in command(*again).complaint
+    assert "has rows added by twincluster update" in command(*again).complaint
 
 
 def test_rows_beyond_those_of_the_training_are_damage_without_an_update(place: Path) -> None:
@@ -178,7 +178,7 @@ def test_folders_of_later_images_are_classes_too(place: Path) -> None:
     assert (found["inputs"], found["added"], np.sum(found["confusion"])) == (75, 30, 75)
     assert found["class_names"] == ["blue", "green", "red"]
     text = worked("evaluate", place / "run", "--labels", "folders").out
-    assert "30 of them were added after the training, by twincluster update" in text
+    assert "30 of them were added after training, by twincluster update" in text
 
 
 def test_labels_for_some_rows(place: Path) -> None:
@@ -192,10 +192,10 @@ def test_labels_for_some_rows(place: Path) -> None:
     np.save(place / "wrong.npy", np.zeros(50, int))
     assert np.sum(scores(place / "run", "--labels", place / "first.npy")["confusion"]) == 45
     assert np.sum(scores(place / "run", "--labels", place / "all.npy")["confusion"]) == 75
-    assert "45 labels are needed" in command("evaluate", place / "run", "--labels", place / "wrong.npy").complaint
+    assert "expected 45 labels" in command("evaluate", place / "run", "--labels", place / "wrong.npy").complaint
     (place / "some.csv").write_text(f"path,label\nred/00.png,red\n{more}/blue/02.png,blue\n")
     assert np.sum(scores(place / "run", "--labels", place / "some.csv")["confusion"]) == 2
-    assert "without 73 that have no label" in worked("evaluate", place / "run", "--labels", place / "some.csv").out
+    assert "without 73 unlabelled" in worked("evaluate", place / "run", "--labels", place / "some.csv").out
 
 
 def test_what_came_later_is_scored_with_the_part_that_was_not_trained_on(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_a_report_says_that_it_is_older_than_the_table(place: Path) -> None:
     for number in (6, 9):
         worked("update", place / "run", pictures(place / f"more{number}", n=number, seed=number))
         text = page.read_text()
-        assert f"older than the table of the run ({number} images added, 0 changed since)" in text
+        assert f"out of date ({number} images added, 0 changed since)" in text
         assert text.count('id="since"') == 1
         assert hidden not in text
     worked("report", place / "run")

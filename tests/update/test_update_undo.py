@@ -56,11 +56,11 @@ def test_two_updates_are_taken_back_one_after_the_other(place: Path) -> None:
     assert state(run) != second
     done = worked("update", run, "--undo").out.splitlines()
     assert done == [
-        "the update with photos/ is undone: 0 rows removed, 1 put back as they were",
+        "the update with photos/ is undone: 0 rows removed, 1 restored",
         f"57 rows in {run}/assignments.csv",
     ]
     assert state(run) == second
-    assert "12 rows removed, 0 put back" in worked("update", run, "--undo").out
+    assert "12 rows removed, 0 restored" in worked("update", run, "--undo").out
     assert state(run) == first
     assert command("update", run, "--undo").complaint == f"{run} has no update to undo"
     assert counts(updated(run, more)) == (12, 0, 0, 0)  # as if it had never been
@@ -75,7 +75,7 @@ def test_every_row_of_a_file_that_a_list_names_twice_is_put_back(tmp_path: Path)
     worked("update", tmp_path / "run", tmp_path / "list.txt")
     table = Run.open(tmp_path / "run").read_assignments()
     assert (table.clusters[0], table.clusters[-1]) == (-1, -1)
-    assert "0 rows removed, 2 put back" in worked("update", tmp_path / "run", "--undo").out
+    assert "0 rows removed, 2 restored" in worked("update", tmp_path / "run", "--undo").out
     assert state(tmp_path / "run") == before
 
 
@@ -106,7 +106,7 @@ def test_an_update_that_was_broken_off_is_not_mistaken_for_the_one_before(
     change(photos / "red" / "00.png")
     killed(monkeypatch, place / "replaced", photos, "append_update", nth=2)
     for one, source in ((run, place / "other"), (place / "replaced", photos)):
-        assert "one was broken off; start it again, then undo it" in command("update", one, "--undo").complaint
+        assert "an update was interrupted; repeat it, then undo it" in command("update", one, "--undo").complaint
         updated(one, source)
         worked("update", one, "--undo")
         assert state(one) == second
@@ -136,7 +136,7 @@ def test_the_way_back_of_an_update_that_was_started_again(
         updated(run, pictures(place / "more", n=3, seed=1))
         first = state(run)
     assert counts(updated(run, photos)) == (0, 1, 44, 0)
-    assert "0 rows removed, 1 put back" in worked("update", run, "--undo").out
+    assert "0 rows removed, 1 restored" in worked("update", run, "--undo").out
     assert state(run) == first
     assert rows_of(run)["red/00.png"] == known
 
@@ -149,7 +149,10 @@ def test_corrections_of_its_images_keep_an_update(place: Path) -> None:
     assert "12 rows removed" in worked("update", place / "renamed", "--undo").out  # no image of the update is named
     before = state(run)
     Edits(Run.open(run)).mark_junk([50])
-    assert "corrections by hand that name images of that update: move" in command("update", run, "--undo").complaint
+    assert (
+        "corrections by hand of images of that update: to discard them, move"
+        in command("update", run, "--undo").complaint
+    )
     assert state(run) == before
 
 
@@ -158,7 +161,9 @@ def test_corrections_that_were_begun_after_an_update_keep_it(place: Path) -> Non
     updated(run, pictures(place / "more", n=12, seed=1))
     Edits(Run.open(run)).rename(0, "sea")
     said = command("update", run, "--undo").complaint
-    assert said.startswith(f"the corrections by hand of {run} were begun after that update: move {run}/edits.jsonl")
+    assert said.startswith(
+        f"{run} has corrections by hand that were made after that update: to discard them, move {run}/edits.jsonl"
+    )
     (run / "edits.jsonl").rename(place / "edits.jsonl")
     assert "12 rows removed" in worked("update", run, "--undo").out
 
@@ -181,7 +186,7 @@ def test_what_has_no_way_back_is_refused(place: Path) -> None:
     (run / "updates.jsonl").write_text(json.dumps(record) + "\n")  # as earlier versions wrote it
     assert "cannot be undone" in command("update", run, "--undo").complaint
     broken_off(run)
-    assert "one was broken off; start it again, then undo it" in command("update", run, "--undo").complaint
+    assert "an update was interrupted; repeat it, then undo it" in command("update", run, "--undo").complaint
     updated(run, place / "more")
     assert "6 rows removed" in worked("update", run, "--undo").out
 
@@ -192,4 +197,4 @@ def test_an_update_that_finished_an_older_one_has_no_way_back(place: Path) -> No
     broken_off(run)
     updated(run, pictures(place / "other", n=3, seed=2))
     updated(run, place / "more")
-    assert "with another in between" in command("update", run, "--undo").complaint
+    assert "update after another one" in command("update", run, "--undo").complaint

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import App, Parameter
 
 import twincluster
+from twincluster.cli.encoders import encoders
 from twincluster.cli.look_up import methods, recipes
 from twincluster.cli.reproduce import reproduce
 from twincluster.cli.runs import evaluate, export, predict, report, serve, update
@@ -44,7 +45,7 @@ from twincluster.core import (
     torch_for_good,
 )
 from twincluster.parallel import decided, first, in_turn, refuse_several
-from twincluster.runs import typed
+from twincluster.runs import Run, typed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -76,6 +77,7 @@ app.command(update, group=USE, usage="twincluster update [OPTIONS] RUN [SOURCE]"
 app.command(evaluate, group=USE)
 app.command(export, group=USE)
 app.command(recipes, group=LOOK_UP, usage="twincluster recipes [OPTIONS] [NAME]")
+app.command(encoders, group=LOOK_UP, usage="twincluster encoders [OPTIONS] [fetch NAME]")
 app.command(methods, group=LOOK_UP, usage="twincluster methods [NAME]")
 app.command(reproduce, group=LOOK_UP, usage="twincluster reproduce [OPTIONS] [NAME]")
 
@@ -127,6 +129,7 @@ def fit(
     device: Literal["auto", "cpu", "cuda"] | None = None,
     precision: Literal["auto", "float32", "bf16"] | None = None,
     data_root: Path | None = None,
+    from_run: Annotated[Path | None, Parameter(name="--from")] = None,
     resume: Annotated[bool, Parameter(negative=())] = False,
     tensorboard: Annotated[bool, Parameter(negative=())] = False,
 ) -> None:
@@ -156,7 +159,8 @@ def fit(
     backbone
         The network: resnet18, resnet34, resnet50 or small, trained from scratch, or a pretrained one, whose features
         are clustered and which needs no GPU: pretrained (pip install 'twincluster[pretrained]'), torchvision:NAME,
-        timm:NAME, hf:NAME, or resnet50:WEIGHTS.safetensors. @SIDE at the end sets the size of the images it sees.
+        timm:NAME, hf:NAME, onnx:FILE, resnet50:WEIGHTS.safetensors, or a name of `twincluster encoders`. @SIDE at the
+        end sets the size of the images it sees; A+B joins two.
         Left out, or auto, it is one of the first, by the size of the images; without a GPU and without --recipe, all
         but tiny images get `pretrained`. --recipe finetune trains such a network further.
     epochs
@@ -180,8 +184,11 @@ def fit(
         auto (the default) runs the backbone in bf16 on a GPU; losses are always float32.
     data_root
         Where named data sets are kept; $TWINCLUSTER_DATA when left out.
+    from_run
+        Take the corrections of another run over: its examples, the names of its clusters and its junk, image by image,
+        whatever the settings of either run. That run stays as it is.
     resume
-        Continue an interrupted run in --out.
+        Continue an interrupted run in --out. Its corrections stay.
     tensorboard
         Also write the metrics for TensorBoard, into the run folder.
     """
@@ -202,7 +209,8 @@ def fit(
         from twincluster.methods import DEFAULT
         from twincluster.resolve import suit
 
-        config, why = suit(listing, configured, recipe, changes)
+        earlier = Run.open(out).config.train.frozen if resume and out else None  # a run keeps its encoder
+        config, why = suit(listing, configured, recipe, changes, earlier)
         used = "pretrained" if config.train.encoder else "rows" if listing.is_rows else "default"
         named = recipe is None and config.method != DEFAULT
         for line in filter(None, (why, other_settings(config.method, used, listing.name) if named else None)):
@@ -210,7 +218,7 @@ def fit(
         return config
 
     with _reserved(out, Path("runs") / _run_name(source), config, resume) as folder:
-        _cluster(source, config, suited, folder, labels, split, data_root, resume, tensorboard)
+        _cluster(source, config, suited, folder, labels, split, data_root, resume, tensorboard, from_run)
 
 
 @app.command(show=False, help_flags=[], version_flags=[])
@@ -288,12 +296,14 @@ def _classic_scores(images: np.ndarray, labels: np.ndarray, seed: int) -> dict[s
 
 def _cluster(
     source: str, config: Config, suited: Callable[[Listing], Config], out: Path, labels: str | None, split: Split,
-    root: Path | None, resume: bool, tensorboard: bool,
+    root: Path | None, resume: bool, tensorboard: bool, from_run: Path | None = None,
 ) -> None:  # fmt: skip
     """Train, and write the run and its report. `suited` returns the settings for a listing."""
     from twincluster.data import location_of, open_source
 
     # before torch is imported: a wrong name is an error at once
+    if from_run is not None:
+        _check_corrections(from_run, out)
     listing = in_turn(config.train.device, lambda: open_source(source, labels=labels, root=root))
     _announce(listing, config)
 
@@ -309,6 +319,8 @@ def _cluster(
             reporter=progress, decoding=progress.decoding, encoding=progress.encoding,
         )  # fmt: skip
     print(fitted.summary(), flush=True)
+    if from_run is not None:
+        _take_over(from_run, fitted.run, root)
     _report_after_fit(fitted.run, listing, root, progress)
 
 
@@ -323,6 +335,26 @@ def _report_after_fit(run: Run, source: Listing, root: Path | None, progress: Pr
         progress.warn(f"the run is complete, but its report could not be written ({said}): try twincluster report")
     else:
         print(f"look at it: open {path} in a browser")
+
+
+def _check_corrections(from_run: Path, out: Path) -> None:
+    """Refuse, before any work is done, corrections that cannot be read or have no place."""
+    from twincluster.runs import EDITS_FILE, Edits, Run
+
+    if not (edits := Edits(Run.open(from_run))).any:
+        raise InputError(f"{from_run} has no corrections to take over: leave out --from")
+    _ = edits.state
+    if (out / EDITS_FILE).is_file():
+        raise InputError(f"{out} has corrections of its own, which --from would mix with others: leave it out")
+
+
+def _take_over(from_run: Path, run: Run, root: Path | None) -> None:
+    from twincluster.run_images import RunImages
+    from twincluster.runs import Run
+    from twincluster.teacher import take_over
+
+    for line in take_over(RunImages(Run.open(from_run), root), RunImages(Run.open(run.folder), root)):
+        print(line, flush=True)
 
 
 def _announce(listing: Listing, config: Config) -> None:

@@ -292,8 +292,8 @@ def export(
         overwritten; huggingface: a new one).
     to
         csv: a row per input. parquet: the same with embedding, x and y. folders: the images, one folder per cluster.
-        onnx: the network with its preprocessing, for other programs; corrections are not inside. huggingface: the model
-        with a card, to share.
+        onnx: the network with its preprocessing, for other programs, with merges, splits and what was taught.
+        huggingface: the model with a card, to share.
     mode
         For folders: symlink (the default), copy, or move. Images of an array are copied, as PNG files. A move that was
         interrupted is finished by the same command.
@@ -330,16 +330,14 @@ def export(
     from twincluster.training import Progress
 
     with Progress() as progress:
-        if to == "onnx":
-            said = onnx.write_onnx(opened, out)
-        else:
-            inputs = RunImages(opened, data_root, device, progress.decoding, progress.encoding)
-            said = {
-                "csv": lambda: tables.write_csv(inputs, out),
-                "parquet": lambda: tables.write_parquet(inputs, out, layout or "auto"),
-                "folders": lambda: folders.sort_into_folders(inputs, out, mode or "symlink", dry_run=dry_run),
-                "huggingface": lambda: huggingface.write_model(inputs, out, labels),
-            }[to]()
+        inputs = RunImages(opened, data_root, device, progress.decoding, progress.encoding)
+        said = {
+            "csv": lambda: tables.write_csv(inputs, out),
+            "parquet": lambda: tables.write_parquet(inputs, out, layout or "auto"),
+            "folders": lambda: folders.sort_into_folders(inputs, out, mode or "symlink", dry_run=dry_run),
+            "onnx": lambda: onnx.write_onnx(inputs, out),
+            "huggingface": lambda: huggingface.write_model(inputs, out, labels),
+        }[to]()
     print(said)
 
 

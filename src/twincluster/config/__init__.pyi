@@ -5,6 +5,7 @@ from twincluster.config.encoder_names import KNOWN_SIDE as KNOWN_SIDE
 from twincluster.config.encoder_names import PREFERRED as PREFERRED
 from twincluster.config.encoder_names import EncoderName as EncoderName
 from twincluster.config.encoder_names import KnownEncoder as KnownEncoder
+from twincluster.config.encoder_names import absolute_name as absolute_name
 from twincluster.config.encoder_names import is_address as is_address
 from twincluster.config.encoder_names import read_name as read_name
 from twincluster.config.options import LARGEST_SEED as LARGEST_SEED

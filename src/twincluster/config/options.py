@@ -1,6 +1,6 @@
-"""Settings from a user's options and from recipes. Imports no torch, so a mistake is reported at once.
+"""Build settings from a user's options and from recipes. Imports no torch, so mistakes are reported at once.
 
-Recipes are packaged TOML files, each with the command and the numbers it stands for.
+Recipes are packaged TOML files, each with its command and its measured numbers.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from twincluster.core import InputError, closest
 
 Split = Literal["all", "train", "test"]
 OWN_BACKBONES = ("auto", "resnet18", "resnet34", "resnet50", "small", "mlp", "mlp_signed")  # those of backbones.py
-LARGEST_SEED = 2**32 - 1  # what numpy and scikit-learn take
+LARGEST_SEED = 2**32 - 1  # of numpy and scikit-learn
 
 
 def configure(recipe: str | Path, settings: Mapping[str, object], options: Mapping[str, object]) -> Config:
-    """Recipe, then settings (--set), then the options that were given."""
+    """Build settings from a recipe, then `settings` (--set), then the given options."""
     config = make_config(load_recipe(recipe).settings)
     config = make_config(_given(options), make_config(settings, config))
     if not 0 <= config.seed <= LARGEST_SEED:
@@ -34,24 +34,26 @@ def configure(recipe: str | Path, settings: Mapping[str, object], options: Mappi
 
 
 def cluster_settings(wanted: str | None) -> dict[str, object]:
-    """--clusters as settings."""
+    """Return --clusters as settings."""
     if wanted is None:
         return {}
     if wanted == "auto":
         return {"n_clusters": 0}
     numbers = [int(part) for part in wanted.split("-") if part.isdecimal()]
     if "-".join(map(str, numbers)) != wanted or len(numbers) not in (1, 2):
-        raise InputError(f"--clusters is {wanted}: give a number, a range such as 5-30, or auto")
+        raise InputError(f"--clusters is {wanted}: expected a number, a range such as 5-30, or auto")
     if numbers != sorted(numbers):
-        raise InputError(f"--clusters is {wanted}: give the smaller number first")
+        raise InputError(f"--clusters is {wanted}: write the smaller number first")
     if min(numbers) < 2:
-        raise InputError(f"--clusters is {wanted}: give at least 2")
+        raise InputError(f"--clusters is {wanted}: expected at least 2")
     return {"n_clusters": numbers[0]} if len(set(numbers)) == 1 else {"n_clusters": 0, "clusters_between": numbers}
 
 
 def network_settings(backbone: str | None, settings: Mapping[str, Any] | None = None) -> dict[str, str]:
-    """The name of a network as settings: one of our own, or what encoders.py finds by its name. Without a name,
-    train.encoder among the other settings counts as one."""
+    """Return the name of a network as settings: one of our own backbones, or an encoder.
+
+    Without a name, use train.encoder of the other settings.
+    """
     if backbone is None:
         train = (settings or {}).get("train")
         encoder = train.get("encoder") if isinstance(train, Mapping) else None
@@ -70,7 +72,7 @@ def whole_number(name: str, value: Any, or_else: str = "") -> int:
 
 
 def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """`{"tcc.alpha": 0.25}` as `{"tcc": {"alpha": 0.25}}`, merged with what is nested already."""
+    """Convert `{"tcc.alpha": 0.25}` to `{"tcc": {"alpha": 0.25}}`, merged with nested settings."""
     if not isinstance(settings, Mapping) or not all(isinstance(name, str) for name in settings):
         raise InputError(f'settings is {settings!r}: expected a dict such as {{"augment.noise": 0.1}}')
     result: dict[str, Any] = {}
@@ -79,24 +81,22 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
         if rest or isinstance(value, Mapping):
             inner, earlier = nested({rest: value} if rest else value), result.get(section, {})
             if not isinstance(earlier, Mapping):
-                raise InputError(
-                    f"settings has {section} as {earlier!r} and as a group of settings: leave out the former"
-                )
+                raise InputError(f"settings sets {section} to {earlier!r} and as a group: remove the former")
             result[section] = {**earlier, **inner}
-        else:  # a number of numpy's, as from a grid, as one of Python's
+        else:  # convert numpy scalars, for example from a parameter grid
             result[section] = value.item() if getattr(value, "shape", None) == () else value
     return result
 
 
 def clusters_of(n_clusters: Any) -> int:
-    """`n_clusters` of the estimator as a setting: 0 for "auto", and 2 for one, since fewer are not trained."""
+    """Return the estimator's `n_clusters` as a setting: 0 for "auto", and 2 for 1, because at least 2 are trained."""
     return 0 if n_clusters == "auto" else max(2, whole_number("n_clusters", n_clusters, ', or "auto"'))
 
 
 def how_long(epochs: Any, minutes: Any) -> dict[str, float]:
-    """`epochs` or `minutes` as settings."""
+    """Return `epochs` or `minutes` as settings."""
     if epochs is not None and minutes is not None:
-        raise InputError("epochs and minutes both say how long to train: give one of them")
+        raise InputError("epochs and minutes both set the training length: choose one of them")
     if epochs is not None:
         return {"epochs": whole_number("epochs", epochs), "minutes": 0.0}
     if minutes is None:
@@ -108,26 +108,26 @@ def how_long(epochs: Any, minutes: Any) -> dict[str, float]:
 
 @contextmanager
 def python_words() -> Iterator[None]:
-    """Bad input is answered in the words of the estimator instead of those of the command line."""
+    """Translate command-line options in error messages to arguments of the estimator."""
     try:
         yield
     except InputError as error:
-        if (said := in_python(str(error))) == str(error):
+        if (message := in_python(str(error))) == str(error):
             raise
-        raise InputError(said) from error
+        raise InputError(message) from error
 
 
 def in_python(advice: str) -> str:
-    """`--set tcc.alpha=0.25` as `settings={"tcc.alpha": 0.25}`, and options as arguments of the estimator."""
+    """Translate `--set tcc.alpha=0.25` to `settings={"tcc.alpha": 0.25}`, and other options to arguments."""
     return _OPTION.sub(_as_argument, advice).replace("} settings={", ", ").replace('" settings={', '", settings={')
 
 
 _OPTION = re.compile(r"--(set|method|clusters|backbone|device|precision|epochs|minutes|recipe) ([\w.:=@-]*\w)")
-_SETTINGS = {"precision": "train.precision"}  # options that are no arguments of the estimator
+_SETTINGS = {"precision": "train.precision"}  # options that are settings of the estimator
 
 
-def _as_argument(found: re.Match[str]) -> str:
-    name, value = found.groups()
+def _as_argument(match: re.Match[str]) -> str:
+    name, value = match.groups()
     field, _, given = value.partition("=") if name == "set" else (_SETTINGS.get(name), "", value)
     written = given if re.fullmatch(r"-?[\d.]+", given) else json.dumps(given)
     if field:
@@ -140,24 +140,24 @@ def _given(options: Mapping[str, object]) -> dict[str, object]:
 
 
 RECIPES = Path(__file__).parent / "recipes"
-MOST_DOTS = 200  # in a line of a recipe
-ABOUT = {"about": str, "command": str, "data": str, "published": dict, "measured": list}  # what [recipe] may hold
+MOST_DOTS = 200  # most dots in a line of a recipe
+ABOUT = {"about": str, "command": str, "data": str, "published": dict, "measured": list}  # entries of [recipe]
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A recipe file: who it is for, what it claims, and the settings it changes."""
+    """A recipe file: its purpose, its published and measured numbers, and the settings it changes."""
 
     name: str
     about: str  # one line
-    command: str  # that reproduces the numbers
-    data: str  # which data it is meant for
-    published: Mapping[str, Any]  # the paper's numbers, where there are any
+    command: str  # to reproduce the numbers
+    data: str  # intended data
+    published: Mapping[str, Any]  # the paper's numbers, if any
     measured: tuple[Mapping[str, Any], ...]  # ours: scores, seeds, minutes, hardware
     settings: Mapping[str, Any]  # nested, as in Config
 
     def describe(self) -> str:
-        """The recipe as a page of text."""
+        """Return the recipe as a page of text."""
         lines = [f"{self.name}: {self.about}" if self.about else self.name]
         lines += [f"  data       {self.data}"] if self.data else []
         lines += [f"  command    {self.command}"] if self.command else []
@@ -165,7 +165,7 @@ class Recipe:
         lines += [f"  measured   {_listed(row)}" for row in self.measured] or ["  measured   nothing yet"]
         lines += ["  settings", *(f"    {name} = {as_toml(value)}" for name, value in flatten(self.settings).items())]
         if method := self.settings.get("method"):
-            lines.append(f"\ntwincluster methods {method} shows what they mean")
+            lines.append(f"\ntwincluster methods {method} explains these settings")
         return "\n".join(lines)
 
 
@@ -174,7 +174,7 @@ def recipe_names() -> list[str]:
 
 
 def load_recipe(name: str | Path) -> Recipe:
-    """A packaged recipe by name, or any TOML file by path."""
+    """Load a packaged recipe by name, or any TOML file by path."""
     path = _find(str(name))
     content = _read(path)
     about = content.pop("recipe", {})
@@ -191,9 +191,9 @@ def load_recipe(name: str | Path) -> Recipe:
 
 
 def other_settings(method: str, used: str, source: str) -> str | None:
-    """Return a line about recipes made for a method, where a method was named and a recipe was not.
+    """Return a line that points to recipes made for a method, if the user named a method but no recipe.
 
-    None where there are no others. The recipe for the source itself is preferred.
+    None if there are none. The recipe for the source itself is preferred.
     """
     recipes = [load_recipe(name) for name in recipe_names()]
     own = [recipe for recipe in recipes if recipe.settings.get("method") == method]
@@ -203,16 +203,16 @@ def other_settings(method: str, used: str, source: str) -> str | None:
         return None
     best = next((recipe for recipe in own if recipe.name.endswith(source.replace("_", "-"))), own[0])
     kind = "of its paper" if best.published else "made for it"
-    return f"{method} with the settings of the recipe {used}; those {kind} are in the recipe {best.name}"
+    return f"using {method} with the settings of recipe {used}; recipe {best.name} has those {kind}"
 
 
 def recipe_text(name: str) -> str:
-    """The file of a recipe as it is, a start for one of your own."""
+    """Return the text of a recipe file, as a start for your own."""
     return _find(name).read_text(encoding="utf-8")
 
 
 def as_toml(value: Any) -> str:
-    """A setting as it is written in a recipe."""
+    """Format a setting as in a recipe."""
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
@@ -224,7 +224,7 @@ def _find(name: str) -> Path:
     if Path(f"{name}.toml").is_file():
         hint = f", did you mean {name + '.toml'!r}?"
     elif is_file:
-        hint = ": there is no such file"
+        hint = ": the file does not exist"
     else:
         hint = closest(name, recipe_names()) or "; `twincluster recipes` lists them"
     raise InputError(f"no recipe {name!r}{hint}")
@@ -243,9 +243,9 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _without_quotes(text: str, error: str) -> str:
-    """The end of a message about a line that has a bare word for its value."""
-    found = re.search(r"at line (\d+)", error)
-    line = text.split("\n")[int(found[1]) - 1] if found else ""
+    """Return the end of a message if the line has a value without quotes, otherwise ""."""
+    match = re.search(r"at line (\d+)", error)
+    line = text.split("\n")[int(match[1]) - 1] if match else ""
     bare = re.fullmatch(r"\s*([\w.-]+)\s*=\s*([^\W\d][\w.:/-]*)\s*(#.*)?", line)
     if not bare:
         return ""

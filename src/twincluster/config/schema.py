@@ -1,7 +1,7 @@
-"""Settings of a run as frozen dataclasses, which recipes and overrides fill (options.py).
+"""Settings of a run as frozen dataclasses, filled by recipes and overrides (options.py).
 
-A value of 0 or "auto", or of -1 where 0 has a meaning, means "derive it from the data": `resolve` replaces every such
-value before training, so that `config.json` in a run folder holds only concrete numbers.
+A value of 0 or "auto", or of -1 if 0 has a meaning, is derived from the data: `resolve` replaces every such value
+before training, so that `config.json` in a run folder has only concrete values.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from twincluster.core import InputError, closest
 
 Settings = TypeVar("Settings")
-OWN = "own"  # the group of settings of a method that has no name of its own for it
+OWN = "own"  # default name of a method's group of settings
 BOUNDS: dict[str, Callable[[float], bool]] = {
     "above 0": lambda v: v > 0,
     "of 0 or more": lambda v: v >= 0,
@@ -29,7 +29,7 @@ BOUNDS: dict[str, Callable[[float], bool]] = {
     "from 0 to 1, or -1": lambda v: v == DERIVED or 0 <= v <= 1,
     "of 0 or more, or -1": lambda v: v == DERIVED or v >= 0,
 }
-Positive = Annotated[float, "above 0"]  # types of settings, in which methods too declare what they take
+Positive = Annotated[float, "above 0"]  # types of settings, also for those of methods
 Amount = Annotated[float, "of 0 or more"]
 Share = Annotated[float, "from 0 to 1"]
 Count = Annotated[int, "above 0"]
@@ -40,15 +40,15 @@ Signed = Annotated[float, "from -1 to 1"]
 Shares = Annotated[tuple[float, float], "from 0 to 1"]
 Positives = Annotated[tuple[float, float], "above 0"]
 Channels = Annotated[tuple[float, float, float], "of 0 or more, or -1"]
-LARGEST = (2**53, 3e38)  # whole numbers that JSON keeps, and what single precision holds
-DERIVED = -1  # where 0 means something else: derive it from the data
+LARGEST = (2**53, 3e38)  # largest exact integer in JSON, and largest number in single precision
+DERIVED = -1  # derive the value from the data, for settings where 0 has a meaning
 Precision = Literal["auto", "float32", "bf16"]
 Frame = Literal["crop", "letterbox"]
 
 
 @dataclass(frozen=True)
 class Augment:
-    """How one view of a sample is drawn. The defaults are the paper's (Sec. 4.2, after MoCo v1 and MiCE)."""
+    """Random augmentation of a view. The defaults are the paper's (Sec. 4.2, after MoCo v1 and MiCE)."""
 
     crop_area: Annotated[Shares, "above 0"] = (0.2, 1.0)  # share of the area that the random crop keeps
     crop_ratio: Positives = (0.75, 4 / 3)  # width over height of the crop, drawn log-uniformly
@@ -59,7 +59,7 @@ class Augment:
     contrast: Amount = 0.4  # likewise
     saturation: Amount = 0.4  # likewise
     hue: Amount = 0.4  # in turns of the colour circle, at most .5
-    flip: ShareOrDerived = 0.5  # probability of a horizontal flip; -1: .5, or 0 where left differs from right
+    flip: ShareOrDerived = 0.5  # probability of a horizontal flip; -1: .5, or 0 if left differs from right
     rotate: Amount = 0.0  # largest angle, in degrees
     blur: Share = 0.0  # probability of a Gaussian blur
     blur_sigma: Positives = (0.1, 2.0)  # of the blur, in pixels of the view: least and most
@@ -72,38 +72,38 @@ class Augment:
 
 @dataclass(frozen=True)
 class Optimiser:
-    """Adam at a constant 3e-3 is the paper's."""
+    """The paper uses Adam at a constant 3e-3."""
 
-    name: Literal["adam", "sgd"] = "adam"  # how weights follow their gradients
-    learning_rate: Positive = 3e-3  # at its highest, whatever the size of the batch
+    name: Literal["adam", "sgd"] = "adam"  # optimisation algorithm
+    learning_rate: Positive = 3e-3  # maximum; not scaled with the batch size
     momentum: Share = 0.9  # SGD only, Nesterov
-    weight_decay: Amount = 0.0  # not applied to biases, batch-norm and (but in MiCE) prototypes
-    schedule: Literal["constant", "cosine"] = "constant"  # cosine: the rate falls to 0 by half a cosine
+    weight_decay: Amount = 0.0  # not applied to biases, batch-norm and, except in MiCE, prototypes
+    schedule: Literal["constant", "cosine"] = "constant"  # of the learning rate; cosine: half a cosine down to 0
     warmup: Share = 0.0  # share of the run in which the rate rises linearly
 
 
 @dataclass(frozen=True)
 class Train:
-    """Length and size of a run, and the machine it uses."""
+    """Length and size of a run, and its hardware."""
 
     epochs: CountOrNone = 1000  # passes over the data; 0: from the number of samples and the device
-    minutes: Amount = 0.0  # to train for, the schedule ending when the time does; 0: `epochs` decides
-    batch_size: CountOrNone = 0  # samples in a step; 0: the method and the device decide
+    minutes: Amount = 0.0  # training time, to which the schedule is fitted; 0: train for `epochs`
+    batch_size: CountOrNone = 0  # samples per step; 0: depends on method and device
     image_size: Side = 0  # side of a training image in pixels; 0: the images' own, at most 96
-    frame: Frame = "crop"  # how oblong images become square: their middle, or all of them between bars (letterbox)
+    frame: Frame = "crop"  # how oblong images become square: crop the centre, or add bars (letterbox)
     backbone: str = "auto"  # resnet18, resnet34, resnet50, small (tiny images), mlp or mlp_signed (rows)
-    encoder: str = ""  # a pretrained network whose features are clustered instead of the images (encoders.py)
-    finetune: bool = False  # the encoder is the backbone instead: it goes on learning, from images
-    components: CountOrNone = 0  # rows only: their first principal components instead of the rows; 0: the rows
+    encoder: str = ""  # pretrained network whose features are clustered instead of the images (encoders.py)
+    finetune: bool = False  # train the encoder further on the images, as the backbone
+    components: CountOrNone = 0  # rows only: number of principal components to use instead of the rows; 0: the rows
     device: str = "auto"  # auto, cpu or cuda
     precision: Precision = "auto"  # auto: bf16 backbone on CUDA; losses are always float32
-    compile: bool = True  # CUDA only: fuse losses and augmentation before a step is captured (networks: see kernels/)
-    checkpoint_minutes: Amount = 3.0  # how often the resume state is written
-    parts: CountOrNone = 0  # in which a batch passes the network, one by one; 0: as few as the GPU's memory allows
+    compile: bool = True  # CUDA only: compile losses and augmentation (networks have their own kernels)
+    checkpoint_minutes: Amount = 3.0  # time between checkpoints
+    parts: CountOrNone = 0  # divide each batch to save memory; 0: as few parts as the GPU memory allows
 
     @property
     def frozen(self) -> str:
-        """The encoder whose features are clustered; "" where images are."""
+        """The encoder whose features are clustered; "" if images are."""
         return "" if self.finetune else self.encoder
 
 
@@ -119,20 +119,20 @@ class EncoderInput:
 
 @dataclass(frozen=True)
 class Config:
-    """Everything a run depends on besides the data."""
+    """All settings of a run; with the data, they determine its result."""
 
     method: str = "auto"  # a registered name, or package.module:Class; auto: the default method
     n_clusters: CountOrNone = 0  # 0: chosen from the features when training ends, within clusters_between
-    clusters_between: tuple[int, int] = (2, 50)  # fewest and most that may be chosen
-    seed: int = 0  # every random draw follows from it
+    clusters_between: tuple[int, int] = (2, 50)  # range of the number to choose
+    seed: int = 0  # of all random draws
     train: Train = field(default_factory=Train)
     optimiser: Optimiser = field(default_factory=Optimiser)
     augment: Augment = field(default_factory=Augment)
     encoder: EncoderInput = field(default_factory=EncoderInput)  # how train.encoder is used
-    groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of the method, which has their types
+    groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of the method, which declares their types
 
     def to_dict(self) -> dict[str, Any]:
-        """Return nested settings as recipes and config.json hold them."""
+        """Return nested settings, as in recipes and config.json."""
         fields = dataclasses.asdict(self)
         groups: dict[str, Any] = fields.pop("groups")
         return fields | groups
@@ -140,7 +140,7 @@ class Config:
 
 @dataclass(frozen=True)
 class DataShape:
-    """What a network must know of the data: size, kind and the statistics that standardise it."""
+    """Size, kind and statistics of the data, which the network needs."""
 
     n_samples: int
     side: int  # of a training image in pixels; 0 for rows
@@ -151,17 +151,18 @@ class DataShape:
 
 
 def make_config(settings: Mapping[str, Any], base: Config | None = None) -> Config:
-    """Return `base` with nested settings replaced; a wrong name, type or value raises InputError naming the field.
+    """Return `base` with nested settings replaced. Raise InputError that names the field of a wrong name, type or
+    value.
 
-    A group that is no field of Config belongs to a method: `method_settings` checks it.
+    A group that is not a field of Config belongs to a method: `method_settings` checks it.
     """
     base = base or Config()
     groups = {name: dict(group) for name, group in base.groups.items()}
     if settings.get("method", base.method) != base.method:
         groups.pop(OWN, None)  # another method's
-    known = {field.name for field in dataclasses.fields(Config)} - {"groups"}
+    fields = {field.name for field in dataclasses.fields(Config)} - {"groups"}
     for name, value in settings.items():
-        if name in known:
+        if name in fields:
             continue
         if isinstance(value, Mapping):
             groups[name] = groups.get(name, {}) | _plain(value)
@@ -174,13 +175,16 @@ def make_config(settings: Mapping[str, Any], base: Config | None = None) -> Conf
 
 
 def method_settings(config: Config, kind: type[Settings], group: str = OWN) -> Settings:
-    """Return a group of the method's settings as the dataclass that declares them; InputError as in `make_config`."""
+    """Return a group of the method's settings as the dataclass that declares them.
+
+    Raise InputError as `make_config` does.
+    """
     settings: Settings = _replace(kind(), config.groups.get(group, {}), prefix=f"{group}.")
     return settings
 
 
 def parse_overrides(pairs: typing.Iterable[str]) -> dict[str, Any]:
-    """`["augment.flip=0.25", "train.backbone=resnet18"]` as nested settings; values are read as TOML, else as text."""
+    """Parse `["augment.flip=0.25", "train.backbone=resnet18"]` as nested settings. Values are TOML, or else text."""
     nested: dict[str, Any] = {}
     for pair in pairs:
         name, separator, text = pair.partition("=")
@@ -191,19 +195,19 @@ def parse_overrides(pairs: typing.Iterable[str]) -> dict[str, Any]:
         for section in sections:
             target = target.setdefault(section, {})
             if not isinstance(target, dict):
-                raise InputError(f"--set {pair!r}: {section} is set to {target!r} as well; give it one or the other")
+                raise InputError(f"--set {pair!r}: {section} is also set to {target!r}; set only one of them")
         target[leaf] = _read_value(text)
     return nested
 
 
 def differences(first: Config, second: Config) -> list[str]:
-    """Dotted names of the fields in which two configurations differ."""
+    """Return the dotted names of the fields in which two configurations differ."""
     one, two = flatten(first.to_dict()), flatten(second.to_dict())
     return [name for name in {**one, **two} if one.get(name) != two.get(name)]
 
 
 def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by their dotted names."""
+    """Return nested settings by dotted names."""
     flat: dict[str, Any] = {}
     for name, value in nested.items():
         flat.update(flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value})
@@ -216,7 +220,7 @@ def _read_value(text: str) -> Any:
     except tomllib.TOMLDecodeError:
         pass
     try:
-        return float(text)  # .25 and 5. are numbers to everybody but TOML
+        return float(text)  # TOML does not accept .25 and 5.
     except ValueError:
         whole = re.sub(r"(?<![\w.])\.(\d)", r"0.\1", text)  # those in a list, too
         return _read_value(whole) if whole != text and text.startswith("[") else text
@@ -228,9 +232,9 @@ def _replace(section: Any, settings: Mapping[str, Any], prefix: str) -> Any:
     changes = {}
     for name, value in settings.items():
         if name not in types_of:
-            known = f"expected one of {', '.join(types_of)}" if types_of else "this method has none of its own"
-            known += "" if prefix else ", or GROUP.FIELD as `twincluster methods NAME` shows them"
-            hint = _group_of(name, section) or closest(name, types_of, prefix) or f": {known}"
+            expected = f"expected one of {', '.join(types_of)}" if types_of else "this method has no settings"
+            expected += "" if prefix else ", or GROUP.FIELD as listed by `twincluster methods NAME`"
+            hint = _group_of(name, section) or closest(name, types_of, prefix) or f": {expected}"
             raise InputError(f"no setting {prefix + name!r}{hint}")
         current = getattr(section, name)
         if not isinstance(current, str | int | float | tuple):
@@ -243,7 +247,7 @@ def _replace(section: Any, settings: Mapping[str, Any], prefix: str) -> Any:
 
 
 def _group_of(name: str, section: Any) -> str:
-    """The end of a message to who has left out the group that a setting stands in."""
+    """Return the end of a message that suggests the missing group of a setting; "" if none has it."""
     groups = [group for group, held in vars(section).items() if is_dataclass(held) and hasattr(held, name)]
     return f", did you mean {' or '.join(f'{group}.{name}' for group in groups)}?" if groups else ""
 
@@ -253,7 +257,7 @@ def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:  # as config.json hol
 
 
 def _coerce(value: Any, wanted: Any, name: str) -> Any:
-    """`value` as the field's type; whole numbers pass for floats, lists for tuples, nothing else is converted."""
+    """Return `value` as the field's type. Whole numbers become floats and lists tuples; nothing else is converted."""
     origin = typing.get_origin(wanted)
     if origin is Literal:
         if value not in typing.get_args(wanted):
@@ -289,9 +293,9 @@ _ARTICLES = {int: "a whole number", float: "a number", str: "a word", bool: "tru
 
 
 def _check(config: Config) -> None:
-    """What the types do not tell."""
+    """Check relations that the types do not express."""
     if config.n_clusters == 1 or config.clusters_between[0] < 2:
-        raise InputError("one cluster is no clustering: give n_clusters and clusters_between of at least 2")
+        raise InputError("clustering needs at least two clusters: set n_clusters and clusters_between to 2 or more")
     values = flatten(config.to_dict())
     for name in ("clusters_between", "augment.crop_area", "augment.crop_ratio", "augment.blur_sigma"):
         low, high = values[name]

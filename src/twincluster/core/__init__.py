@@ -1,6 +1,6 @@
-"""What every room builds on: errors, files that survive a kill, signals, tuning of the process. Imports no torch.
+"""Errors, files that survive a kill, locks, signals and tuning of the process. Imports no torch.
 
-Errors and lazy front doors stand here, because every module needs them.
+This module holds what every room needs: errors, suggestions, and doors that import lazily.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class InputError(ValueError):
         super().__init__(shortened(str(message)), *more)
 
 
-class ProcessEnded(RuntimeError):  # noqa: N818  (nothing went wrong here)
-    """One of several processes that train together is gone, and the run with it. One line, and status 1."""
+class ProcessEnded(RuntimeError):  # noqa: N818  (not an error of this process)
+    """One of several processes that train together ended, and so does the run. One line, and status 1."""
 
 
 def shortened(text: str) -> str:
@@ -35,7 +35,7 @@ def shortened(text: str) -> str:
 
 
 def closest(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """Return the end of a message that suggests the known name nearest to `name`; empty when none is near."""
+    """Return the end of a message that suggests the known name nearest to `name`; "" if none is similar."""
     match = difflib.get_close_matches(name, list(known), n=1)
     return f", did you mean {prefix + match[0]!r}?" if match else ""
 
@@ -59,7 +59,7 @@ def attach_stub(package: str, file: str) -> tuple[Callable[[str], object], Calla
 
 
 def duration(seconds: float) -> str:
-    """90 -> "1 min 30 s"."""
+    """Format seconds as text: 90 -> "1 min 30 s"."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

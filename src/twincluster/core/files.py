@@ -1,4 +1,4 @@
-"""Files that survive a kill, and that show damage: atomic writes, checksums, typed JSON, append-only JSON lines."""
+"""Files that survive a kill and reveal damage: atomic writes, checksums, typed JSON, append-only JSON lines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LONGEST_SHOWN = 60  # letters of a wrong value in a message
 
 
 def write_atomically(path: Path, content: str | bytes | Iterable[bytes | memoryview]) -> None:
-    """Under its name there is the old file or the new one at any moment, and never a part of either."""
+    """Replace a file atomically: at any moment the path holds the complete old or the complete new content."""
     parts = [content.encode()] if isinstance(content, str) else [content] if isinstance(content, bytes) else content
     with unfinished(path) as partial, partial.open("wb") as file:
         file.writelines(parts)
@@ -37,28 +37,28 @@ def write_atomically(path: Path, content: str | bytes | Iterable[bytes | memoryv
 
 @contextmanager
 def unfinished(path: Path) -> Iterator[Path]:
-    """An empty file beside `path` that nobody else writes to; what is in it at the end becomes `path`, all at once.
+    """Yield the path of a new empty file beside `path`; on success it replaces `path` atomically.
 
-    Its writer holds a lock on it. By that the next one knows what a writer that was killed has left, and removes it.
+    The writer locks the file. The next writer removes unlocked files, which killed writers left behind.
     """
     sweep_partials(path)
     partial, file = open_partial(path)
     try:
         with closing(file), naming(path):
             yield partial
-            with partial.open("r+b") as written:  # Windows flushes only what may be written to
+            with partial.open("r+b") as written:  # Windows flushes only files opened for writing
                 os.fsync(written.fileno())
             if os.name == "nt":
-                file.close()  # nor does it rename what is open
+                file.close()  # Windows cannot rename an open file
             partial.replace(path)
     except BaseException:
-        partial.unlink(missing_ok=True)  # where the disk is full it is in the way
+        partial.unlink(missing_ok=True)  # frees the space on a full disk
         raise
 
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Name a file for which the disk has no room: the system does not, of one that is open already."""
+    """Add the file name to a disk-full error, which has none for a file that is already open."""
     try:
         yield
     except OSError as error:
@@ -68,19 +68,19 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def disk_is_full(error: OSError) -> str | None:
-    """Return a line that names the disk where a disk is full; None for any other error."""
+    """Return a line that names the full disk; None for any other error."""
     if error.errno not in FULL:
         return None
-    name = error.filename2 or error.filename  # of a copy or a link, the second is what was to be written
+    name = error.filename2 or error.filename  # the second is the target of a copy or link
     if not isinstance(name, str | bytes | os.PathLike):
-        return "a disk is full (while writing): free some room"
+        return "a disk is full: free some space"
     path = Path(os.fsdecode(name))
     place = next(parent for parent in Path(os.path.realpath(path)).parents if os.path.ismount(parent))
-    return f"the disk at {place} is full ({path} cannot be written): free some room there"
+    return f"the disk at {place} is full ({path} cannot be written): free some space"
 
 
 def open_partial(path: Path) -> tuple[Path, BinaryIO]:
-    """Create a file beside `path` under a name of its own, and lock it until it is closed."""
+    """Create a file beside `path` under a unique name, locked until it is closed."""
     while True:
         partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
         file = partial.open("xb")
@@ -92,17 +92,17 @@ def open_partial(path: Path) -> tuple[Path, BinaryIO]:
 
 def sweep_partials(path: Path) -> None:
     """Remove the partial files beside `path` whose writers were killed."""
-    with suppress(ImportError, OSError):  # where there are no locks nobody can tell, and all stays
+    with suppress(ImportError, OSError):  # without locks, all files stay
         import fcntl
 
         for left in path.parent.glob(f"{glob.escape(path.name)}.{'[0-9a-f]' * 8}.partial"):
-            with suppress(OSError), left.open("rb") as file:  # still written, or not ours
+            with suppress(OSError), left.open("rb") as file:  # still being written, or not ours
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 left.unlink()
 
 
 CHECKSUM = "checksum"  # entry of a JSON object: half of the SHA-256 of the others
-MANIFEST = "checksums.json"  # SHA-256 of the tables beside it, which cannot hold their own
+MANIFEST = "checksums.json"  # SHA-256 of the tables in the same folder
 SEAL = {"sha256": "0" * 64}  # metadata of a safetensors file, in which `seal` replaces the zeros
 MISMATCH = "its checksum does not match: it is damaged"
 _SEALED = re.compile(rb'"sha256":"([0-9a-f]{64})"')
@@ -128,10 +128,10 @@ def check_seal(path: Path) -> None:
 
 
 def _find_seal(file: BinaryIO) -> tuple[int, bytes]:
-    """Return where the digits of the checksum start, and these digits; none without a checksum."""
+    """Return the offset and the digits of the checksum; (0, b"") without one."""
     length = int.from_bytes(file.read(8), "little")
-    found = _SEALED.search(file.read(min(length, os.fstat(file.fileno()).st_size)))
-    return (8 + found.start(1), found[1]) if found else (0, b"")
+    match = _SEALED.search(file.read(min(length, os.fstat(file.fileno()).st_size)))
+    return (8 + match.start(1), match[1]) if match else (0, b"")
 
 
 def _digest_without_seal(file: BinaryIO, start: int) -> bytes:
@@ -161,9 +161,9 @@ def write_table(path: Path, content: str) -> None:
 
 
 def read_table(path: Path) -> tuple[str, bool]:
-    """Return the text of a table, and whether it matches its checksum. A table without a checksum does.
+    """Return the text of a table, and True if it matches its checksum or has none.
 
-    Reads again when a concurrent writer has replaced the manifest meanwhile.
+    Reads again if a concurrent writer has replaced the manifest.
     """
     while True:
         listed = _read_manifest(path.parent).get(path.name)
@@ -188,12 +188,12 @@ def _read_manifest(folder: Path) -> dict[str, tuple[str, ...]]:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Replace a JSON file. Its content gets a checksum."""
+    """Replace a JSON file and add a checksum to its content."""
     write_atomically(path, json.dumps(with_checksum(content), indent=2) + "\n")
 
 
 def read_json(path: Path) -> Any:
-    """Parse a JSON file; raise ValueError for text that is no JSON or is nested too deeply."""
+    """Parse a JSON file. Raise ValueError for invalid or too deeply nested JSON."""
     return _parse_json(path.read_bytes())
 
 
@@ -205,7 +205,7 @@ def _parse_json(text: bytes) -> Any:
 
 
 def read_record(path: Path, kind: type[Record]) -> Record:
-    """Make a dataclass of a JSON file; raise ValueError for a wrong type or checksum."""
+    """Read a dataclass from a JSON file. Raise ValueError for a wrong type or checksum."""
     content = read_json(path)
     record = record_of(kind, content, path.name)
     check_content(content)
@@ -236,20 +236,20 @@ def _checksum_of(content: Mapping[str, Any]) -> str:
 
 
 class JsonLines(Generic[Row]):
-    """A file of JSON objects, one a line, to which any number of processes append.
+    """A file of JSON objects, one per line, to which any number of processes append.
 
-    Each line has a checksum; lines of older versions have none. A line counts once it is whole: a kill while writing
-    loses that line alone, and the next writer removes the rest of it. Any other damage is an InputError that names the
-    file and the line, for readers and for writers. `parse` makes a row of an object and of the number of rows before
-    it, and raises ValueError for a wrong type; `remedy` ends the message.
+    Each line has a checksum, except in files of older versions. A line counts once it is complete: a kill while writing
+    loses only that line, and the next writer removes its rest. Any other damage raises InputError with the file and the
+    line, for readers and writers. `parse` turns an object and the number of rows before it into a row, or raises
+    ValueError for a wrong type; `remedy` ends the message.
     """
 
     def __init__(self, path: Path, parse: Callable[[dict[str, Any], int], Row], remedy: str) -> None:
         self.path, self._parse, self._remedy = path, parse, remedy
         self._guard = RLock()  # threads of one process share this object
         self._rows: list[Row] = []
-        self._end = 0  # bytes of the file that the rows take
-        self._last = b""  # their last line, to notice another file in the place of this one
+        self._end = 0  # bytes of the file that are parsed
+        self._last = b""  # last parsed line, to notice when the file was replaced
 
     def __reduce__(self) -> Any:  # locks are neither copied nor pickled
         return JsonLines, (self.path, self._parse, self._remedy)
@@ -261,7 +261,7 @@ class JsonLines(Generic[Row]):
             return list(self._rows)
 
     def append(self, build: Callable[[list[Row]], Sequence[Mapping[str, Any]]]) -> list[Row]:
-        """Append what `build` makes of the rows, while no other process can, and return all rows."""
+        """Append the result of `build(rows)` while other writers wait, and return all rows."""
         with self._guard, _alone(self.path) as descriptor:
             self._catch_up()
             added = "".join(json_line(row) for row in build(list(self._rows)))
@@ -271,13 +271,13 @@ class JsonLines(Generic[Row]):
             return list(self._rows)
 
     def rewrite(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Replace the file by other rows."""
+        """Replace all rows."""
         with self._guard:
             write_atomically(self.path, "".join(map(json_line, rows)))
             self._forget()
 
     def drop_last(self) -> None:
-        """Remove the last row, and the file with its only one."""
+        """Remove the last row; remove the file if it was the only one."""
         with self._guard:
             self._catch_up()
             if rest := self.path.read_bytes()[: self._end - len(self._last)] if self._rows else b"":
@@ -318,7 +318,7 @@ class JsonLines(Generic[Row]):
         except (ValueError, OverflowError) as error:
             problem = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
             where = f"{self.path} is damaged in line {len(self._rows) + 1}"
-            raise InputError(f"{where} ({problem}): put back a copy, or {self._remedy}") from None
+            raise InputError(f"{where} ({problem}): restore a copy, or {self._remedy}") from None
         return row
 
     def _forget(self) -> None:
@@ -331,7 +331,7 @@ def json_line(content: Mapping[str, Any]) -> str:
 
 
 def _is_half_written(line: bytes) -> bool:
-    """Whether a line has no end and no whole object, as a killed writer leaves it."""
+    """Return True for a line without end or complete object, as a killed writer leaves it."""
     if line.endswith(b"\n") or not _BEGUN.fullmatch(line):
         return False
     try:
@@ -345,9 +345,11 @@ def _is_half_written(line: bytes) -> bool:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[int]:
-    """Open a file to append to it; other writers wait."""
+    """Open a file for appending; other writers wait."""
     is_new = not path.exists()
-    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)  # network drives lock no file for readers
+    descriptor = os.open(
+        path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666
+    )  # not read-only: network drives cannot lock that
     try:
         lock(descriptor)
         if is_new:
@@ -358,7 +360,7 @@ def _alone(path: Path) -> Iterator[int]:
 
 
 def _append(descriptor: int, end: int, content: bytes) -> None:
-    """Write after byte `end`, over what a killed writer left there: all of the content or nothing."""
+    """Write all of the content after byte `end`, or nothing, over the rest of a killed writer's line."""
     try:
         os.ftruncate(descriptor, end)
         while content:
@@ -370,7 +372,7 @@ def _append(descriptor: int, end: int, content: bytes) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Have the name of a new file survive a power cut."""
+    """Make the name of a new file survive a power failure."""
     with suppress(OSError):  # folders cannot be opened everywhere
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -380,23 +382,26 @@ def _sync_folder(folder: Path) -> None:
 
 
 def record_of(kind: type[Record], value: Any, where: str) -> Record:
-    """Make a dataclass of parsed JSON; raise ValueError that names the field whose value is of another type.
+    """Build a dataclass from parsed JSON. Raise ValueError that names the field with a wrong type.
 
-    Fields with a default may be missing, and entries that the dataclass does not have are left out.
+    Fields with a default may be missing; unknown entries are ignored.
     """
     if not isinstance(value, dict):
         raise ValueError(f"{where} is {_shown(value)}, expected an object")
-    hints, found = typing.get_type_hints(kind), {}
+    hints, values = typing.get_type_hints(kind), {}
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
         if field.name in value:
-            found[field.name] = _typed(hints[field.name], value[field.name], f"{where}.{field.name}")
+            values[field.name] = _typed(hints[field.name], value[field.name], f"{where}.{field.name}")
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise ValueError(f"{where} has no {field.name}")
-    return kind(**found)
+    return kind(**values)
 
 
 def _typed(hint: Any, value: Any, where: str) -> Any:
-    """Return `value` as `hint` has it: lists become tuples, whole numbers pass for floats."""
+    """Convert `value` to the type `hint`: lists become tuples, whole numbers floats.
+
+    Raise ValueError if it does not fit.
+    """
     origin, inside = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return value
@@ -426,29 +431,29 @@ def _typed_items(kind: Any, inside: tuple[Any, ...], value: list[Any], where: st
             raise ValueError(f"{where} has {len(value)} items, expected {len(inside)}")
         return tuple(_typed(inside[i], item, f"{where}[{i}]") for i, item in enumerate(value))
     if inside[0] in (int, float, str) and all(type(item) is inside[0] for item in value):
-        return kind(value)  # an edit may name thousands of rows
+        return kind(value)  # fast path: an edit may name thousands of rows
     return kind(_typed(inside[0], item, f"{where}[{i}]") for i, item in enumerate(value))
 
 
 def _shown(value: Any) -> str:
-    """A value as an error names it, however long it is."""
+    """Return a value as text for an error, shortened if it is long."""
     text = repr(value)
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
 
 
 def first_line(error: BaseException) -> str:
-    """The kind of an error and the first line of what it says."""
-    said = str(error).strip().splitlines()
-    return f"{type(error).__name__}, {said[0]}" if said else type(error).__name__
+    """Return the type of an error and the first line of its message."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}, {lines[0]}" if lines else type(error).__name__
 
 
 def strict_json(value: Any, indent: int | None = None) -> str:
-    """JSON that every reader takes: numbers that are none (nan, inf) become null."""
+    """Return JSON that every reader accepts: nan and inf become null."""
     return json.dumps(finite(value), indent=indent, allow_nan=False)
 
 
 def finite(value: Any) -> Any:
-    """The same with None in the place of nan and inf."""
+    """Return the value with None in place of nan and inf."""
     if isinstance(value, dict):
         return {name: finite(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -457,12 +462,12 @@ def finite(value: Any) -> Any:
 
 
 def is_taken(folder: Path) -> bool:
-    """Whether a folder that is to be written is anything but new or empty. A lock is nothing."""
+    """Return True unless a folder is missing or empty. A lock file does not count."""
     return folder.exists() and (not folder.is_dir() or any(path.name != LOCK_FILE for path in folder.iterdir()))
 
 
 def refuse_taken(out: Path) -> None:
-    """Refuse a place for a new run where something is already."""
+    """Raise InputError if the place for a new run exists already."""
     if is_taken(out):
         state = "exists and is not empty" if out.is_dir() else "is a file"
         hint = ", or continue it with --resume" if (out / "config.json").is_file() else ""
@@ -470,12 +475,12 @@ def refuse_taken(out: Path) -> None:
 
 
 def check_writable(folder: Path, instead: str = "choose another place") -> None:
-    """Refuse a folder in which nothing can be written, or which cannot be made, before any work is done."""
+    """Raise InputError if a folder cannot be created or written to, before any work is done."""
     refuse_zero(folder)
-    # a link that leads nowhere counts as there, since no folder can be made in its place
+    # a broken link exists, too: no folder can be created in its place
     nearest = next((place for place in (folder, *folder.parents) if os.path.lexists(place)), folder)
-    told = nearest if nearest.name else nearest.absolute()  # "." says little
+    shown = nearest if nearest.name else nearest.absolute()  # instead of "."
     if not os.path.isdir(nearest):
-        raise InputError(f"{told} is not a folder: {instead}")
+        raise InputError(f"{shown} is not a folder: {instead}")
     if not os.access(nearest, os.W_OK | os.X_OK):
-        raise InputError(f"{told} cannot be written to: check its permissions, or {instead}")
+        raise InputError(f"{shown} is not writable: check its permissions, or {instead}")

@@ -1,7 +1,7 @@
-"""Locks on files and folders. The system releases them when their process ends, however it ends.
+"""Locks on files and folders, which the system releases when their process ends, even if it is killed.
 
-A run folder that is being written has a lock file, which names the process that holds it. What a process that was
-killed has left is taken over by the next one.
+A run folder that is being written contains a lock file, which names the process that holds it. The next process takes
+over the lock file of a killed one.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from typing import BinaryIO, Literal, NamedTuple
 from twincluster.core import InputError
 
 LOCK_FILE = ".twincluster.lock"
-Doing = Literal["training", "rows", "undo", "moves"]  # what the holder of a folder writes
+Doing = Literal["training", "rows", "undo", "moves"]  # what the process that holds a folder writes
 QUEUE: tuple[Doing, ...] = ("rows", "undo")  # updates of one run wait for each other
 POLL = 0.05  # seconds between two tries
-PATIENCE = 2.0  # seconds in which a new holder has written its name, and most undos are done
-TRIES = 5  # to make a folder whose parent another process removes, because it is empty
+PATIENCE = 2.0  # seconds to wait for a new holder to write its name, or for an undo to end
+TRIES = 5  # to create a folder while another process removes its empty parent
 LONGEST_COMMAND = 100  # letters of a command in a message
-ANOTHER_BYTE = 1 << 30  # Windows keeps others from reading a locked byte: this one is never written
+ANOTHER_BYTE = 1 << 30  # a byte beyond the content: on Windows, locked bytes cannot be read
 
 
 class HeldError(InputError):
-    """Another process writes the folder."""
+    """Another process is writing the folder."""
 
 
 class Holder(NamedTuple):
-    """What a lock file says of its process, once that has written it."""
+    """The content of a lock file; the defaults hold until its process has written it."""
 
     pid: int = 0
     command: str = ""
@@ -42,21 +42,21 @@ class Holder(NamedTuple):
 
 
 class Hold:
-    """A folder that this process alone writes until `release`; also a context manager."""
+    """A folder that only this process writes, until `release`; also a context manager."""
 
     def __init__(self, folder: Path, file: BinaryIO | None = None, made: list[Path] | None = None) -> None:
         self.folder = folder
-        self._file, self._made = file, made or []  # no file: this thread held the folder already
+        self._file, self._made = file, made or []  # no file: this thread already holds the folder
 
     def release(self) -> None:
-        """Remove the lock file, and those folders made for it that are still empty."""
+        """Remove the lock file, and the folders created for it that are still empty."""
         if self._file is None:
             return
         _threads.pop(_key(self.folder), None)
         if os.name == "nt":
-            self._file.close()  # it removes no open file
+            self._file.close()  # Windows cannot remove an open file
         with suppress(OSError):
-            (self.folder / LOCK_FILE).unlink()  # while it is locked: afterwards it may be another process's
+            (self.folder / LOCK_FILE).unlink()  # while locked: after that it may belong to another process
         self._file.close()
         self._file = None
         _holds.discard(self)
@@ -69,29 +69,29 @@ class Hold:
         self.release()
 
 
-_threads: dict[str, int] = {}  # that hold a folder
+_threads: dict[str, int] = {}  # thread that holds each folder
 _holds: set[Hold] = set()
 
 
 def release_all() -> None:
-    """Release what this process holds, before it ends at once."""
+    """Release all folders that this process holds; call before os._exit."""
     for held in list(_holds):
         held.release()
 
 
 def hold(folder: Path, doing: Doing, instead: str = "") -> Hold:
-    """Take a folder, made where there is none, to write it alone; refuse one that another process writes.
+    """Lock a folder for writing, and create it if needed. Raise HeldError if another process is writing it.
 
-    Updates of one run wait for each other. A thread may take again what it holds. `instead` ends the message.
+    Updates of one run wait for each other. A thread may lock a folder again that it holds. `instead` ends the message.
     """
     refuse_zero(folder)
     return Hold(folder) if _is_mine(folder) else _take(folder, doing, instead, _make(folder, instead))
 
 
 def hold_new(folder: Path, doing: Doing, instead: str = "") -> Hold:
-    """Make and take `folder`, or `folder-2`, `folder-3`, ... where that is there already.
+    """Create and lock `folder`, or `folder-2`, `folder-3`, ... if it exists.
 
-    Two processes never take the same one. A folder with nothing but the lock of a dead process counts as new.
+    Two processes never get the same folder. A folder that contains only the lock of a dead process counts as new.
     """
     refuse_zero(folder)
     number, candidate = 1, folder
@@ -106,9 +106,9 @@ def hold_new(folder: Path, doing: Doing, instead: str = "") -> Hold:
 
 
 def refuse_held(folder: Path, instead: str = "", patience: float = PATIENCE) -> None:
-    """Refuse a folder that another process trains into; wait a moment for one that takes an update back.
+    """Raise HeldError if another process trains into a folder; first wait briefly if it is undoing an update.
 
-    An update that adds rows disturbs nobody: it is left alone.
+    A process that adds rows does not conflict and is ignored.
     """
     end = time.monotonic() + patience
     while (holder := _holder(folder)) and holder.doing != "rows" and not _is_mine(folder):
@@ -118,20 +118,20 @@ def refuse_held(folder: Path, instead: str = "", patience: float = PATIENCE) -> 
 
 
 def refuse_zero(path: Path | str) -> None:
-    """Refuse a path with a zero byte, which no system takes."""
+    """Raise InputError for a path with a zero byte, which no system accepts."""
     if "\0" in str(path):
-        raise InputError(f"{str(path)!r} holds a zero byte, which no path can: leave it out")
+        raise InputError(f"{str(path)!r} contains a zero byte, which is not allowed in a path: remove it")
 
 
 def settle(path: Path) -> None:
-    """Wait for the process that holds a file, if there is one."""
+    """Wait until no process holds a file."""
     with suppress(FileNotFoundError), open(path, "rb") as file:
         lock(file.fileno())
 
 
 def lock(descriptor: int) -> None:
-    """Wait until this process alone holds an open file; closing it, or dying, lets the next one have it."""
-    with suppress(ImportError, OSError):  # where there are no locks, do without
+    """Wait for an exclusive lock on an open file. Closing the file, or the end of the process, releases it."""
+    with suppress(ImportError, OSError):  # some file systems have no locks
         import fcntl
 
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -142,7 +142,7 @@ def _take(folder: Path, doing: Doing, instead: str, made: list[Path]) -> Hold:
         while not (file := _locked(folder, instead)):
             made = made or _wait(folder, doing, instead)
         _threads[_key(folder)] = threading.get_ident()
-        with suppress(OSError):  # on a full disk the holder has no name
+        with suppress(OSError):  # on a full disk the holder stays unnamed
             file.truncate(0)
             file.write(json.dumps(Holder(os.getpid(), _command(), doing)._asdict()).encode())
         _holds.add(taken := Hold(folder, file, made))
@@ -153,7 +153,7 @@ def _take(folder: Path, doing: Doing, instead: str, made: list[Path]) -> Hold:
 
 
 def _wait(folder: Path, doing: Doing, instead: str) -> list[Path]:
-    """Wait until nobody holds a folder, or refuse it; make it again where its holder has removed it."""
+    """Wait until a folder is free, or raise HeldError. Create it again if its holder removed it."""
     end = time.monotonic() + PATIENCE
     while holder := _holder(folder):
         if holder.pid and holder.doing in QUEUE and doing in QUEUE:
@@ -165,7 +165,7 @@ def _wait(folder: Path, doing: Doing, instead: str) -> list[Path]:
 
 
 def _locked(folder: Path, instead: str) -> BinaryIO | None:
-    """The lock file, locked by this process; None where another process holds it."""
+    """Return the lock file, locked by this process; None if another process holds it."""
     path = folder / LOCK_FILE
     try:
         file = open(path, "a+b", buffering=0)  # noqa: SIM115  closed by Hold
@@ -174,7 +174,7 @@ def _locked(folder: Path, instead: str) -> BinaryIO | None:
     except OSError as error:
         raise _unwritable(folder, error, instead) from error
     with suppress(OSError):
-        # another process may have removed it before it was locked
+        # another process may have removed the file before this one locked it
         if _try_lock(file) and os.path.samestat(os.fstat(file.fileno()), path.stat()):
             return file
     file.close()
@@ -182,7 +182,7 @@ def _locked(folder: Path, instead: str) -> BinaryIO | None:
 
 
 def _holder(folder: Path) -> Holder | None:
-    """The process that holds a folder; None where none does."""
+    """Return the process that holds a folder, or None."""
     try:
         with open(folder / LOCK_FILE, "rb") as file:
             if _try_lock(file, shared=True):
@@ -196,7 +196,7 @@ def _holder(folder: Path) -> Holder | None:
 
 
 def _try_lock(file: BinaryIO, *, shared: bool = False) -> bool:
-    """Whether no other process holds the file. Where there are no locks, none does."""
+    """Return True if this process got the lock. File systems without locks always grant it."""
     try:
         import fcntl
     except ImportError:
@@ -222,7 +222,7 @@ def _try_lock_on_windows(file: BinaryIO) -> bool:
 
 
 def _make(folder: Path, instead: str) -> list[Path]:
-    """Make a folder and its parents; return those that were made, the innermost first."""
+    """Create a folder and its parents. Return those that were created, innermost first."""
     for left in reversed(range(TRIES)):
         missing = [place for place in (folder, *folder.parents) if not os.path.isdir(place)]
         made: list[Path] = []
@@ -239,7 +239,7 @@ def _make(folder: Path, instead: str) -> list[Path]:
 
 
 def _remove_empty(folders: list[Path]) -> None:
-    with suppress(OSError):  # which is how a folder that is not empty says so
+    with suppress(OSError):  # not empty
         for folder in folders:
             folder.rmdir()
 
@@ -255,7 +255,7 @@ def _unwritable(folder: Path, error: OSError, instead: str) -> Exception:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return error
     reason = str(error.strerror or error).lower()
-    return InputError(f"{folder} cannot be made or written to ({reason}): {instead or 'check its permissions'}")
+    return InputError(f"{folder} cannot be created or written to ({reason}): {instead or 'check its permissions'}")
 
 
 def _refused(folder: Path, holder: Holder, instead: str) -> HeldError:
@@ -264,7 +264,7 @@ def _refused(folder: Path, holder: Holder, instead: str) -> HeldError:
 
 
 def _command() -> str:
-    """What started this process, short, and printable wherever it is shown."""
+    """Return the command of this process, shortened, with unprintable letters replaced."""
     program, *words = sys.argv or [""]
     name = os.path.basename(program)
     name = {"__main__.py": "twincluster", "-c": "python", "": "python"}.get(name, name)

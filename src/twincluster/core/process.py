@@ -22,16 +22,16 @@ from twincluster.core.locks import release_all
 
 OnProgress = Callable[[int, int], None]  # called with how many are done, and of how many
 
-LIMIT = 9.0  # seconds after an interrupt in which a process ends by itself
-TOGETHER = 1.0  # seconds in which a second interrupt is the same one: `timeout` sends it to a process and to its group
+LIMIT = 9.0  # seconds after an interrupt before the process is ended
+TOGETHER = 1.0  # seconds in which two interrupts count as one: `timeout` signals the process and its group
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM. All that an interrupt saves is saved; only the exit status is another."""
+    """SIGTERM. It is handled like an interrupt; only the exit status differs."""
 
 
 class Interrupt:
-    """Whether one was asked for, and by which signal."""
+    """Whether an interrupt was requested, and by which signal."""
 
     asked = 0
     when = 0.0
@@ -40,20 +40,20 @@ class Interrupt:
         raise Terminated if self.asked == signal.SIGTERM else KeyboardInterrupt
 
 
-_first = Interrupt()  # that a command was ended by
-_hows: list[Callable[[], str]] = []  # to go on, of all that is under way
-_farewell: Callable[[str, int], None] | None = None  # set where this process runs one command, and ends with it
+_first = Interrupt()  # the first interrupt of the command
+_hows: list[Callable[[], str]] = []  # hints how to continue, of all running tasks
+_farewell: Callable[[str, int], None] | None = None  # set if this process runs a single command
 _last_words = threading.Lock()
 _children: set[subprocess.Popen[str]] = set()
 
 
 def end_on_interrupt(farewell: Callable[[str, int], None]) -> None:
-    """End this process within seconds of an interrupt, with status 130, whatever is under way.
+    """End this process within seconds of an interrupt, with status 130, whatever it is doing.
 
-    An interrupt raises KeyboardInterrupt where that is safe. Inside an import it is not (torch aborts), and now and
-    then a library swallows it: then the process ends at once, or after `LIMIT`. Before that `farewell` is called with
-    a message and the exit status. Nothing is torn: files are written atomically, and what else is left is cleared here.
-    Process-wide; call only from the CLI.
+    An interrupt raises KeyboardInterrupt where that is safe. Inside an import it is not (torch aborts), and sometimes a
+    library swallows it: then the process ends at once, or after `LIMIT`. Before that, `farewell` is called with a
+    message and the exit status. No file is left half-written: files are written atomically, and everything else is
+    cleaned up here. Process-wide; call only from the CLI.
     """
     global _farewell
     if not _in_main_thread() or signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, None):
@@ -61,10 +61,10 @@ def end_on_interrupt(farewell: Callable[[str, int], None]) -> None:
     _farewell = farewell
     heard, speaks = os.pipe()
     os.set_blocking(speaks, False)
-    signal.set_wakeup_fd(speaks, warn_on_full_buffer=False)  # heard even while C code keeps Python from being so
+    signal.set_wakeup_fd(speaks, warn_on_full_buffer=False)  # written even while C code blocks Python
     threading.Thread(target=_watch, args=(heard,), daemon=True, name="interrupts").start()
     sys.unraisablehook = _not_raised
-    # for the helper process of multiprocessing, which counts aloud what it has to clear after this one
+    # the helper process of multiprocessing prints warnings about objects that it cleans up
     sys.warnoptions.append("ignore:resource_tracker")
     signal.signal(signal.SIGINT, _interrupt)
 
@@ -85,7 +85,7 @@ def ignore_interrupts() -> None:
 
 
 def leave(number: int) -> NoReturn:
-    """End this process at once by a signal: nothing is unwound, and libraries take nothing down."""
+    """End this process at once by a signal, without unwinding the stack."""
     with suppress(BaseException):
         if _farewell and takes_leave():
             message = called(Terminated() if number == signal.SIGTERM else KeyboardInterrupt())
@@ -97,21 +97,25 @@ def leave(number: int) -> NoReturn:
 
 
 def takes_leave() -> bool:
-    """Return True for exactly one caller: the thread that says why this process ends."""
+    """Return True for exactly one caller: the thread that reports why this process ends."""
     return _last_words.acquire(blocking=False)
 
 
 def leave_quietly(status: int) -> NoReturn:
-    """End this process at once with a status; torch may abort where an interrupted process is taken down in order."""
+    """End this process at once with a status; an orderly exit after an interrupt may abort in torch."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(BaseException):
             stream.flush()
+    if workers := sys.modules.get("multiprocessing.process"):
+        with suppress(BaseException):  # one that is just starting would say that this process is gone
+            for child in workers.active_children():
+                child.kill()
     os._exit(status)
 
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """While this lasts, SIGTERM unwinds the stack as an interrupt does. Whatever has its own way with it keeps that."""
+    """Make SIGTERM unwind the stack like an interrupt while the context lasts. Other handlers are kept."""
     if not _in_main_thread() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
@@ -119,7 +123,7 @@ def terminable() -> Iterator[None]:
     if not _farewell:
         _first.asked = 0
     signal.signal(signal.SIGTERM, _terminate)
-    if usual:  # another one is left alone: what is not Python's could not be put back
+    if usual:  # other handlers stay: those not set from Python cannot be restored
         signal.signal(signal.SIGINT, _interrupt)
     try:
         yield
@@ -131,8 +135,10 @@ def terminable() -> Iterator[None]:
 
 @contextmanager
 def noted(wanted: bool) -> Iterator[Interrupt]:
-    """While this lasts, an interrupt is noted and breaks nothing off; a second one does. Not `wanted`, or outside the
-    main thread, which alone hears of signals, nothing changes."""
+    """Delay interrupts while the context lasts: the first is only noted, a second one interrupts.
+
+    Changes nothing if not `wanted`, or outside the main thread, which alone receives signals.
+    """
     interrupt = Interrupt()
     usual = signal.getsignal(signal.SIGINT)
     if not wanted or not _in_main_thread():
@@ -159,7 +165,7 @@ def noted(wanted: bool) -> Iterator[Interrupt]:
 
 @contextmanager
 def explained(how: Callable[[], str]) -> Iterator[None]:
-    """Lets an interrupt say how to go on."""
+    """Append a hint how to continue to the message of an interrupt."""
     _hows.append(how)
     try:
         yield
@@ -174,7 +180,9 @@ def called(end: KeyboardInterrupt) -> str:
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
-    """Only the first counts: `timeout` sends it twice, and the child of an interrupted parent has both signals."""
+    """Raise for the first signal only: `timeout` sends it twice, and children of an interrupted parent get both
+    signals.
+    """
     if not _first.asked:
         _note_first(number)
         _leave_import(number, frame)
@@ -186,7 +194,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     _note_first(number)
     if _farewell and before:
         if before == signal.SIGINT and since > TOGETHER:
-            leave(number)  # somebody is impatient, or a library has swallowed the first one
+            leave(number)  # a second Ctrl-C, or a library swallowed the first one
         return
     _leave_import(number, frame)
     raise KeyboardInterrupt
@@ -198,7 +206,7 @@ def _note_first(number: int) -> None:
 
 
 def _leave_import(number: int, frame: FrameType | None) -> None:
-    """Leave from within an import: what is raised there ends in code of others that is half set up."""
+    """End the process if it is inside an import: raising there would leave a library half initialised."""
     while _farewell and frame:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             leave(number)
@@ -206,7 +214,7 @@ def _leave_import(number: int, frame: FrameType | None) -> None:
 
 
 def _watch(heard: int) -> None:
-    """Leave `LIMIT` after the first interrupt, if this process has not ended by itself."""
+    """End the process `LIMIT` seconds after the first interrupt."""
     while os.read(heard, 1)[0] != signal.SIGINT:
         pass
     time.sleep(LIMIT)
@@ -214,7 +222,7 @@ def _watch(heard: int) -> None:
 
 
 def _not_raised(event: Any) -> None:
-    """An interrupt in a destructor or a callback is swallowed by Python, with a traceback: leave instead."""
+    """End the process on an interrupt in a destructor or callback, which Python would only print."""
     if isinstance(event.exc_value, KeyboardInterrupt):
         leave(_first.asked or signal.SIGINT)
     sys.__unraisablehook__(event)
@@ -225,8 +233,10 @@ def _in_main_thread() -> bool:
 
 
 def run_child(command: Sequence[str], *, told: str | None = None, log: IO[str] | None = None) -> int:
-    """The exit status of a command. It is told `told` by standard input; what it says goes to `log`, or where our
-    own words go."""
+    """Run a command and return its exit status.
+
+    `told` is written to its standard input; its output goes to `log`, by default to ours.
+    """
     stdin = None if told is None else subprocess.PIPE
     with terminable(), subprocess.Popen(command, stdin=stdin, stdout=log, stderr=log, text=True) as process:
         _children.add(process)
@@ -234,8 +244,8 @@ def run_child(command: Sequence[str], *, told: str | None = None, log: IO[str] |
             try:
                 process.communicate(told)
             except KeyboardInterrupt:
-                if os.name != "nt":  # where this would kill it
-                    process.terminate()  # it saves its run first; where Ctrl-C reached it as well, this changes nothing
+                if os.name != "nt":  # on Windows this would kill it
+                    process.terminate()  # it saves its run first; no effect if Ctrl-C reached it, too
                 process.wait()
                 raise
         except BaseException:

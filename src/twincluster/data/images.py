@@ -49,7 +49,7 @@ from twincluster.data.store import (
 )
 
 VERSION = 4  # of the files and of what decoding.py makes of an image: another number, another store
-HASHED_BYTES = 1 << 28  # of an array, for its fingerprint
+HASHED_BYTES = 1 << 28  # most bytes of an array to hash for its fingerprint
 HASHED_ROWS = 4096  # at once
 _BOOLEAN = {True: "true", False: "false"}  # as JSON writes them
 _FRAMED: dict[Frame, str] = {"crop": "", "letterbox": " letterbox"}  # in a fingerprint
@@ -57,14 +57,14 @@ _FRAMED: dict[Frame, str] = {"crop": "", "letterbox": " letterbox"}  # in a fing
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """What the trainer reads: one row per input, in the order of the listing."""
+    """The input of the trainer: one row per input, in the order of the listing."""
 
     listing: Listing
     pixels: np.ndarray  # (n,s,s,3) uint8, memory-mapped or the caller's own; (n,d) float32 for rows
-    status: tuple[str, ...]  # "ok", or why the row is black
-    usable: np.ndarray  # int64, the rows that can be trained on
-    fingerprint: str  # SHA-256 of the data, not of where it lies
-    pictures: np.ndarray | None = None  # (n,s,s,3), where pixels are the features that an encoder made of these
+    status: tuple[str, ...]  # "ok", or the reason why the row is black
+    usable: np.ndarray  # int64, rows to train on
+    fingerprint: str  # SHA-256 of the data, independent of its location
+    pictures: np.ndarray | None = None  # (n,s,s,3), if `pixels` are an encoder's features of them
     widths: tuple[int, ...] = ()  # columns of each, where several encoders made them
 
     @property
@@ -87,14 +87,16 @@ def open_images(
     workers: int | None = None,
     progress: OnProgress | None = None,
 ) -> Images:
-    """Give a listing pixels.
+    """Read the pixels of a listing.
 
-    Arrays keep their size and stay where they are: grey and four-channel ones become three channels, and oblong ones
-    their centre square, as views; only a letterbox takes a copy, and so do images that are much larger than
-    `array_side`, which are made that size (shrink.py; 0: never). Files are decoded at side x side pixels (0: 96) by
-    `workers` processes (None: one per core; 1: in this process) under cache, else $TWINCLUSTER_CACHE, else
-    ~/.cache/twincluster/store, unless they are a few that somebody named (Listing.is_passing); progress is told (rows
-    done, rows in all). A file that cannot be read keeps its row, black, with a status.
+    Arrays keep their size and are used in place, as views: grey and four-channel images become three channels, oblong
+    ones their centre square. A letterbox makes a copy, and so do images much larger than `array_side`, which are
+    resized to it (0: never).
+
+    Files are decoded at side x side pixels (0: 96) by `workers` processes (None: one per core; 1: in this process),
+    into `cache`, else $TWINCLUSTER_CACHE, else ~/.cache/twincluster/store. A few files named from Python are not cached
+    (Listing.is_passing). A file that cannot be read keeps its row, black, with a status. `progress` receives (rows
+    done, rows in all).
     """
     workers, progress = workers or min(available_cores(), MOST_WORKERS), progress or (lambda done, total: None)
     if listing.array is not None:
@@ -116,19 +118,19 @@ def open_images(
 
 
 def _decoded(listing: Listing, side: int, frame: Frame, progress: OnProgress) -> tuple[np.ndarray, Outcome]:
-    """What a store would hold."""
+    """Decode a few files into memory. Return what a store would hold."""
     pixels, rows = np.zeros((len(listing.paths), side, side, 3), np.uint8), {}
     decoded = decode_few(listing.files or (), side, frame)
-    for row, (entry, (found, status)) in enumerate(zip(listing.entries, decoded, strict=True)):
-        if found is not None:
-            pixels[row] = found
+    for row, (entry, (image, status)) in enumerate(zip(listing.entries, decoded, strict=True)):
+        if image is not None:
+            pixels[row] = image
         rows[row] = Row(entry, status, digest_of(pixels[row]))
         progress(row + 1, len(pixels))
     return pixels, _outcome(side, frame, rows)
 
 
 def _read(store: Store, files: Sequence[Input], workers: int, progress: OnProgress, checked: bool) -> Outcome:
-    """By the journal, after a build where the store is not complete or damaged."""
+    """Return the outcome from the journal. Build the store first if it is incomplete or damaged."""
     rows = store.rows()
     if not checked and store.is_complete(rows):
         rows = store.sound(rows)
@@ -144,7 +146,7 @@ def _outcome(side: int, frame: Frame, rows: dict[int, Row]) -> Outcome:
 
 
 def _images(listing: Listing, pixels: np.ndarray, outcome: Outcome) -> Images:
-    usable = np.flatnonzero([said == "ok" for said in outcome.status]).astype(np.int64)
+    usable = np.flatnonzero([status == "ok" for status in outcome.status]).astype(np.int64)
     return Images(listing, pixels, outcome.status, usable, outcome.fingerprint)
 
 
@@ -161,7 +163,7 @@ def _of_array(
 
 
 def _three_channels(array: np.ndarray) -> np.ndarray:
-    """uint8 (n,h,w) or (n,h,w,c) as (n,h,w,3), without a copy."""
+    """Return uint8 (n,h,w) or (n,h,w,c) as (n,h,w,3), without a copy."""
     if array.ndim == 3:
         array = array[..., None]
     if array.shape[3] == 1:
@@ -170,7 +172,7 @@ def _three_channels(array: np.ndarray) -> np.ndarray:
 
 
 def _squares(array: np.ndarray, frame: Frame) -> np.ndarray:
-    """uint8 (n,h,w,3) as (n,s,s,3), without a copy unless bars have to be added."""
+    """Return uint8 (n,h,w,3) as (n,s,s,3), without a copy unless bars are added."""
     height, width = array.shape[1:3]
     if height == width:
         return array
@@ -182,7 +184,7 @@ def _squares(array: np.ndarray, frame: Frame) -> np.ndarray:
 
 
 def _array_fingerprint(array: np.ndarray, frame: Frame) -> str:
-    """Of shape, type and bytes; above 256 MiB of every second, third, ... row, so that a resume starts at once."""
+    """Hash shape, type and bytes. Above 256 MiB, hash every second, third, ... row, so that a resume starts at once."""
     digest = hashlib.sha256(f"{array.dtype} {array.shape}{_FRAMED[frame]}".encode())
     sample = array[:: max(1, math.ceil(array.nbytes / HASHED_BYTES))]
     chunk = max(1, (1 << 24) * len(sample) // max(sample.nbytes, 1))
@@ -192,18 +194,21 @@ def _array_fingerprint(array: np.ndarray, frame: Frame) -> str:
 
 
 def place_of(listing: Listing, side: int, frame: Frame, cache: Path | None) -> Path:
-    """A folder per source, side and frame; lists of paths lie in no folder of their own and are known by every name."""
+    """Return the store's folder for a source, side and frame.
+
+    Lists of paths have no folder, so all names are hashed.
+    """
     files = [os.path.realpath(listing.root)] if listing.root else [str(file) for file in listing.files or ()]
     return cache_folder(cache) / short_hash([VERSION, side, frame, bool(listing.root), *files])
 
 
 def fingerprint_of(side: int, frame: Frame, rows: dict[int, Row]) -> str:
-    """Of names and decoded pixels: a copy of the folder elsewhere, or touched files, are the same data.
+    """Hash names and decoded pixels. A moved or copied folder has the same fingerprint.
 
-    Raise OUTCOME_VERSION (store.py) when you change it.
+    Increase VERSION when you change it.
     """
     digest = hashlib.sha256(f"files {len(rows)} {side}{_FRAMED[frame]}\n".encode())
-    written = json.encoder.encode_basestring_ascii  # what dumps does to a name, without its many calls
+    written = json.encoder.encode_basestring_ascii  # faster than json.dumps
     for start in range(0, len(rows), HASHED_ROWS):
         some = [rows[row] for row in range(start, min(start + HASHED_ROWS, len(rows)))]
         lines = [f"[{written(row.entry[0])}, {_BOOLEAN[row.status == 'ok']}, {written(row.digest)}]" for row in some]
@@ -211,17 +216,20 @@ def fingerprint_of(side: int, frame: Frame, rows: dict[int, Row]) -> str:
     return digest.hexdigest()
 
 
-SHRUNK_VERSION = 1  # of what `square` makes of an image: another number, another copy
-HELD_BYTES = 1 << 28  # of small images that stay in memory
-KEPT = 4  # copies on the disk beside a new one; each can be made again as long as its array is there
+SHRUNK_VERSION = 1  # of the pixels that `square` returns; a new number makes a new copy
+HELD_BYTES = 1 << 28  # of shrunk images that stay in memory
+KEPT = 4  # cached copies to keep beside a new one
 MOST_WORKERS = 61  # that a pool of processes may have on Windows
 A_DAY = 24 * 3600  # seconds
-BYTES_AT_ONCE = 1 << 25  # of small images made, or of large ones read, before they are put away
+BYTES_AT_ONCE = 1 << 25  # of shrunk images, or of large ones read, per part
 
 
 def is_much_larger(filled: int, side: int) -> bool:
-    """Whether images that fill so many pixels a side are better made smaller: above 4/3 of the side, which is twice the
-    size that training needs where the side is 1.5 times that. In between one resize more would blur them for little."""
+    """Return True if images of `filled` pixels a side should be shrunk: above 4/3 of the side.
+
+    If the side is 1.5 times the training size, that is twice the training size. Below it, one more resize would only
+    blur.
+    """
     return 3 * filled > 4 * side > 0
 
 
@@ -234,7 +242,7 @@ def shrunk(
     cache: Path | None = None,
     progress: OnProgress = lambda done, total: None,
 ) -> np.ndarray:  # uint8 (n,h,w,3) -> (n,side,side,3)
-    """The same images as squares, with the pixels that lossless files of them are decoded to."""
+    """Return the images as squares, with the pixels that lossless files of them would be decoded to."""
     shape = (len(array), side, side, 3)
     if (nbytes := int(np.prod(shape))) <= HELD_BYTES:
         small = np.empty(shape, np.uint8)
@@ -245,24 +253,24 @@ def shrunk(
     path = cache_folder(cache) / "arrays" / f"{_digest(array, side, frame)}.npy"
     with explained(path.parent, nbytes):
         sums = _sums_if_whole(path, header, shape)
-        if sums is None:  # else it is taken even where nothing can be written
+        if sums is None:  # an existing copy is used even on a read-only disk
             path.parent.mkdir(parents=True, exist_ok=True)
             with only_one(path.parent):
-                sums = _sums_if_whole(path, header, shape)  # another process may have made it meanwhile
+                sums = _sums_if_whole(path, header, shape)  # another process may have written it meanwhile
                 if sums is None:
                     sums = Sums(_together(side), [], [])
                     small_ones = _in_parts(array, side, frame, workers, progress)
                     write_atomically(path, chain([header], _noted(sums, (some for _, some in small_ones))))
                     _prune(path)
-        with suppress(OSError):  # where nothing can be written, nothing is pruned either
-            os.utime(path)  # used now
+        with suppress(OSError):  # read-only disk
+            os.utime(path)  # mark as used
             sums._replace(state=state_of(path)).write(path)
-        kept: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
-    return kept
+        cached: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+    return cached
 
 
 def _sums_if_whole(path: Path, header: bytes, shape: tuple[int, ...]) -> Sums | None:
-    """The checksums of a copy that is there and as it was written."""
+    """Return the checksums of an existing, undamaged copy; None otherwise."""
     if not path.exists() or path.stat().st_size != len(header) + math.prod(shape):
         return None
     with open(path, "rb") as file:
@@ -274,17 +282,20 @@ def _sums_if_whole(path: Path, header: bytes, shape: tuple[int, ...]) -> Sums | 
 
 
 def _noted(sums: Sums, parts: Iterable[np.ndarray]) -> Iterator[memoryview]:
-    """Parts of an array as bytes, whose checksums are added to `sums`."""
+    """Yield parts of an array as bytes, and append their checksums to `sums`."""
     for part in parts:
         sums.digests.append(digest_of(part))
         yield part.data.cast("B")
 
 
 def _prune(new: Path) -> None:
-    """Who is training on a copy that goes keeps it open, and a system that minds keeps the copy: on a disk that is
-    shared by several machines neither is sure, so what was used or written within a day stays."""
+    """Delete old copies, but none used within a day.
+
+    Deleting an open file is safe on POSIX and refused on Windows, but neither holds for a disk shared by several
+    machines.
+    """
     others = sorted(set(new.parent.glob("*.npy")) - {new}, key=lambda path: (path.stat().st_mtime_ns, path.name))
-    for path in (*others[:-KEPT], *new.parent.glob("*.partial")):  # the latter by somebody who was killed
+    for path in (*others[:-KEPT], *new.parent.glob("*.partial")):  # the latter are left by killed processes
         with suppress(OSError):
             if time.time() - path.stat().st_mtime > A_DAY:
                 path.unlink()
@@ -294,13 +305,13 @@ def _prune(new: Path) -> None:
 def _in_parts(
     array: np.ndarray, side: int, frame: Frame, workers: int, progress: OnProgress
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """Where a part begins, and its small images, one part after another."""
+    """Yield the first row and the shrunk images of each part."""
 
     def small(row: int) -> np.ndarray:
         return square(Image.fromarray(np.ascontiguousarray(array[row])), side, frame)
 
     together = _together(side)
-    with ThreadPoolExecutor(workers) as threads:  # Pillow lets others go on while it resizes
+    with ThreadPoolExecutor(workers) as threads:  # Pillow releases the GIL while it resizes
         for start in range(0, len(array), together):
             rows = range(start, min(start + together, len(array)))
             yield start, np.stack(list(threads.map(small, rows)))
@@ -308,7 +319,7 @@ def _in_parts(
 
 
 def _together(side: int) -> int:
-    """Images in a part."""
+    """Return the number of images in a part."""
     return max(1, BYTES_AT_ONCE // (3 * side * side))
 
 

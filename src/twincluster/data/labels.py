@@ -1,8 +1,6 @@
-"""Read text files and tables that name images: whatever bytes the names hold, they come out as Python has them.
+"""Read labels from folders or files, and tables that name images.
 
-Labels for a list of inputs, from the folders they lie in or from a file.
-
-They are there to score against, never to train on.
+Labels are used for scores, never for training. Invalid UTF-8 in names is kept as surrogate escapes.
 """
 
 import csv
@@ -18,29 +16,29 @@ import numpy as np
 from twincluster.core import InputError, counted
 from twincluster.data.listing import IMAGE_SUFFIXES, printable
 
-Table = dict[str, list[str]]  # column by name; of many columns in a .parquet, those that are not used are empty
+Table = dict[str, list[str]]  # column by name; unused columns of a .parquet are empty
 
 USED = ("path", "label")
 
 
 def read_text(file: Path, shown: str) -> str:
-    """A text file, with bytes that are no UTF-8 as Python carries them in file names."""
+    """Read a text file, with invalid UTF-8 as surrogate escapes."""
     try:
         content = file.read_bytes()
     except OSError as error:
         raise InputError(f"{shown} cannot be read ({error.strerror}): check the file") from None
     if b"\0" in content:
-        raise InputError(f"{shown} holds zero bytes, so it is no plain text: save it again as UTF-8")
+        raise InputError(f"{shown} contains zero bytes, so it is not plain text: save it again as UTF-8")
     return content.decode("utf-8-sig", errors="surrogateescape")
 
 
 def read_table(file: Path, shown: str) -> Table:
-    """The columns of a .csv or .parquet file."""
+    """Read the columns of a .csv or .parquet file."""
     return _parquet(file, shown) if file.suffix.lower() == ".parquet" else _csv(file, shown)
 
 
 def _csv(file: Path, shown: str) -> Table:
-    """Separated by commas, or by the semicolons or tabs of spreadsheets. Empty lines are no rows."""
+    """Read a table with commas, semicolons or tabs as separators. Empty lines are skipped."""
     text = read_text(file, shown)
     first = text.lstrip("\r\n").partition("\n")[0]
     marks = [mark for mark in ",;\t" if "path" in [cell.strip(' "\r') for cell in first.split(mark)]]
@@ -51,7 +49,7 @@ def _csv(file: Path, shown: str) -> Table:
         raise InputError(f"{shown} cannot be read ({error}): close its quotes, or save it again as .csv") from None
     names = [name.strip() for name in rows[0][1]] if rows else []
     if len(names) == 1 and ("/" in names[0] or os.path.splitext(names[0])[1].lower() in IMAGE_SUFFIXES):
-        names = ["path"]  # a list without a heading
+        names = ["path"]  # a list without a header
     else:
         rows = rows[1:]
     _refuse_twice(names, shown)
@@ -59,7 +57,7 @@ def _csv(file: Path, shown: str) -> Table:
         if any(row[len(names) :]):
             raise InputError(
                 f"{shown} has {len(row)} values in line {number}, but {counted(len(names), 'column')}: "
-                "put names that hold a comma in double quotes"
+                "put names that contain a comma in double quotes"
             )
     return {name: [row[place] if place < len(row) else "" for _, row in rows] for place, name in enumerate(names)}
 
@@ -71,7 +69,7 @@ def _parquet(file: Path, shown: str) -> Table:
         raise InputError(f"{shown} needs a package: pip install 'twincluster[parquet]', or save it as .csv") from None
     try:
         with parquet.ParquetFile(file) as opened:
-            # pandas keeps an index of its own in columns of such names
+            # pandas stores its index in columns of such names
             names = [name for name in opened.schema_arrow.names if not name.startswith("__index_level_")]
             used = [name for name in names if name in USED] if len(names) > 1 else names
             _refuse_twice(used, shown)
@@ -79,7 +77,7 @@ def _parquet(file: Path, shown: str) -> Table:
             columns = {name: values.column(name).to_pylist() for name in used}
     except InputError:
         raise
-    except Exception as error:  # whatever pyarrow makes of a damaged file
+    except Exception as error:  # pyarrow raises many types for damaged files
         raise InputError(f"{shown} cannot be read ({type(error).__name__}): save it again as .parquet") from None
     return {name: _as_text(columns.get(name, []), name, shown) for name in names}
 
@@ -87,34 +85,36 @@ def _parquet(file: Path, shown: str) -> Table:
 def _refuse_twice(names: Sequence[str], shown: str) -> None:
     for name in USED:
         if names.count(name) > 1:
-            raise InputError(f"{shown} has {names.count(name)} columns {name}: give the others another name")
+            raise InputError(f"{shown} has {names.count(name)} columns {name}: rename all but one")
 
 
 def _as_text(values: Sequence[Any], column: str, shown: str) -> list[str]:
-    """Names as str, bytes as in file names, nothing as ""; numbers are good for labels only."""
+    """Return strings unchanged, bytes decoded as file names, None as "", and, for labels only, numbers as text."""
     allowed = (str, bytes, int, float) if column == "label" else (str, bytes)
     for row, value in enumerate(values):
         if value is not None and not isinstance(value, allowed):
             kind = type(value).__name__
-            raise InputError(f"{shown}: column {printable(column)} holds {kind} in row {row}: write names as text")
+            raise InputError(
+                f"{shown}: column {printable(column)} has a value of type {kind} in row {row}: write it as text"
+            )
     return [
         "" if value is None or value != value else os.fsdecode(value) if isinstance(value, bytes) else str(value)
         for value in values
     ]
 
 
-Labels = tuple[np.ndarray, tuple[str, ...] | None]  # int64 (n,), -1 where unknown, and what the codes are called
+Labels = tuple[np.ndarray, tuple[str, ...] | None]  # int64 (n,), -1 if unknown, and the class names
 
-LARGEST_CODE = 10_000  # integers from here on are taken for names
+LARGEST_CODE = 10_000  # integers from here on are treated as names
 
 _SPLIT_FOLDERS = frozenset(("train", "training", "test", "testing", "val", "valid", "validation"))
 
 
 def read_labels(source: str, name: str, paths: Sequence[str], *, are_files: bool) -> Labels:
-    """Labels of the inputs called paths: "folders", a .csv or .parquet with the columns path and label, or a .npy."""
+    """Read labels of the inputs `paths` from "folders", a .csv or .parquet with columns path and label, or a .npy."""
     if source == "folders":
         if not are_files:
-            raise InputError(f"{name} has no folders to take labels from: name a .csv, .parquet or .npy file instead")
+            raise InputError(f"{name} has no folders to take labels from: choose a .csv, .parquet or .npy file instead")
         return _folders(name, paths)
     file = Path(os.path.expanduser(source))
     shown = printable(source)
@@ -126,36 +126,38 @@ def read_labels(source: str, name: str, paths: Sequence[str], *, are_files: bool
         return _table(file, shown, paths)
     try:
         values = np.load(file, allow_pickle=False)
-    except Exception:  # whatever numpy makes of a damaged file
+    except Exception:  # numpy raises many types for damaged files
         raise InputError(f"labels {shown}: not a readable array of integers; save it again with numpy.save") from None
     return as_labels(values, len(paths), f"labels {shown}")
 
 
 def as_labels(values: np.ndarray, count: int, name: str) -> Labels:
-    """One integer or one name per input; negative and empty are unknown."""
+    """Return labels from one integer or one name per input; negative and empty are unknown."""
     values = np.asarray(values)
     if values.shape != (count,):
-        raise InputError(f"{name}: {count} labels are needed, one per input, but their shape is {values.shape}")
+        raise InputError(f"{name}: expected {count} labels, one per input, got shape {values.shape}")
     if values.dtype.kind in "US":
         return _coded([printable(os.fsdecode(value)) for value in values.tolist()])
     if values.dtype.kind not in "iub":
-        raise InputError(f"{name}: labels must be integers or names, not {values.dtype}; save them as such")
+        raise InputError(f"{name}: expected integers or names, got {values.dtype}; save the labels as integers")
     return _compact(np.maximum(values.astype(np.int64), -1))
 
 
 def _compact(codes: np.ndarray) -> Labels:
-    """Codes as they are, unless they are so large (years, bar codes) that a table over all of them would be."""
+    """Return codes unchanged, or renumbered if they are large (years, bar codes), because tables over all codes are
+    made.
+    """
     if codes.max(initial=-1) < LARGEST_CODE:
         return codes, None
-    known, positions = np.unique(codes[codes >= 0], return_inverse=True)
+    values, positions = np.unique(codes[codes >= 0], return_inverse=True)
     compact = np.full_like(codes, -1)
     compact[codes >= 0] = positions
-    return compact, tuple(str(code) for code in known)
+    return compact, tuple(str(code) for code in values)
 
 
 def _folders(name: str, paths: Sequence[str]) -> Labels:
     parents = [PurePosixPath(path).parent.parts for path in paths]
-    # photos/train/cat and photos/test/cat hold the same animals.
+    # photos/train/cat and photos/test/cat are the same class
     if all(parts and parts[0].lower() in _SPLIT_FOLDERS for parts in parents) and any(parts[1:] for parts in parents):
         parents = [parts[1:] for parts in parents]
     if not any(parents):
@@ -166,26 +168,26 @@ def _folders(name: str, paths: Sequence[str]) -> Labels:
 def _table(file: Path, shown: str, paths: Sequence[str]) -> Labels:
     table = read_table(file, f"labels {shown}")
     if not {"path", "label"} <= set(table):
-        raise InputError(f"labels {shown}: the first line must name the columns path and label")
+        raise InputError(f"labels {shown}: the header must name the columns path and label")
     written, labels = table["path"], [printable(label.strip()) for label in table["label"]]
     if not any(labels):
-        raise InputError(f"labels {shown}: the column label is empty; fill it in, or leave out the labels")
-    if [printable(path) for path in written] == list(paths):  # a list with its labels: row by row
+        raise InputError(f"labels {shown}: the column label is empty; fill it in, or omit the labels")
+    if [printable(path) for path in written] == list(paths):  # the same list: match row by row
         return _coded(labels)
     given: dict[str, str] = {}
     for path, label in zip(written, labels, strict=True):
         if given.setdefault(path.removeprefix("./"), label) != label:
             raise InputError(f"labels {shown} has two labels for {printable(path)}: keep one")
-    # A path may be written as in assignments.csv, with escapes, or as it is.
-    known = {printable(path): label for path, label in given.items()} | given
-    labels = [known.get(path.removeprefix("./"), "") for path in paths]
+    # Paths may be escaped, as in assignments.csv, or raw.
+    by_path = {printable(path): label for path, label in given.items()} | given
+    labels = [by_path.get(path.removeprefix("./"), "") for path in paths]
     if not any(labels):
-        raise InputError(f"labels {shown} names none of the inputs: write paths as in {printable(paths[0])!r}")
+        raise InputError(f"labels {shown}: no path matches an input; write paths as in {printable(paths[0])!r}")
     return _coded(labels)
 
 
 def _coded(labels: Sequence[str], *, numbers: bool = True) -> Labels:
-    """Codes for names in sorted order; where all are integers, and numbers is true, they stand for themselves."""
+    """Encode names in sorted order. If all are integers and `numbers` is true, they are the codes themselves."""
     if numbers and all(re.fullmatch(r"-?[0-9]{1,18}", label) for label in labels if label):
         return _compact(np.array([max(int(label), -1) if label else -1 for label in labels], np.int64))
     names = tuple(sorted({label for label in labels if label}))

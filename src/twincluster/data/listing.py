@@ -302,7 +302,7 @@ def load_array(path: Path) -> Any:
     try:
         loaded = np.load(path, mmap_mode="r", allow_pickle=False)
         return loaded if isinstance(loaded, np.ndarray) else {key: loaded[key] for key in loaded.files}
-    except Exception:  # whatever numpy makes of a damaged file
+    except Exception:  # numpy raises many types for damaged files
         name = printable(path.name)
         raise InputError(f"{name}: not a readable array of plain numbers; save it again with numpy.save") from None
 

@@ -1,4 +1,4 @@
-"""What a caller in Python may hand over: tensors become arrays here, and images are told from rows of numbers."""
+"""Input from Python: convert tensors to arrays, and distinguish images from rows of numbers."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -17,18 +17,19 @@ NAMES_OR_IMAGES = (str, bytes, os.PathLike, Image.Image)
 
 
 def as_arrays(X: Any) -> Any:
-    """A tensor, or a list of tensors, as an array with the channels of images last, and a generator, which can be read
-    only once, or anything else that open images come from, as a list; the rest as it is, unless there is nothing in
-    it."""
-    if isinstance(X, Mapping | Set) and not hasattr(X, "shape"):  # which some sparse matrices have
-        raise InputError(f"X is a {type(X).__name__}: give the images, paths or rows that it holds as a list")
+    """Return tensors as an array with channels last, and iterators of open images as a list. Raise InputError if empty.
+
+    A list of tensors becomes one array. Everything else is returned as it is.
+    """
+    if isinstance(X, Mapping | Set) and not hasattr(X, "shape"):  # some sparse matrices are mappings with a shape
+        raise InputError(f"X is a {type(X).__name__}: pass its images, paths or rows as a list")
     if isinstance(X, Iterator) or (not isinstance(X, list | tuple) and isinstance(_first(X), Image.Image)):
         X = list(X)
     if getattr(X, "ndim", 1) == 1 and hasattr(X, "__len__") and not len(X):
-        raise InputError("X is empty: give images, paths of images, a folder, or rows of numbers")
+        raise InputError("X is empty: pass images, paths of images, a folder, or rows of numbers")
     if isinstance(X, list | tuple) and all(hasattr(item, "shape") for item in X):
         if len({tuple(item.shape) for item in X}) > 1:
-            raise InputError("X holds several shapes: resize the images to one size, or pass paths or PIL images")
+            raise InputError("X holds images of several shapes: resize them to one size, or pass paths or PIL images")
         if all(isinstance(item, torch.Tensor) for item in X):
             X = torch.stack(list(X))
     return _as_array(X) if isinstance(X, torch.Tensor) else X
@@ -37,7 +38,7 @@ def as_arrays(X: Any) -> Any:
 def _first(X: Any) -> Any:
     try:
         return next(iter(X), None)
-    except (TypeError, NotImplementedError):  # there is no first of anything
+    except (TypeError, NotImplementedError):  # not iterable
         return None
 
 
@@ -45,8 +46,8 @@ def _as_array(tensor: torch.Tensor) -> np.ndarray:
     tensor = tensor.detach().cpu()
     if tensor.dim() in (3, 4) and tensor.dtype != torch.uint8:
         raise InputError(
-            f"expected uint8 images, got {tensor.dtype} {tuple(tensor.shape)}: bring the values to 0 .. 255 and cast, "
-            "as in (images * 255).to(torch.uint8) for values of 0 .. 1"
+            f"expected uint8 images, got {tensor.dtype} {tuple(tensor.shape)}: scale the values to 0 .. 255 and cast "
+            "them, for example (images * 255).to(torch.uint8) for values of 0 .. 1"
         )
     if tensor.dtype == torch.bfloat16:  # numpy has no such type
         tensor = tensor.float()
@@ -56,7 +57,7 @@ def _as_array(tensor: torch.Tensor) -> np.ndarray:
 
 
 def is_rows(X: Any) -> bool:
-    """Whether `X` is a matter for scikit-learn's validation: all that is neither images nor names of any."""
+    """Return True if `X` holds rows of numbers, which scikit-learn validates, instead of images or their names."""
     if isinstance(X, NAMES_OR_IMAGES):
         return False
     shape = getattr(X, "shape", ())
@@ -64,7 +65,7 @@ def is_rows(X: Any) -> bool:
         return len(shape) == 2
     first = _first(X)
     if isinstance(first, Mapping) or (isinstance(first, list | tuple) and len(first) == 2 and _is_labelled(*first)):
-        raise InputError("X holds more than images: give them alone, as in [image for image, label in X]")
+        raise InputError("X holds images with labels: pass the images alone, as in [image for image, label in X]")
     return not isinstance(first, NAMES_OR_IMAGES) and np.ndim(first) < 2
 
 
@@ -79,29 +80,29 @@ def refuse_times(X: Any) -> None:
 
 
 def _is_labelled(one: Any, other: Any) -> bool:
-    """Whether these are a pair as data sets of torch give them."""
+    """Return True for a pair of image and label, as torch data sets yield them."""
     is_image = isinstance(one, NAMES_OR_IMAGES) or np.ndim(one) > 1
     return is_image and not isinstance(other, NAMES_OR_IMAGES) and np.ndim(other) < 2
 
 
 def are_open(X: Any) -> bool:
-    """Whether `X` is a list of open images, which may differ in size."""
+    """Return True if `X` is a list of PIL images, which may differ in size."""
     return isinstance(X, list | tuple) and all(isinstance(item, Image.Image) for item in X)
 
 
 def outline(images: Sequence[Image.Image]) -> Listing:
-    """What open images are like before they are read: as many, of their typical size, all black."""
+    """Return a listing that stands for PIL images before they are read: their number and typical size, all black."""
     short, long = np.median([sorted(image.size) for image in images], axis=0).astype(int)
-    black = np.broadcast_to(np.uint8(0), (len(images), short, long))  # takes no memory
+    black = np.broadcast_to(np.uint8(0), (len(images), short, long))  # uses no memory
     return Listing("images", ("",) * len(images), array=black)
 
 
 def as_squares(images: Sequence[Image.Image], side: int, frame: Frame) -> np.ndarray:
-    """Open images of any sizes as (n,s,s,3) uint8."""
+    """Return PIL images of any size as an array (n,s,s,3) uint8."""
     if empty := [row for row, image in enumerate(images) if 0 in image.size]:
         raise InputError(f"image {empty[0]} has no pixels: leave it out")
     try:
         return np.stack([square(image, side, frame) for image in images])
-    except Exception as error:  # an image is read from its file only now
-        said = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"an open image cannot be read ({said}): leave it out, or pass paths instead") from None
+    except Exception as error:  # PIL reads the file only now
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"a PIL image cannot be read ({reason}): leave it out, or pass paths instead") from None

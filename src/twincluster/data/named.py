@@ -1,6 +1,6 @@
-"""The benchmarks that are made from an ImageNet folder, which only its owners may hand out, and Tiny ImageNet.
+"""Data sets by name: read from a prepared folder of arrays or from torchvision's files, or downloaded by torchvision.
 
-The data sets known by name: each from a folder of arrays, from the files torchvision keeps, or downloaded by it.
+ImageNet-10, ImageNet-Dogs and Tiny ImageNet are built from local folders, because their licences forbid sharing them.
 """
 
 import os
@@ -45,17 +45,17 @@ IMAGENET_DOGS = {
 
 
 def imagenet10(root: Path | None) -> Listing:
-    """The 13,000 training images of ten classes."""
+    """List the 13,000 training images of ten ImageNet classes."""
     return _classes_of_imagenet("imagenet10", IMAGENET10, data_root(root))
 
 
 def imagenet_dogs(root: Path | None) -> Listing:
-    """The 19,500 training images of fifteen breeds."""
+    """List the 19,500 training images of fifteen dog breeds of ImageNet."""
     return _classes_of_imagenet("imagenet_dogs", IMAGENET_DOGS, data_root(root))
 
 
 def tiny_imagenet(root: Path | None) -> Listing:
-    """100,000 training images of 200 classes and then 10,000 for validation, 64 x 64."""
+    """List 100,000 training and 10,000 validation images of 200 classes, 64 x 64."""
     kept = data_root(root)
     if listing := prepared_set("tiny_imagenet", kept, None):
         return listing
@@ -69,11 +69,13 @@ def tiny_imagenet(root: Path | None) -> Listing:
     annotated = _table(place / "val" / "val_annotations.txt")
     code = {identifier: number for number, identifier in enumerate(classes)}
     found = [path.split("/")[1] for path in train]
-    # Some sort the validation images into folders of their classes.
+    # Validation images may be sorted into folders by class.
     found += [annotated.get(path.split("/")[-1], path.split("/")[1]) for path in val]
     labels = np.array([code.get(identifier, -1) for identifier in found], np.int64)
     if (labels[len(train) :] < 0).all():
-        raise InputError(f"{place / 'val'} has no val_annotations.txt that names the images' classes: unpack it again")
+        raise InputError(
+            f"{place / 'val'} has no val_annotations.txt that names the classes of its images: unpack the archive again"
+        )
     words = _table(place / "words.txt")
     return Listing(
         "tiny_imagenet",
@@ -100,7 +102,7 @@ def _classes_of_imagenet(name: str, classes: Mapping[str, str], kept: Path) -> L
         raise absent(name, kept, "is made from ImageNet, which is not downloaded", folders)
     found = {identifier: walk(place / identifier, f"{place / identifier}/")[0] for identifier in present}
     if lacking := [identifier for identifier in classes if not found.get(identifier)]:
-        raise InputError(f"{name} needs images in {', '.join(lacking)} too: add these folders of ImageNet to {place}")
+        raise InputError(f"{name} has no images in {', '.join(lacking)}: add these ImageNet folders to {place}")
     paths = [f"{identifier}/{path}" for identifier in classes for path in found[identifier]]
     return Listing(
         name,
@@ -113,15 +115,15 @@ def _classes_of_imagenet(name: str, classes: Mapping[str, str], kept: Path) -> L
 
 def _images(place: Path, part: str) -> list[str]:
     if not os.path.isdir(place / part):
-        raise InputError(f"tiny_imagenet: {place} has no folder {part}: unpack it again")
+        raise InputError(f"tiny_imagenet: {place} has no folder {part}: unpack the archive again")
     found, _ = walk(place / part, f"{place / part}/")
     if not found:
-        raise InputError(f"tiny_imagenet: {place / part} holds no images: unpack it again")
+        raise InputError(f"tiny_imagenet: {place / part} contains no images: unpack the archive again")
     return [f"{part}/{path}" for path in found]
 
 
 def _table(file: Path) -> dict[str, str]:
-    """The first two columns of a file of tab-separated lines; nothing when there is no such file."""
+    """Return the first two columns of a tab-separated file; empty if it does not exist."""
     if not os.path.isfile(file):
         return {}
     lines = file.read_text(encoding="utf-8", errors="replace").split("\n")
@@ -151,7 +153,7 @@ STL10_FILES = ("train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin")
 
 
 def _digits(root: Path | None) -> Listing:
-    """scikit-learn's 1,797 handwritten digits, 8 x 8."""
+    """Load scikit-learn's 1,797 handwritten digits, 8 x 8."""
     from sklearn.datasets import load_digits
 
     loaded = load_digits()
@@ -160,23 +162,23 @@ def _digits(root: Path | None) -> Listing:
 
 
 def _mnist(root: Path | None) -> Listing:
-    """60,000 handwritten digits for training and then 10,000 for testing, 28 x 28, grey."""
+    """Load 60,000 training and 10,000 test images of handwritten digits, 28 x 28, grey."""
     return _arrays("mnist", root, tuple("0123456789"), "MNIST/raw", partial(_train_and_test, "mnist"))
 
 
 def _fashion_mnist(root: Path | None) -> Listing:
-    """60,000 articles of clothing and then 10,000, 28 x 28, grey."""
+    """Load 60,000 training and 10,000 test images of clothing, 28 x 28, grey."""
     load = partial(_train_and_test, "fashion_mnist")
     return _arrays("fashion_mnist", root, FASHION_CLASSES, "FashionMNIST/raw", load)
 
 
 def _cifar10(root: Path | None) -> Listing:
-    """50,000 photographs and then 10,000, 32 x 32."""
+    """Load 50,000 training and 10,000 test photographs, 32 x 32."""
     return _arrays("cifar10", root, CIFAR10_CLASSES, "cifar-10-batches-py", partial(_train_and_test, "cifar10"))
 
 
 def _cifar100(root: Path | None) -> Listing:
-    """50,000 photographs and then 10,000, 32 x 32; the labels are the 20 superclasses, as clustering is scored."""
+    """Load 50,000 training and 10,000 test photographs, 32 x 32, with the 20 superclasses as labels, as is usual."""
 
     def load(holder: Path) -> list[Part]:
         superclass = np.array(CIFAR100_SUPERCLASS_OF)
@@ -186,7 +188,7 @@ def _cifar100(root: Path | None) -> Listing:
 
 
 def _stl10(root: Path | None) -> Listing:
-    """The labelled part: 5,000 photographs and then 8,000, 96 x 96."""
+    """Load the labelled part: 5,000 training and 8,000 test photographs, 96 x 96."""
 
     def load(holder: Path) -> list[Part]:
         folder = holder / "stl10_binary"
@@ -215,13 +217,13 @@ NAMED: dict[str, Callable[[Path | None], Listing]] = {
 def _arrays(
     name: str, root: Path | None, class_names: tuple[str, ...], files: str, load: Callable[[Path], list[Part]]
 ) -> Listing:
-    """A prepared folder, else what `load` makes of `files`, which lie in the root or in a folder called `name`."""
+    """Return the prepared folder, or the arrays that `load` reads from `files`, in the root or its folder `name`."""
     kept = data_root(root)
     if listing := prepared_set(name, kept, class_names):
         return listing
     try:
         train, test = load(kept / name if (kept / name / files).is_dir() else kept)
-    except Exception as error:  # no torchvision, no network, no room, a damaged download
+    except Exception as error:  # no torchvision, no network, full disk, damaged download
         raise absent(name, kept, f"could not be downloaded ({type(error).__name__})", files) from None
     images = np.empty((len(train[0]) + len(test[0]), *train[0].shape[1:]), np.uint8)
     images[: len(train[0])], images[len(train[0]) :] = train[0], test[0]
@@ -237,14 +239,14 @@ def _arrays(
 def _train_and_test(name: str, holder: Path) -> list[Part]:
     from torchvision.datasets import CIFAR10, CIFAR100, MNIST, FashionMNIST
 
-    known = {"mnist": MNIST, "fashion_mnist": FashionMNIST, "cifar10": CIFAR10, "cifar100": CIFAR100}
-    # torchvision unpickles the files of CIFAR, after comparing them with the checksums it knows.
-    parts = [known[name](holder, train=train, download=True) for train in (True, False)]
+    data_sets = {"mnist": MNIST, "fashion_mnist": FashionMNIST, "cifar10": CIFAR10, "cifar100": CIFAR100}
+    # torchvision unpickles the files of CIFAR, but only after it has checked their checksums.
+    parts = [data_sets[name](holder, train=train, download=True) for train in (True, False)]
     return [(np.asarray(part.data), np.asarray(part.targets)) for part in parts]
 
 
 def _stl10_part(folder: Path, part: str) -> Part:
-    """Read here, because torchvision first takes checksums of 3 GB, most of it the images without labels."""
+    """Read images and labels without torchvision, which first takes checksums of 3 GB, mostly unlabelled images."""
     pixels = np.memmap(folder / f"{part}_X.bin", np.uint8, "r").reshape(-1, 3, 96, 96)  # channel, column, row
     labels = np.fromfile(folder / f"{part}_y.bin", np.uint8).astype(np.int64) - 1
     if len(labels) != len(pixels):

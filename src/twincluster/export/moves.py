@@ -1,6 +1,6 @@
-"""Moving many files as if it were one act: a journal is written first, by which a move can be finished or undone.
+"""Move many files as one operation: a journal is written first, so that the move can be finished or undone.
 
-A failure on the way puts everything back. After a kill the journal says what was meant: the same command finishes it.
+If a file cannot be moved, all others are moved back. After a kill, the same command finishes the move from the journal.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from twincluster.core import InputError, counted, naming, open_partial, read_jso
 from twincluster.data import printable
 
 JOURNAL = "twincluster-moves.json"
-PARTIAL = ".twincluster"  # name of a copy that is not complete, before its own ending: a long name leaves no room
+PARTIAL = ".twincluster"  # name of a partial copy; short, because the target's own name may fill the limit
 Pair = tuple[Path, Path]  # from, to
 
 
 def move_all(pairs: Sequence[Pair], out: Path) -> None:
-    """All of them, or, when one cannot be moved, none."""
+    """Move all pairs, or none if one of them fails."""
     if not pairs:
         return
     out.mkdir(parents=True, exist_ok=True)
@@ -43,17 +43,17 @@ def move_all(pairs: Sequence[Pair], out: Path) -> None:
         _write(out, before)
         _remove_empty({target.parent for _, target in done})
         why = f"{printable(str(done[-1][0]))} cannot be moved ({str(error.strerror).lower()})"
-        raise InputError(f"{why}: everything is back where it was") from error
+        raise InputError(f"{why}: all files were moved back") from error
     _write(out, [*before, *pairs])
 
 
 def finish(out: Path) -> bool:
-    """Complete a move that was interrupted; whether there was one."""
+    """Complete an interrupted move. Return True if there was one."""
     if not (moving := _moving(out)):
         return False
     pairs = read_journal(out)
     sweep(out, pairs)
-    for source, target in pairs[-moving:]:  # where one of the others was, there may be another file since
+    for source, target in pairs[-moving:]:  # a new file may have taken the place of an earlier one
         if os.path.lexists(source):
             target.parent.mkdir(parents=True, exist_ok=True)
             _complete(source, target)
@@ -62,28 +62,28 @@ def finish(out: Path) -> bool:
 
 
 def undo(out: Path) -> str:
-    """Move everything back that this folder's journal names."""
+    """Move everything back that the folder's journal lists. Return a summary."""
     if not (out / JOURNAL).is_file():
-        raise InputError(f"{out} has no {JOURNAL}: nothing was moved there")
+        raise InputError(f"{out} has no {JOURNAL}: no files were moved there")
     pairs = read_journal(out)
     sweep(out, pairs)
     both = [pair for pair in pairs if os.path.lexists(pair[0]) and os.path.lexists(pair[1])]
     if taken := [source for source, target in both if not _is_copy(source, target)]:
-        raise InputError(f"{printable(str(taken[0]))} exists again: move it away first; nothing was done")
+        raise InputError(f"{printable(str(taken[0]))} exists again: move it away first; nothing was changed")
     back = len({source for source, target in reversed(pairs) if _put_back(source, target)})
-    stayed = [pair for pair in pairs if os.path.lexists(pair[1])]  # of two that came from one place, the older
+    stayed = [pair for pair in pairs if os.path.lexists(pair[1])]  # the older of two files from the same place
     _write(out, stayed)
     _remove_empty({target.parent for _, target in pairs})
-    said = f"moved {counted(back, 'image')} back"
+    summary = f"moved {counted(back, 'image')} back"
     if stayed:
         taken_by = printable(str(stayed[0][0]))
-        said += f"; {len(stayed):,} from a place that is taken again: move {taken_by} away, and repeat it"
+        summary += f"; {len(stayed):,} not, because their place is taken: move {taken_by} away and repeat --undo"
     gone = len(pairs) - back - len(stayed)
-    return said + (f"; not in {out} any more: {gone:,}" if gone else "")
+    return summary + (f"; no longer in {out}: {gone:,}" if gone else "")
 
 
 def moved_from(out: Path) -> set[str]:
-    """Where the images that were moved into a folder had been."""
+    """Return the original paths of the images that were moved into a folder."""
     return {str(source) for source, _ in read_journal(out)}
 
 
@@ -91,16 +91,16 @@ def read_journal(out: Path) -> list[Pair]:
     content = _content(out)
     try:
         if any(os.path.isabs(target) or ".." in Path(target).parts for _, target in content["pairs"]):
-            raise ValueError("a folder that came from elsewhere must not name files outside of it")
+            raise ValueError("the journal of a shared folder must not name files outside it")
         if any("\0" in source + target for source, target in content["pairs"]):
-            raise ValueError("no path holds a zero byte")
+            raise ValueError("a path must not contain a zero byte")
         return [(Path(source), out / target) for source, target in content["pairs"]]
     except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{out / JOURNAL} is damaged: move it away to do without") from error
+        raise InputError(f"{out / JOURNAL} is damaged: move it away to continue without it") from error
 
 
 def move_one(source: Path, target: Path) -> None:
-    """Never over another file, and never without either the old or the new one in place."""
+    """Move a file without overwriting. At every moment the old or the new one is complete."""
     try:
         rename_new(source, target)
     except OSError as error:
@@ -112,8 +112,10 @@ def move_one(source: Path, target: Path) -> None:
 
 
 def write_new(file: BinaryIO, target: Path, like: Path | None = None) -> None:
-    """A copy of an open file, with the times and rights of `like`. Under its name there is all of it or nothing, and
-    never instead of another."""
+    """Copy an open file to a new path, with the times and permissions of `like`.
+
+    The target appears complete or not at all, and never replaces another file.
+    """
     partial, to = open_partial(target.with_name(PARTIAL))
     try:
         with naming(target), closing(to):  # closing it writes what is left
@@ -121,7 +123,7 @@ def write_new(file: BinaryIO, target: Path, like: Path | None = None) -> None:
             to.flush()
             os.fsync(to.fileno())
             if os.name == "nt":
-                to.close()  # it renames no open file
+                to.close()  # Windows cannot rename an open file
             if like is not None:
                 shutil.copystat(like, partial)
             rename_new(partial, target)
@@ -130,22 +132,22 @@ def write_new(file: BinaryIO, target: Path, like: Path | None = None) -> None:
 
 
 def sweep(out: Path, pairs: Iterable[Pair] = ()) -> None:
-    """Remove the partial copies that killed processes have left in `out` and at both ends of the moves."""
+    """Remove partial copies of killed processes, in `out` and at both ends of the moves."""
     folders = {path.parent for pair in pairs for path in pair}
-    with suppress(OSError):  # there is no such folder
+    with suppress(OSError):  # the folder may not exist
         folders |= {path for path in out.iterdir() if path.is_dir()}
     for folder in folders:
         sweep_partials(folder / PARTIAL)
 
 
 def rename_new(source: Path, target: Path) -> None:
-    """A rename that fails where there is a file already."""
+    """Rename a file; fail if the target exists."""
     try:
         os.link(source, target)
     except OSError as error:
         if error.errno in (errno.EEXIST, errno.EXDEV, errno.ENOENT, errno.EACCES, errno.ENOSPC):
             raise
-        if os.path.lexists(target):  # no hard links here
+        if os.path.lexists(target):  # the file system has no hard links
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from None
         os.rename(source, target)
         return
@@ -155,12 +157,12 @@ def rename_new(source: Path, target: Path) -> None:
 def _complete(source: Path, target: Path) -> None:
     if not os.path.lexists(target):
         move_one(source, target)
-    elif _is_copy(source, target):  # the kill came between the two halves of a move
+    elif _is_copy(source, target):  # killed between copy and delete
         source.unlink()
     else:
         raise InputError(
-            f"{printable(str(source))} cannot be moved on: there is another file at {printable(str(target))}; "
-            "move that away, or use --undo"
+            f"{printable(str(source))} cannot be moved: {printable(str(target))} is another file; move it away, or use "
+            "--undo"
         )
 
 
@@ -186,12 +188,12 @@ def _is_copy(source: Path, target: Path) -> bool:
 
 def _remove_empty(folders: set[Path]) -> None:
     for folder in folders:
-        with suppress(OSError):  # which is how one that is not empty says so
+        with suppress(OSError):  # not empty
             folder.rmdir()
 
 
 def _moving(out: Path) -> int:
-    """How many pairs, the last of the journal, belong to a move that has not ended."""
+    """Return how many pairs at the end of the journal belong to an unfinished move."""
     count = _content(out).get("moving")
     return max(0, count) if isinstance(count, int) else 0
 
@@ -203,12 +205,12 @@ def _content(out: Path) -> dict[str, Any]:
     try:
         content = read_json(path)
     except ValueError as error:
-        raise InputError(f"{path} is damaged: move it away to do without") from error
+        raise InputError(f"{path} is damaged: move it away to continue without it") from error
     return content if isinstance(content, dict) else {}
 
 
 def _write(out: Path, pairs: Sequence[Pair], *, moving: int = 0) -> None:
-    """Targets relative to the folder, which may be moved as a whole; names that are no UTF-8 survive as escapes."""
+    """Write the journal. Targets are relative to the folder, so that it can be moved; invalid UTF-8 is escaped."""
     if not pairs:
         (out / JOURNAL).unlink(missing_ok=True)
         return

@@ -1,4 +1,4 @@
-"""One row for each input, with its final cluster: as csv, or as parquet with the embedding and a place on a map.
+"""One row per input with its final cluster: as csv, or as parquet with the embedding and a position on a map.
 
 Shapes: n rows, m of them with features, D features.
 """
@@ -18,13 +18,13 @@ from twincluster.data import Member
 from twincluster.run_images import RunImages
 from twincluster.runs import check_table
 
-FORMULAS = ("=", "+", "-", "@")  # what a cell begins with that a spreadsheet computes, in any width, after any space
-MOST_TSNE = 10_000  # images that t-SNE lays out within minutes on two cores
+FORMULAS = ("=", "+", "-", "@")  # first characters of cells that spreadsheets evaluate, in any width
+MOST_TSNE = 10_000  # most images for t-SNE: it takes minutes on two cores
 Map = Literal["auto", "pca", "tsne"]
 
 
 def write_csv(inputs: RunImages, out: Path) -> str:
-    """path, cluster, confidence, status, and name where the run was edited."""
+    """Write path, cluster, confidence, status, and name if the run was edited. Return a summary."""
     _check(out, ".csv")
     assignments, state, _ = inputs.edited()
     paths = tuple(_no_formula(path, "./") for path in assignments.paths)
@@ -33,12 +33,12 @@ def write_csv(inputs: RunImages, out: Path) -> str:
         map(operator.ne, assignments.names or (), names or ())
     )
     dataclasses.replace(assignments, paths=paths, names=names).write(out)
-    marked = f"; {changed:,} that a spreadsheet would take for formulas are marked" if changed else ""
+    marked = f"; {changed:,} cells that a spreadsheet would run as formulas are escaped" if changed else ""
     return f"{len(assignments.paths):,} rows in {out}{marked}{guesses(state.guessed)}"
 
 
 def write_parquet(inputs: RunImages, out: Path, place: Map = "auto") -> str:
-    """The same columns, with file, embedding (list of float32), x and y."""
+    """Write the columns of the csv plus file, embedding (list of float32), x and y. Return a summary."""
     _check(out, ".parquet")
     import pyarrow as pa
     from pyarrow import parquet
@@ -48,7 +48,7 @@ def write_parquet(inputs: RunImages, out: Path, place: Map = "auto") -> str:
     assignments, state, _ = inputs.edited()
     features, rows = inputs.features()
     if not len(rows):
-        raise InputError(f"the embedding needs the images, and {inputs.absent}: put them back, or choose --to csv")
+        raise InputError(f"--to parquet needs the images, but {inputs.absent}: put them back, or choose --to csv")
     laid = lay_out(features, method=_method(place, len(rows)))
     count = len(assignments.paths)
     table = assignments.to_arrow()
@@ -63,29 +63,31 @@ def write_parquet(inputs: RunImages, out: Path, place: Map = "auto") -> str:
     with unfinished(out) as partial:
         parquet.write_table(table, partial)
     unseen = int((missing & (inputs.assignments.clusters >= 0)).sum())
-    gaps = f"; {unseen:,} have no embedding, because {inputs.absent or 'their images are gone'}" if unseen else ""
+    gaps = (
+        f"; {unseen:,} rows have no embedding, because {inputs.absent or 'their images are missing'}" if unseen else ""
+    )
     return f"{count:,} rows in {out}, x and y by {laid.method}{gaps}{guesses(state.guessed)}"
 
 
 def _no_formula(text: str, mark: str) -> str:
-    """A spreadsheet computes what begins like this; ./ before a path leaves it the same path."""
+    """Escape text that a spreadsheet would evaluate; a path with ./ in front stays the same path."""
     begins = unicodedata.normalize("NFKC", text[:1])
     return mark + text if begins.isspace() or begins.startswith(FORMULAS) else text
 
 
 def guesses(guessed: np.ndarray) -> str:
-    """A remark on rows whose part of a split cluster is not known."""
+    """Return a remark on rows whose part of a split cluster is unknown, or ""."""
     if not guessed.any():
         return ""
     return (
-        f"; {int(guessed.sum()):,} came after their cluster was split and cannot be compared with its parts, for their "
-        "images are gone: they are in the first one"
+        f"; {int(guessed.sum()):,} added after a split of their cluster and missing by now, so they stay in its first "
+        "part"
     )
 
 
 def _check(out: Path, suffix: str) -> None:
     if out.suffix.lower() != suffix:
-        raise InputError(f"{out}: expected a name that ends in {suffix}")
+        raise InputError(f"{out}: expected a file name that ends in {suffix}")
     check_table(out)
 
 
@@ -94,21 +96,23 @@ def _method(place: Map, count: int) -> str | None:
         import importlib.util
 
         if importlib.util.find_spec("openTSNE") is None:
-            raise InputError("--map tsne needs a package: pip install openTSNE, or choose --map pca")
+            raise InputError("--map tsne needs openTSNE: pip install openTSNE, or choose --map pca")
         return "t-SNE"
     return "PCA" if place == "pca" or count > MOST_TSNE else None
 
 
 def _spread(values: np.ndarray, rows: np.ndarray, count: int) -> np.ndarray:
-    """(m,...) as float32 in all n rows, zeros between."""
+    """Return (m,...) as float32 in all n rows, with zeros elsewhere."""
     whole = np.zeros((count, values.shape[1]), np.float32)
     whole[rows] = values
     return whole
 
 
 def _lists(features: np.ndarray, missing: np.ndarray) -> Any:
-    """(m,D) as a list in each of the rows that is not missing. Not of a fixed size: such lists with gaps among them
-    pyarrow does not write before 19, and what it has written it cannot read, not even release 24."""
+    """Return (m,D) as one list per row, null in missing rows.
+
+    Not as fixed-size lists: pyarrow before 19 cannot write them with nulls, and no release up to 24 reads them.
+    """
     import pyarrow as pa
 
     ends = np.cumsum(np.where(missing, 0, features.shape[1]))
@@ -118,7 +122,7 @@ def _lists(features: np.ndarray, missing: np.ndarray) -> Any:
 
 
 def _writable(file: Path | Member) -> str | None:
-    """Nothing for images inside an archive, and for names that no text can hold."""
+    """Return the path as text; None for images inside an archive and for names that are not valid text."""
     if isinstance(file, Member):
         return None
     try:

@@ -1,10 +1,10 @@
 """The default method: the paper's two tracks, with an assignment model that is anchored to the features.
 
-Representation first, commitment later. The instance track learns features from the start. After each epoch k-means on
+Representation first, commitment later. The instance track learns features from the start. After each epoch, k-means on
 the whitened momentum features sets the assignment head, and its clusters feed the cluster track (representations r_k
-contrasted with their momentum counterparts). Later in the run the surest images of each cluster commit to it: their
-views are drawn to the mean projection of that cluster and away from the others'. K-means goes on setting the head.
-Shapes: N batch, K clusters, D projection, F backbone features.
+contrasted with their momentum counterparts). Later in the run the most confident images of each cluster commit to it:
+their views are pulled to the mean projection of that cluster and pushed away from the others. K-means continues to set
+the head. Shapes: N batch, K clusters, D projection, F backbone features.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ from twincluster.methods.base import Batch, Method, Network, Outcome
 from twincluster.methods.heads import FINAL_STARTS, FINAL_STARTS_MANY, mlp
 from twincluster.nn import Queue, ema_update, momentum_copy, queue_size
 
-STARTS, STARTS_MANY = 3, 1  # of k-means after an epoch; the second above assign.FEW_CLUSTERS, where each takes long
-ROWS_PER_DIRECTION = 32  # for the choice of a number of clusters, where each of two halves has half of them
+STARTS, STARTS_MANY = 3, 1  # of k-means after an epoch; the second above kmeans.FEW_CLUSTERS, where each takes long
+ROWS_PER_DIRECTION = 32  # to choose the number of clusters; each of two halves has half of the rows
 
 
 @dataclass(frozen=True)
 class AnchoredSettings:
-    """The default method: TCC's two tracks on clusters that k-means on the momentum features finds first."""
+    """The default method: TCC's two tracks on clusters that k-means finds in the momentum features."""
 
     instance: Literal["infonce", "byol"] = "byol"  # how the instance track learns features
     temperature: Positive = 0.2  # of InfoNCE
@@ -67,14 +67,14 @@ class AnchoredSettings:
     cluster_weight: Amount = 0.1  # of the cluster track: contrast of batch representations r_k
     cluster_temperature: Positive = 0.5  # of the contrast in the cluster track
     cluster_start: Share = 0.3  # share of the run after which the cluster track begins
-    commit_weight: Amount = 0.1  # of the commitment: how strongly a cluster draws its surest images to it; 0: not
+    commit_weight: Amount = 0.1  # of the commitment: how strongly a cluster pulls its most confident images; 0: off
     commit_start: Share = 0.3  # share of the run after which the commitment begins
-    commit_share: Share = 0.7  # share of each cluster, its surest images, that commits to it
+    commit_share: Share = 0.7  # share of each cluster, its most confident images, that commits to it
     commit_temperature: Positive = 0.1  # of the softmax over clusters in the commitment
 
 
 class AnchoredNetwork(Network):
-    """Backbone, projection z for the two tracks, and one linear head: the assignment model q(k|x)."""
+    """Backbone, projection z for the two tracks, and a linear head: the assignment model q(k|x)."""
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
@@ -92,7 +92,7 @@ class AnchoredNetwork(Network):
         return self.assign_features(self.embed(images))
 
     def assign_features(self, features: Tensor) -> Tensor:
-        """Eq. 3 on unit-norm features, (N,K)."""
+        """Return log q(k|x) by Eq. 3 from unit-norm features, (N,K)."""
         return F.log_softmax(self.head(features), 1)
 
     def project(self, features: Tensor) -> Tensor:
@@ -102,14 +102,15 @@ class AnchoredNetwork(Network):
 
 
 class _AsSeen(Network):
-    """Rows as a network sees them, before it has made anything of them: in as many of their main directions as so many
-    samples can show."""
+    """The input rows themselves, before any trained layer, projected on as many principal directions as the samples
+    support.
+    """
 
     def __init__(self, network: Network, n_samples: int) -> None:
         nn.Module.__init__(self)
         self.side, self.mean, self.std, self.rotation = network.side, network.mean, network.std, network.rotation
         self.widths = network.widths
-        if self.rotation is not None:  # the main directions come first
+        if self.rotation is not None:  # sorted by variance
             self.rotation = self.rotation[:, : max(FEWEST_DIRECTIONS, n_samples // ROWS_PER_DIRECTION)]
 
     def embed(self, images: Tensor) -> Tensor:
@@ -122,26 +123,26 @@ class Anchored(Method):
     network_type = AnchoredNetwork
     groups: ClassVar = {"anchored": AnchoredSettings}
     chooses_clusters = True
-    steady_confidence = True  # the head is scaled to it
+    steady_confidence = True  # the head is scaled to a fixed mean margin
     advice = Advice(
         surer="use milder augmentation", evener="--set anchored.balance=0.5", looser="--set anchored.balance=0"
     )
     online: AnchoredNetwork
     bank: Tensor  # (n_samples,F) momentum features, mean of the two newest views
     labels: Tensor  # (n_samples,) the cluster of each sample
-    sure: Tensor  # (n_samples,) bool: which of them commit to it
-    prototypes: Tensor  # (K,D) mean momentum projections of the sure members, over the epoch before
+    sure: Tensor  # (n_samples,) bool: which samples commit to their cluster
+    prototypes: Tensor  # (K,D) mean momentum projections of the sure members, over the previous epoch
     sums: Tensor  # (K,D) the same, so far in this epoch
-    cluster_weight: Tensor  # now
-    commit_weight: Tensor
-    keep: Tensor  # EMA, now
+    cluster_weight: Tensor  # (), current
+    commit_weight: Tensor  # (), current
+    keep: Tensor  # (), current EMA momentum
 
     @classmethod
     def resolve(cls, config: Config, n_samples: int) -> Config:
         settings = method_settings(config, AnchoredSettings, "anchored")
         if settings.instance == "byol" and not settings.hidden:
             raise InputError(
-                "anchored.hidden is 0, but byol needs a predictor: give a width, or anchored.instance=infonce"
+                "anchored.hidden is 0, but byol needs a predictor: set a width, or anchored.instance=infonce"
             )
         check_parts(config.n_clusters or config.clusters_between[1], settings.balance)
         rows = queue_size(settings.instance_queue, n_samples, 2 * config.train.batch_size)
@@ -150,7 +151,7 @@ class Anchored(Method):
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__()
         self.between = None if config.n_clusters else config.clusters_between
-        if self.between:  # until the end, when the number is chosen, as many as lie in the middle
+        if self.between:  # train with the geometric mean of the range; `finish` chooses the number
             config = replace(config, n_clusters=round(math.sqrt(math.prod(self.between))))
         self.settings = method_settings(config, AnchoredSettings, "anchored")
         self.n_clusters, self.seed = config.n_clusters, config.seed
@@ -173,7 +174,7 @@ class Anchored(Method):
         s = self.settings
         # in the first epoch there are no labels yet
         self.cluster_weight.fill_(s.cluster_weight if epoch and progress >= s.cluster_start else 0.0)
-        commit = epoch and progress >= s.commit_start and not self.between  # to clusters whose number is certain
+        commit = epoch and progress >= s.commit_start and not self.between  # only if the number of clusters is given
         self.commit_weight.fill_(s.commit_weight if commit else 0.0)
         first, last = s.ema
         self.keep.fill_(last - (last - first) * (1 + math.cos(math.pi * progress)) / 2)
@@ -209,12 +210,15 @@ class Anchored(Method):
         return prediction.float()
 
     def instance_loss(self, query: Tensor, key: Tensor) -> Tensor:
-        if self.queue is None:  # byol, which has no negatives
+        if self.queue is None:  # byol has no negatives
             return 2 - 2 * (query * key).sum(1).mean()
         return -losses.info_nce(query, key, self.queue.rows, self.queue.valid(), self.settings.temperature).mean()
 
     def cluster_loss(self, query: Tensor, key: Tensor, labels: Tensor) -> Tensor:
-        """Eq. 5 on hard assignments; negatives are the other clusters' momentum representations of the same batch."""
+        """Return Eq. 5 on hard assignments.
+
+        Negatives are the other clusters' momentum representations of the same batch.
+        """
         members = F.one_hot(labels, self.n_clusters).to(query.dtype)  # (2N,K)
         present = members.sum(0) > 0
         clusters = losses.cluster_representations(query, members)
@@ -224,8 +228,11 @@ class Anchored(Method):
         )
 
     def commit_loss(self, query: Tensor, samples: Tensor) -> Tensor:
-        """Cross-entropy of the surest images to the prototypes. It acts where the instance track does, on its queries:
-        through the head, which undoes the whitening, it would amplify directions that carry little."""
+        """Return the cross-entropy of the most confident images to the prototypes.
+
+        It acts on the queries, like the instance track. Through the head, which undoes the whitening, it would amplify
+        directions that carry little variance.
+        """
         sure = self.sure[samples].repeat(2)
         logits = query @ self.prototypes.T / self.settings.commit_temperature  # (2N,K)
         surprise = F.cross_entropy(logits, self.labels[samples].repeat(2), reduction="none")
@@ -245,21 +252,22 @@ class Anchored(Method):
     def after_epoch(
         self, epoch: int, batches: Callable[[], Iterator[Batch]], optimiser: torch.optim.Optimizer
     ) -> dict[str, float]:
-        """New clusters from the features; once images have committed to clusters, k-means only moves these on."""
+        """Recluster the features. Once images commit to clusters, k-means only continues from the current ones."""
         old = self.labels.clone()
-        self.prototypes.copy_(F.normalize(self.sums, dim=1))  # clusters keep their numbers when found anew
+        self.prototypes.copy_(F.normalize(self.sums, dim=1))  # clusters keep their numbers when they are reclustered
         self.sums.zero_()
         n_init = 0 if self.commit_weight > 0 else STARTS if self.n_clusters <= kmeans.FEW_CLUSTERS else STARTS_MANY
-        groups = (GROUPS[epoch % len(GROUPS)],)  # one size at a time: an epoch later it is another's turn
+        groups = (GROUPS[epoch % len(GROUPS)],)  # one group size per epoch, in turn
         strain = self.anchor(self.bank, seed=self.seed + epoch, warm=epoch > 0, n_init=n_init, groups=groups)
         empty = float((torch.bincount(self.labels, minlength=self.n_clusters) == 0).sum())
         return {"relabelled": float((self.labels != old).float().mean()), "strain": strain, "empty": empty}
 
     def anchor(self, features: Tensor, *, seed: int, warm: bool, n_init: int, groups: tuple[int, ...]) -> float:
-        """Set the head to the centres of k-means on whitened features, with clusters in their old order.
+        """Set the head to the centroids of k-means on whitened features, and keep the order of the clusters.
 
-        K-means starts from scratch and, if `warm`, from the clusters there are: the end that is best once sizes count
-        wins, and from there groups move, so many for each cluster. Returns the strain of the prior on sizes.
+        K-means starts from scratch and, if `warm`, also from the current clusters. The solution that scores best under
+        the prior on sizes wins; then groups of rows move between its clusters, one pass for each number of `groups` per
+        cluster. Return the strain of the prior on sizes.
         """
         whitening, balance = kmeans.whiten(features, self.settings.shrinkage), self.settings.balance
         rows = whitening.rows(features)
@@ -271,7 +279,7 @@ class Anchored(Method):
         order = kmeans.match_labels(self.labels, sized.labels, self.n_clusters)
         centres, shift = torch.empty_like(sized.centres), torch.empty_like(sized.shift)
         centres[order], shift[order] = sized.centres, sized.shift
-        weight = centres @ whitening.matrix.T  # (K,F): the centres seen from the features before whitening
+        weight = centres @ whitening.matrix.T  # (K,F): takes features that are not whitened
         gap, label = self.look(features, whitening.mean, weight, shift)
         scale = kmeans.MARGIN / gap.mean().clamp(min=1e-6)
         self.online.head.weight.copy_(scale * weight)
@@ -281,7 +289,9 @@ class Anchored(Method):
         return sized.strain
 
     def look(self, features: Tensor, mean: Tensor, weight: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
-        """By how much each sample prefers its best cluster, and which that is, (n_samples,); few samples at a time."""
+        """Return the margin of each sample's best cluster and that cluster, (n_samples,) each; in chunks to limit
+        memory.
+        """
         gap, label = [], []
         for part in torch.split(features, max(1, kmeans.CELLS // self.n_clusters)):
             logits = (part - mean) @ weight.T + shift
@@ -290,23 +300,27 @@ class Anchored(Method):
         return torch.cat(gap), torch.cat(label)
 
     def cluster(self, whitened: Tensor, seed: int, warm: bool, n_init: int) -> list[kmeans.Clusters]:
-        """What k-means finds, from the clusters there are and from scratch; where sizes may be uneven, and not only
-        moved on, parts that it finds are joined."""
+        """Return the solutions of k-means: from the current clusters and from scratch.
+
+        If sizes may be uneven and k-means starts from scratch, it finds many parts, which are joined.
+        """
         if self.settings.balance < 0 and n_init:
             return [kmeans.joined_parts(whitened, self.n_clusters, seed=seed, n_init=n_init)]
         search = partial(kmeans.spherical_kmeans, whitened, self.n_clusters, seed=seed)
         init = kmeans.directions(whitened, self.labels, self.n_clusters) if warm else None
-        if init is None or not n_init or self.n_clusters > kmeans.FEW_CLUSTERS:  # of many, sizes of one end are weighed
+        if init is None or not n_init or self.n_clusters > kmeans.FEW_CLUSTERS:  # one is enough if K is large
             return [search(init=init, n_init=n_init)]
         return [search(init=init, n_init=0), search(n_init=n_init)]
 
     @torch.no_grad()
     def finish(self, embed: Callable[[Network], Tensor]) -> None:
-        """Set the head once more, now from the features that prediction will see."""
+        """Set the head once more, from the features that prediction uses, and choose the number of clusters if it is
+        open.
+        """
         features = embed(self.online)
         if self.between:
-            # Each row drawn to its neighbours becomes one of many small clumps, which two halves find again the better
-            # the more clusters they are asked for: how many kinds there are shows in the rows as they came.
+            # Rows pulled to their neighbours form many small clumps, and two halves agree on these the better, the
+            # more clusters they look for. So the number of clusters is chosen from the input rows instead.
             rows = embed(_AsSeen(self.online, len(self.labels))) if self.drawn_to_neighbours else features
             self.choice = choose_clusters(rows, *self.between, seed=self.seed)
             self.n_clusters = self.choice.n_clusters

@@ -1,22 +1,19 @@
-"""The contract between the engine and a method.
+"""The contract between the engine and a method, checks of what a method returns, and inference with its network.
 
 The engine owns the loop, the optimiser and the data; a method owns its networks, its losses and its memory. One step is
 `views` -> `losses` -> backward -> `remember`; between epochs comes `after_epoch`. Shapes: N batch, K clusters.
-
-Whether a method yields what the engine expects (base.py), told in words before a wrong shape, or a name that the
-engine uses itself, turns into wrong numbers.
-
-Of a step only types, shapes and devices are looked at, which the host knows: nothing waits. Shapes: N batch,
-K clusters.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -24,28 +21,19 @@ from torch import Tensor, nn
 from twincluster.clustering import Advice
 from twincluster.config import OWN, Config, DataShape
 from twincluster.core import InputError
-from twincluster.data import plain_images
+from twincluster.data import Images, plain_images, read_ahead
 from twincluster.nn import Pretrained, build_backbone, in_parts, load_encoder, share_batch_norm
 from twincluster.parallel import ALONE, Processes
 
 if TYPE_CHECKING:
     from twincluster.clustering import Choice
 
-
-from collections import deque
-from collections.abc import Iterable
-from contextlib import closing
-
-import numpy as np
-
-from twincluster.data import Images, read_ahead
-
-MANY = 20_000  # samples from which a GPU takes large batches
+MANY = 20_000  # from this many samples on, a GPU takes large batches
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The samples of one step. Nothing is drawn until a method asks for it."""
+    """The samples of one step. Views are computed only when a method asks for them."""
 
     samples: Tensor  # (N,) int64, positions in the data
     keys: Tensor  # (N,) int64, seeds of this epoch's random numbers (draws.py)
@@ -55,27 +43,27 @@ class Batch:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a step yields: the loss to descend, what to remember once the optimiser has moved, what to record."""
+    """The result of a step: the loss to minimise, rows to remember after the optimiser step, numbers to record."""
 
     loss: Tensor
     assignment: Tensor  # (N,K) q of the first view, for the health record
-    key_assignment: Tensor  # (N,K) q of the other view, to see whether the two agree
+    key_assignment: Tensor  # (N,K) q of the other view, to record how often the two agree
     memory: dict[str, Tensor]
     metrics: dict[str, Tensor]  # numbers, averaged over the epoch
 
 
 class Network(nn.Module):
-    """A backbone with whatever a method puts on top; there is an online one and a momentum copy.
+    """A backbone and the method's own layers on top. A method has an online network and usually a momentum copy.
 
-    The backbone may run in bf16; what it returns, and everything after it, is float32.
+    The backbone may run in bf16; its output and everything after it is float32.
     """
 
     mean: Tensor
     std: Tensor
     rotation: Tensor | None  # (d, components): principal directions of standardised rows
     widths: tuple[int, ...] = ()  # columns of each encoder, where rows are the features of several
-    processes: Processes = ALONE  # who encodes a batch together
-    parts: int = 1  # of this process's share, one in memory at a time
+    processes: Processes = ALONE  # that encode a batch together
+    parts: int = 1  # number of parts of this process's share; one is in memory at a time
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__()
@@ -93,7 +81,7 @@ class Network(nn.Module):
         self.register_buffer("rotation", rotation)  # training/row_views.py
 
     def prepare(self, raw: Tensor) -> Tensor:
-        """Standardised input without augmentation, from uint8 images (N,H,W,3) or float rows (N,d)."""
+        """Return standardised input without augmentation, from uint8 images (N,H,W,3) or float rows (N,d)."""
         if not self.side:
             rows = self.standardise(raw)
             return rows if self.rotation is None else rows @ self.rotation
@@ -107,12 +95,14 @@ class Network(nn.Module):
         return torch.cat([F.normalize(part, dim=1) for part in torch.split(rows, list(self.widths), 1)], 1)
 
     def divide(self, processes: Processes = ALONE, parts: int = 1) -> None:
-        """From now on each of the processes encodes its share of a batch, and does so in parts."""
+        """Divide every batch from now on: each process encodes its share, in `parts`."""
         self.processes, self.parts = processes, parts
         share_batch_norm(self.backbone, processes)
 
     def backbone_features(self, images: Tensor) -> Tensor:
-        """(N, n_features) float32, before any head, of all images, whoever encoded them (`divide`)."""
+        """Return the backbone's features of all images, (N, n_features) float32, gathered from all processes
+        (`divide`).
+        """
         features = in_parts(self._encode, self.backbone, self.processes.own(images), self.parts)
         return self.processes.gather(features, len(images))
 
@@ -122,36 +112,36 @@ class Network(nn.Module):
         return features.float() if self.bf16 else features  # float64 stays float64: the estimator's rows
 
     def embed(self, images: Tensor) -> Tensor:
-        """The features a user gets from `transform`, (N,D)."""
+        """Return the features that a user gets from `transform`, (N,D)."""
         raise NotImplementedError(f"{type(self).__name__} has no embed")
 
     def log_assign(self, images: Tensor) -> Tensor:
-        """log q(k|x), (N,K)."""
+        """Return log q(k|x), (N,K)."""
         raise NotImplementedError(f"{type(self).__name__} has no log_assign")
 
 
 @dataclass(frozen=True)
 class NoSettings:
-    """Of methods that have none of their own."""
+    """The settings of a method without settings of its own."""
 
 
 class Method(nn.Module):
-    """Base of all methods. `online` is what is optimised and, at the end, what predicts."""
+    """Base class of all methods. `online` is the network that is optimised and that predicts after training."""
 
     network_type: type[Network]
-    settings_type: type = NoSettings  # a frozen dataclass with defaults: what `[own]` of a recipe may hold
+    settings_type: type = NoSettings  # a frozen dataclass with defaults: the settings in `[own]` of a recipe
     groups: ClassVar[Mapping[str, type]] = {}
     large_backbone = "resnet18"  # for images above 32 pixels, where train.backbone is auto
     chooses_clusters = False  # whether n_clusters may be 0
-    spared: ClassVar[Collection[str]] = ("prototypes",)  # last names of weights that weight decay leaves out
-    steady_confidence = False  # whether the mean confidence is much the same on any images
+    spared: ClassVar[Collection[str]] = ("prototypes",)  # last part of the names of weights without weight decay
+    steady_confidence = False  # whether the mean confidence hardly depends on the images
     advice = Advice()  # when clusters are uniform, uneven or too even
     online: Network
-    choice: Choice | None = None  # how the number of clusters was decided, where the method was left to decide it
+    choice: Choice | None = None  # how the number of clusters was chosen; None if it was given
 
     @classmethod
     def setting_groups(cls) -> dict[str, type]:
-        """Return the dataclass of each group of settings that the method reads, beside those of every run."""
+        """Return the dataclass of each group of settings that the method reads beyond those of every run."""
         own = {} if cls.settings_type is NoSettings else {OWN: cls.settings_type}
         return {**cls.groups, **own}
 
@@ -162,48 +152,62 @@ class Method(nn.Module):
 
     @classmethod
     def resolve(cls, config: Config, n_samples: int) -> Config:
-        """Return the config with the method's own derived settings; InputError for values that do not fit the data."""
+        """Return the config with the method's derived settings.
+
+        Raise InputError for values that do not fit the data.
+        """
         return config
 
     def schedule(self, epoch: int, progress: float) -> None:
-        """Called before every step with the share of the run that is done; sets weights that are held as buffers."""
+        """Set weights that are held as buffers.
+
+        Called before every step; `progress` is the finished share of the run.
+        """
 
     def views(self, batch: Batch) -> tuple[Tensor, ...]:
-        """The augmented images a step needs: two views unless a method says otherwise."""
+        """Return the augmented images of a step: two views unless a method overrides this."""
         return batch.view(0), batch.view(1)
 
     def losses(self, views: tuple[Tensor, ...], samples: Tensor, keys: Tensor) -> Outcome:
         raise NotImplementedError(f"{type(self).__name__} has no losses")
 
     def remember(self, memory: dict[str, Tensor]) -> None:
-        """After the optimiser's step, without gradient: momentum copies, queues, banks."""
+        """Update momentum copies, queues and banks. Called after the optimiser step, without gradient."""
 
     def after_epoch(
         self, epoch: int, batches: Callable[[], Iterator[Batch]], optimiser: torch.optim.Optimizer
     ) -> dict[str, float]:
-        """Between epochs; returns metrics, finite and under names that the engine does not use. Each call of
-        `batches` walks all of the data once; its last two batches may be smaller."""
+        """Work between epochs. Return metrics: finite numbers, under names that the engine does not use.
+
+        Each call of `batches` iterates over all of the data once; its last two batches may be smaller.
+        """
         return {}
 
     def finish(self, embed: Callable[[Network], Tensor]) -> None:
-        """After the last epoch. `embed` gives the features of all samples without augmentation, (n_samples,F)."""
+        """Finish after the last epoch.
+
+        `embed` returns the features of all samples without augmentation, (n_samples,F).
+        """
 
 
-RECORDED = {  # in a row of metrics.jsonl, whatever the method
+RECORDED = {  # in each row of metrics.jsonl, for every method
     "epoch", "steps", "loss", "confidence", "agreement", "mean_assignment", "histogram", "on_batch_acc", "progress",
     "seconds",
 }  # fmt: skip
 
 
 def checked(outcome: Outcome, config: Config, samples: Tensor) -> Outcome:
-    """The outcome of these samples itself; InputError names what is wrong with it."""
+    """Return the outcome, or raise InputError that names its problem.
+
+    Looks only at types, shapes and devices, which the host knows, so that no step waits for the GPU.
+    """
     for problem in _problems(outcome, config.n_clusters, samples):
         raise InputError(f"{config.method}.losses: {problem}")
     return outcome
 
 
 def checked_numbers(numbers: dict[str, float], config: Config) -> dict[str, float]:
-    """What `after_epoch` returned itself; InputError names what is wrong with it."""
+    """Return the result of `after_epoch`, or raise InputError that names its problem."""
     for problem in _problems_between(numbers):
         raise InputError(f"{config.method}.after_epoch: {problem}")
     return numbers
@@ -214,10 +218,10 @@ def _problems_between(numbers: dict[str, float]) -> Iterator[str]:
         yield f"it returned {_kind(numbers)}, expected a dict of numbers, {{}} for none"
     for name, value in numbers.items():
         yield from _of_name(repr(name), name)
-        if not isinstance(value, int | float):  # torch and numpy have others, which JSON does not know
-            yield f"{name!r} is {_kind(value)}, expected a number of Python: make it a float, or leave it out"
+        if not isinstance(value, int | float):  # numbers of torch and numpy cannot be written as JSON
+            yield f"{name!r} is {_kind(value)}, expected a Python number: convert it to float, or leave it out"
         if not math.isfinite(value):
-            yield f"{name!r} is {value}: leave it out in epochs that have no such number"
+            yield f"{name!r} is {value}: leave it out in epochs where it is not finite"
 
 
 def _problems(outcome: Outcome, n_clusters: int, samples: Tensor) -> Iterator[str]:
@@ -228,7 +232,7 @@ def _problems(outcome: Outcome, n_clusters: int, samples: Tensor) -> Iterator[st
             yield f"{name} is {_kind(held)}, expected a dict of tensors"
     yield from _of_number("loss", outcome.loss, samples.device)
     if not outcome.loss.requires_grad:
-        yield "the loss has no gradient: it was detached, or made of nothing that is trained"
+        yield "the loss has no gradient: it is detached, or depends on no trained parameter"
     yield from _of_assignments(outcome, n_clusters, samples)
     for name, value in outcome.metrics.items():
         yield from _of_name(f"metrics[{name!r}]", name)
@@ -238,12 +242,12 @@ def _problems(outcome: Outcome, n_clusters: int, samples: Tensor) -> Iterator[st
 def _of_assignments(outcome: Outcome, n_clusters: int, samples: Tensor) -> Iterator[str]:
     for name, q in (("assignment", outcome.assignment), ("key_assignment", outcome.key_assignment)):
         yield from _of_tensor(name, q, samples.device)
-        if not n_clusters and q.dim() == 2:  # left to the data: until it is chosen the method has a number of its own
+        if not n_clusters and q.dim() == 2:  # K is still to be chosen: take the method's own
             n_clusters = q.shape[1]
         if q.shape != (len(samples), n_clusters):
             yield f"{name} is {tuple(q.shape)}, expected ({len(samples)}, {n_clusters or 'K'})"
         if not q.is_floating_point():
-            yield f"{name} is of {q.dtype}, expected probabilities"
+            yield f"{name} has dtype {q.dtype}, expected floating-point probabilities"
 
 
 def _of_number(name: str, value: Tensor, device: torch.device) -> Iterator[str]:
@@ -252,11 +256,11 @@ def _of_number(name: str, value: Tensor, device: torch.device) -> Iterator[str]:
         yield f"{name} is {tuple(value.shape)}, expected one number: take its mean or sum"
 
 
-def _of_name(told: str, name: object) -> Iterator[str]:
+def _of_name(label: str, name: object) -> Iterator[str]:
     if not isinstance(name, str):
-        yield f"{told} is named by {_kind(name)}, expected a str"
+        yield f"the name of {label} is {_kind(name)}, expected a str"
     if name in RECORDED:
-        yield f"{told} has a name under which every run records something: choose another"
+        yield f"{label} has a name that every run records itself: choose another name"
 
 
 def _of_tensor(name: str, value: Tensor, device: torch.device) -> Iterator[str]:
@@ -271,23 +275,23 @@ def _kind(value: object) -> str:
     return "None" if value is None else f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 
-CHUNK_PIXELS = {"cpu": 256 * 32 * 32, "cuda": 2048 * 32 * 32}  # go through a network at once; a CPU gains by less
+CHUNK_PIXELS = {"cpu": 256 * 32 * 32, "cuda": 2048 * 32 * 32}  # at a time through a network; a CPU is faster with few
 CHUNK_ROWS = 8192
-BEHIND = 3  # results that may be on their way from a GPU before the host waits for one
+BEHIND = 3  # results in transfer from the GPU before the host waits for one
 
 
 def predict(network: Network, pixels: np.ndarray, rows: np.ndarray) -> Tensor:
-    """q(k|x) of the given rows of `pixels`, (n,K) float32 on the CPU."""
+    """Return q(k|x) of the given rows of `pixels`, (n,K) float32 on the CPU."""
     return _apply(network, network.log_assign, pixels, rows).exp()
 
 
 def embed(network: Network, pixels: np.ndarray, rows: np.ndarray) -> Tensor:
-    """Features of the given rows of `pixels`, (n,D) float32 on the CPU."""
+    """Return features of the given rows of `pixels`, (n,D) float32 on the CPU."""
     return _apply(network, network.embed, pixels, rows)
 
 
 def spread(result: Tensor, images: Images) -> np.ndarray:
-    """One row per input of what was found for those that could be read; nan for the others."""
+    """Return one row per input: its result if it could be read, otherwise nan."""
     rows = result.new_full((len(images.status), result.shape[1]), torch.nan)
     rows[images.usable] = result
     return rows.numpy()
@@ -298,7 +302,7 @@ def _apply(network: Network, function: Callable[[Tensor], Tensor], pixels: np.nd
     was_training = network.training
     network.eval()
     size = chunk_size(network, pixels)
-    parts = [rows[start : start + size] for start in range(0, max(1, len(rows)), size)]  # no rows give a result of none
+    parts = [rows[start : start + size] for start in range(0, max(1, len(rows)), size)]  # at least one part
     with closing(read_ahead(pixels, parts, network.mean.device)) as chunks:
         results = list(_on_host(function(network.prepare(raw)) for raw in chunks))
     network.train(was_training)
@@ -306,17 +310,17 @@ def _apply(network: Network, function: Callable[[Tensor], Tensor], pixels: np.nd
 
 
 def chunk_size(network: Network, pixels: np.ndarray) -> int:
-    """Samples that go through a network at once."""
+    """Return the number of samples that pass a network at once."""
     if not network.side:
         return CHUNK_ROWS
     side: int = max(network.side, pixels.shape[1])
     return max(1, CHUNK_PIXELS[network.mean.device.type] // side**2)
 
 
-def _on_host(found: Iterable[Tensor]) -> Iterator[Tensor]:
-    """Results, moved to the CPU; the host waits for a GPU only when that is BEHIND chunks ahead of it."""
+def _on_host(results: Iterable[Tensor]) -> Iterator[Tensor]:
+    """Yield results on the CPU. The host waits only when BEHIND transfers are pending."""
     waiting: deque[tuple[Tensor, torch.cuda.Event]] = deque()
-    for result in found:
+    for result in results:
         if not result.is_cuda:
             yield result
             continue
@@ -333,4 +337,4 @@ def _on_host(found: Iterable[Tensor]) -> Iterator[Tensor]:
 
 def _copied(pinned: Tensor, copied: torch.cuda.Event) -> Tensor:
     copied.synchronize()
-    return pinned.clone()  # in ordinary memory, of which there is more
+    return pinned.clone()  # in pageable memory: pinned memory is scarce

@@ -1,7 +1,7 @@
 """Equations 1 to 9 of "You Never Cluster Alone", each a pure function of float32 tensors.
 
-Shapes: N samples of a batch, K clusters, D features, J and L rows of the queues Q and P. The instance track is
-contrasted in Q, the cluster track in P. Logarithms of assignments are passed on instead of the assignments.
+Shapes: N samples of a batch, K clusters, D features, J and L rows of the queues Q and P. Q holds negatives of the
+instance track, P of the cluster track. Functions take the logarithms of assignments.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from torch import Tensor
 
 
 def info_nce(query: Tensor, key: Tensor, negatives: Tensor, allowed: Tensor, temperature: float) -> Tensor:
-    """Eq. 1: the log-likelihood of each query's own key among its negatives, (N,).
+    """Return Eq. 1: the log-likelihood of each query's own key among its negatives, (N,).
 
-    `allowed` says which negatives count, (J,) for all queries alike or (N,J).
+    `allowed` masks the negatives that count: (J,) for all queries alike, or (N,J).
     """
     positive = (query * key).sum(1, keepdim=True) / temperature  # (N,1)
     negative = (query @ negatives.T / temperature).masked_fill(~allowed, -torch.inf)  # (N,J)
@@ -24,23 +24,23 @@ def info_nce(query: Tensor, key: Tensor, negatives: Tensor, allowed: Tensor, tem
 
 
 def assignment(features: Tensor, prototypes: Tensor, temperature: float = 1.0) -> Tensor:
-    """Eq. 3: log pi, the log-probability of each cluster, (N,K)."""
+    """Return Eq. 3: log pi, the log-probability of each cluster, (N,K)."""
     return F.log_softmax(features @ prototypes.T / temperature, 1)
 
 
 def cluster_representations(features: Tensor, weights: Tensor) -> Tensor:
-    """Eq. 4, a deep set in the form of Eq. 2: unit-norm r_k = sum_i pi_i(k) f(x_i), (K,D)."""
+    """Return Eq. 4, a deep set in the form of Eq. 2: unit-norm r_k = sum_i pi_i(k) f(x_i), (K,D)."""
     return F.normalize(weights.T @ features, dim=1)
 
 
 def cluster_loss(
     clusters: Tensor, keys: Tensor, queue: Tensor, valid: Tensor, temperature: float, present: Tensor | None = None
 ) -> Tensor:
-    """Eq. 5: L1, the mean over clusters of -log p(k | r_k), with rows of the same cluster in P masked.
+    """Return Eq. 5: L1, the mean over clusters of -log p(k | r_k), with rows of the same cluster in P masked.
 
     differs from the paper: clusters count from 0. Row l of P belongs to cluster l mod K because P advances by whole
-    blocks of K; the paper counts from 1, which would never mask cluster K. `present` (K,) says which clusters count in
-    the mean.
+    blocks of K; the paper counts from 1, which would never mask cluster K. `present` (K,) selects the clusters in the
+    mean.
     """
     n_clusters = len(clusters)
     row_cluster = torch.arange(len(queue), device=queue.device) % n_clusters  # (L,)
@@ -50,43 +50,46 @@ def cluster_loss(
 
 
 def gumbel_softmax(log_assignment: Tensor, gumbel: Tensor, temperature: float) -> Tensor:
-    """c, the relaxed sample of pi at temperature lambda (Sec. 3.2), (N,K)."""
+    """Return c, the relaxed sample of pi at temperature lambda (Sec. 3.2), (N,K)."""
     return F.softmax((log_assignment + gumbel) / temperature, 1)
 
 
 def embedding(features: Tensor, shift: Tensor) -> Tensor:
-    """Eq. 7, first line: e = f + NN(c) at unit norm, (N,D)."""
+    """Return Eq. 7, first line: e = f + NN(c) at unit norm, (N,D)."""
     return F.normalize(features + shift, dim=1)
 
 
 def entropy(log_assignment: Tensor) -> Tensor:
-    """H(q) of each sample, (N,)."""
+    """Return H(q) of each sample, (N,)."""
     return -(log_assignment.exp() * log_assignment).sum(1)
 
 
 def batch_entropy(log_assignment: Tensor) -> Tensor:
-    """H of the batch's mean assignment, a number: what an even use of the clusters would maximise."""
+    """Return H of the batch's mean assignment, a scalar. It is largest when clusters are used evenly."""
     # in logarithms, because the gradient of x log x is not finite where a cluster's share underflows to 0
     log_mean = torch.logsumexp(log_assignment, 0) - math.log(len(log_assignment))  # (K,)
     return -(log_mean.exp() * log_mean).sum()
 
 
 def instance_loss(log_likelihood: Tensor, entropy: Tensor, n_clusters: int) -> Tensor:
-    """Eq. 8: L2 = E[-log p(i | x, c) - H(q)] - log K, the negative ELBO of Eq. 6 under a uniform prior.
+    """Return Eq. 8: L2 = E[-log p(i | x, c) - H(q)] - log K, the negative ELBO of Eq. 6 under a uniform prior.
 
-    As printed; the KL term of Eq. 6 would give + log K (a constant, so no gradient differs).
+    As printed; the KL term of Eq. 6 would give + log K (a constant, so the gradient is the same).
     """
     return -log_likelihood.mean() - entropy.mean() - math.log(n_clusters)
 
 
 def total_loss(cluster: Tensor, instance: Tensor, alpha: float) -> Tensor:
-    """Eq. 9: L = alpha L1 + (1 - alpha) L2."""
+    """Return Eq. 9: L = alpha L1 + (1 - alpha) L2."""
     return alpha * cluster + (1 - alpha) * instance
 
 
 def dec_loss(features: Tensor, prototypes: Tensor) -> Tensor:
-    """The DEC loss of Fig. 5c, recorded and never optimised: KL(p || q) of Student-t similarities to the prototypes."""
-    # not as a difference of products, which in float32 loses distances that are small against the norms
+    """Return the DEC loss of Fig. 5c, KL(p || q) of Student-t similarities to the prototypes.
+
+    Recorded, never optimised.
+    """
+    # the product form |a|^2 - 2ab + |b|^2 loses small distances in float32
     distance = torch.cdist(features, prototypes, compute_mode="donot_use_mm_for_euclid_dist")  # (N,K)
     similarity = 1 / (1 + distance.square())  # one degree of freedom
     q = similarity / similarity.sum(1, keepdim=True)

@@ -1,6 +1,6 @@
-"""Clustering methods by name. A method is one file; the engine trains any of them, also those of other packages.
+"""Clustering methods by name. Methods of other packages are trained in the same way.
 
-Listing the methods imports none of them, nor torch.
+Listing the methods imports neither them nor torch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from twincluster.methods.base import Method
 
 DEFAULT = "anchored"
-_HOMES = {  # module of this room, and class
+_HOMES = {  # module in this room: class
     "anchored": "anchored:Anchored",
     "tcc": "tcc:Tcc",
     "tcc-without-l1": "tcc_variants:WithoutL1",
@@ -62,7 +62,7 @@ _HOMES = {  # module of this room, and class
 
 
 class _Methods(Mapping[str, "type[Method]"]):
-    """The methods of this package. A method is imported when it is looked up."""
+    """The methods of this package; each is imported when it is looked up."""
 
     def __getitem__(self, name: str) -> type[Method]:
         module, _, name_of_class = _HOMES[name].partition(":")
@@ -90,32 +90,33 @@ def summaries() -> dict[str, str]:
     return lines
 
 
-TRUSTED = "TWINCLUSTER_METHODS"  # an environment variable: modules that a run may name, with commas between them
+TRUSTED = "TWINCLUSTER_METHODS"  # environment variable: modules that a run may import, separated by commas
 
 
 def find_method(name: str) -> type[Method]:
-    """Return a method by its name, or "package.module:Class" if that module is imported already or named in TRUSTED.
+    """Return a method by its name, or by "package.module:Class" if that module is imported already or listed in
+    TRUSTED.
 
-    The name may come from a run that somebody else made, and importing a module runs it.
+    The name may come from someone else's run, and importing a module executes it.
     """
     module, colon, _ = name.partition(":")
     if name == "auto":
         return METHODS[DEFAULT]
     if not colon:
         if name not in METHODS:
-            hint = closest(name, METHODS) or f": choose one of {', '.join(METHODS)}, or give package.module:Class"
+            hint = closest(name, METHODS) or f": choose one of {', '.join(METHODS)}, or name a package.module:Class"
             raise InputError(f"there is no method {name!r}{hint}")
         return METHODS[name]
     if module not in sys.modules and module not in _trusted():
         raise InputError(
-            f"the method {name} is code of its own, which nobody here has asked to run: if you trust it, set "
-            f"{TRUSTED}={module} in the environment, or import {module} first"
+            f"the method {name} runs code from outside twincluster: if you trust it, set {TRUSTED}={module} in the "
+            f"environment, or import {module} first"
         )
     return import_method(name)
 
 
 def method_or_base(name: str) -> type[Method]:
-    """Return the method, or the base class where its code may not run: for pages about a run."""
+    """Return the method, or the base class if its code may not run: for pages about a run."""
     try:
         return find_method(name)
     except InputError:
@@ -129,7 +130,10 @@ def _trusted() -> list[str]:
 
 
 def import_method(name: str) -> type[Method]:
-    """The class that a user names as "package.module:Class". What else its module raises is told by cli/terminal.py."""
+    """Import and return the class that a user names as "package.module:Class".
+
+    Other errors of its module pass through; cli/exits.py reports them.
+    """
     from twincluster.methods.base import Method
 
     module, _, name_of_class = name.partition(":")
@@ -137,14 +141,14 @@ def import_method(name: str) -> type[Method]:
         raise InputError(f"the method {name} cannot be imported: expected package.module:Class")
     user_code.asked(name)
     try:
-        found = getattr(importlib.import_module(module), name_of_class, None)
+        method = getattr(importlib.import_module(module), name_of_class, None)
     except (ImportError, SyntaxError) as error:
         why = user_code.why_not_imported(module, error)
         raise InputError(f"the method {name} cannot be imported {why}") from error
     except (Exception, KeyboardInterrupt):
         raise
-    except BaseException as error:  # of a kind of its own, or it ends the process
+    except BaseException as error:  # SystemExit or a class of its own
         raise InputError(f"{user_code.blame(error)}; correct that line") from error
-    if not (isinstance(found, type) and issubclass(found, Method)):
-        raise InputError(f"{name} is no method: expected a class derived from twincluster.methods.base.Method")
-    return found
+    if not (isinstance(method, type) and issubclass(method, Method)):
+        raise InputError(f"{name} is not a method: expected a class derived from twincluster.methods.base.Method")
+    return method

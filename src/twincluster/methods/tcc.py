@@ -1,7 +1,7 @@
 """Twin-contrast clustering as printed in "You Never Cluster Alone": one training step, top to bottom.
 
-The equations are in losses.py; this file says which network feeds which. Where the paper is silent or contradicts
-itself, a field of `TccSettings` decides. Shapes: N batch, K clusters, D features, J and L rows of the queues Q and P.
+The equations are in losses.py; this file feeds the networks into them. Where the paper is silent or contradicts itself,
+a field of `TccSettings` decides. Shapes: N batch, K clusters, D features, J and L rows of the queues Q and P.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from twincluster.methods.base import Method, Network, Outcome
 from twincluster.nn import Queue, draws, ema_update, in_shuffled_halves, momentum_copy, queue_size
 
 ONLINE_GUMBEL, KEY_GUMBEL, KEY_ORDER = 10, 11, 12  # streams of random numbers; 0 and 1 are the views'
-LARGEST_BATCH = 6400  # that follows from a number of clusters: the paper's, for 200 of them
-CLUSTER_CELLS = 2**24  # similarities of clusters to the rows of P in a step, 64 MiB: 100 rows each for 400 clusters
-Track = tuple[Tensor, Tensor]  # a loss, and the momentum rows that its queue receives
+LARGEST_BATCH = 6400  # of the default batch size: the paper's, for 200 clusters
+CLUSTER_CELLS = 2**24  # most similarities of clusters to rows of P in a step: 100 rows for each of 400 clusters, 64 MiB
+Track = tuple[Tensor, Tensor]  # a loss, and the momentum rows to push to its queue
 
 
 @dataclass(frozen=True)
 class TccSettings:
-    """Twin-contrast clustering as printed, Eqs. 1 to 9; the switches at the end settle what the text leaves open."""
+    """Twin-contrast clustering as printed, Eqs. 1 to 9; the last settings decide what the text leaves open."""
 
     alpha: Share = 0.5  # weight of the cluster track, Eq. 9
     temperature: Positive = 1.0  # tau of both contrastive losses
@@ -38,17 +38,17 @@ class TccSettings:
     n_features: Count = 128  # D
     ema: Share = 0.999  # weight of the old momentum parameters at each step
     # the paper is silent or contradicts itself on:
-    unit_norm: bool = False  # f and mu unit-norm in Eq. 3 (Eq. 3 as printed has neither)
+    unit_norm: bool = False  # normalise f and mu in Eq. 3; as printed, neither is normalised
     assignment_temperature: Positive = 1.0  # divides the logits of Eq. 3
     entropy: Literal["sample", "batch"] = "sample"  # Eq. 8 maximises H(q) of each sample; batch: of the batch mean
     prototypes: Literal["trained", "simplex"] = "trained"  # simplex: fixed, equally far apart
     centred: bool = False  # batch-norm without scale and shift on f
-    shuffle_keys: bool = False  # key images cross batch-norm in two random halves, so that no statistics leak
+    shuffle_keys: bool = False  # encode keys in two random halves, so that batch-norm statistics reveal no pair
     # ablations of Table 3, and reductions of Sec. 3.4, are methods of their own: tcc_variants.py
 
 
 class Reading(NamedTuple):
-    """What one network makes of one view of the batch."""
+    """The outputs of one network for one view of the batch."""
 
     features: Tensor  # f, (N,D)
     log_assignment: Tensor  # log pi, (N,K)
@@ -56,7 +56,7 @@ class Reading(NamedTuple):
 
 
 class TccNetwork(Network):
-    """Everything subscripted theta: the encoder f, the prototypes mu and NN."""
+    """All parameters subscripted theta: the encoder f, the prototypes mu and NN."""
 
     prototypes: Tensor
 
@@ -67,7 +67,7 @@ class TccNetwork(Network):
         self.head = nn.Linear(self.backbone.n_features, n_features)  # the last layer of f
         self.centre = nn.BatchNorm1d(n_features, affine=False) if self.settings.centred else nn.Identity()
         self.assignment_shift = nn.Linear(config.n_clusters, n_features)  # NN, "a single fully connected network"
-        if self.settings.prototypes == "trained":  # the paper is silent: they start as random directions of unit norm
+        if self.settings.prototypes == "trained":  # the paper is silent: initialised with random unit vectors
             self.prototypes = nn.Parameter(F.normalize(torch.randn(config.n_clusters, n_features), dim=1))
         else:
             self.register_buffer("prototypes", simplex(config.n_clusters, n_features))
@@ -98,7 +98,7 @@ class Tcc(Method):
 
     @classmethod
     def batch_size(cls, config: Config, n_samples: int, device: str) -> int:
-        """Sec. 4.2: enough samples of every cluster in a step."""
+        """Return a batch with enough samples of every cluster (Sec. 4.2)."""
         return min(32 * config.n_clusters, LARGEST_BATCH)
 
     @classmethod
@@ -116,8 +116,8 @@ class Tcc(Method):
             )
         if settings.prototypes == "simplex" and settings.n_features < n_clusters - 1:
             raise InputError(
-                f"tcc.prototypes=simplex needs tcc.n_features of at least {n_clusters - 1} for {n_clusters} clusters, "
-                f"it is {settings.n_features}"
+                f"tcc.prototypes=simplex with {n_clusters} clusters needs tcc.n_features of at least {n_clusters - 1}, "
+                f"got {settings.n_features}"
             )
         return make_config({"tcc": asdict(settings)}, config)
 
@@ -134,7 +134,9 @@ class Tcc(Method):
         return self.outcome(online, key, self.cluster_track(online, key), self.instance_track(online, key))
 
     def read(self, images: Tensor, key_images: Tensor, keys: Tensor) -> tuple[Reading, Reading]:
-        """The online network on one view, the momentum network on another, each with Gumbel noise of its own."""
+        """Apply the online network to one view and the momentum network to the other, each with its own Gumbel
+        noise.
+        """
         features = self.online.embed(images)
         log_assignment = self.online.assign_features(features)
         online = Reading(features, log_assignment, self.sample(log_assignment, keys, ONLINE_GUMBEL))
@@ -144,7 +146,7 @@ class Tcc(Method):
             return online, Reading(features, log_assignment, self.sample(log_assignment, keys, KEY_GUMBEL))
 
     def key_features(self, images: Tensor, keys: Tensor) -> Tensor:
-        """Momentum features; on request in two random halves, so that batch-norm statistics give no pair away."""
+        """Return the momentum features; with `shuffle_keys`, encode two random halves."""
         if not self.settings.shuffle_keys:
             return self.momentum.embed(images)
         return in_shuffled_halves(self.momentum.embed, images, draws.uniform(keys, KEY_ORDER, 1).squeeze(1))
@@ -154,17 +156,17 @@ class Tcc(Method):
         return losses.gumbel_softmax(log_assignment, gumbel, self.settings.gumbel_temperature)
 
     def cluster_track(self, online: Reading, key: Reading) -> Track:
-        """L1 (Eq. 5) and the momentum representations (K,D)."""
+        """Return L1 (Eq. 5) and the momentum representations (K,D)."""
         clusters = losses.cluster_representations(online.features, self.membership(online))  # Eq. 4
         key_clusters = losses.cluster_representations(key.features, self.membership(key))
         rows, valid = self.cluster_queue.rows, self.cluster_queue.valid()
         return losses.cluster_loss(clusters, key_clusters, rows, valid, self.settings.temperature), key_clusters
 
-    def membership(self, reading: Reading) -> Tensor:  # (N,K), how much each sample weighs in each r_k
+    def membership(self, reading: Reading) -> Tensor:  # (N,K), the weight of each sample in each r_k
         return reading.log_assignment.exp()
 
     def instance_track(self, online: Reading, key: Reading) -> Track:
-        """L2 (Eq. 8) and the momentum embeddings (N,D)."""
+        """Return L2 (Eq. 8) and the momentum embeddings (N,D)."""
         embedding, key_embedding = self.embedding(self.online, online), self.embedding(self.momentum, key)
         rows, valid = self.instance_queue.rows, self.instance_queue.valid()
         log_likelihood = losses.info_nce(embedding, key_embedding, rows, valid, self.settings.temperature)
@@ -189,7 +191,10 @@ class Tcc(Method):
 
     @torch.no_grad()
     def observe(self, online: Reading) -> dict[str, Tensor]:
-        """Recorded, never optimised. The ratio of norms tells whether f or NN(c) makes up e."""
+        """Return metrics that are recorded but not optimised.
+
+        The ratio of norms shows whether f or NN(c) dominates e.
+        """
         shift = self.online.assignment_shift(online.sample)
         return {
             "entropy": losses.entropy(online.log_assignment).mean(),
@@ -204,7 +209,7 @@ class Tcc(Method):
 
 
 def simplex(n_clusters: int, n_features: int) -> Tensor:
-    """K unit vectors with equal angles between them (max-Mahalanobis centres), (K,D); needs D >= K - 1."""
+    """Return K unit vectors with equal angles between them (max-Mahalanobis centres), (K,D); needs D >= K - 1."""
     corners = torch.eye(n_clusters) - 1 / n_clusters
     basis = torch.linalg.svd(corners)[0][:, : n_clusters - 1]  # the K - 1 dimensions that the corners span
     return F.normalize(F.pad(corners @ basis, (0, n_features - n_clusters + 1)), dim=1)

@@ -1,7 +1,7 @@
-"""The ablations of the paper's Table 3 and the reductions of its Section 3.4, each as what it changes in `Tcc`.
+"""The ablations of the paper's Table 3 and the reductions of its Section 3.4, each as a change to `Tcc`.
 
-`Repaired` is not in the paper: the least change that was found to make TCC cluster digits (docs/results.md).
-Where the paper is silent, a comment says what was chosen and why. Shapes: n samples, N batch, K clusters, D features.
+`Repaired` is not in the paper: it is the smallest change that makes TCC cluster digits (docs/results.md). Where the
+paper is silent, a comment says what was chosen and why. Shapes: n samples, N batch, K clusters, D features.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class WithoutL1(Tcc):
 
 
 class WithoutL2(Tcc):
-    """Ablation (ii): the loss is L1 alone, so there is no entropy term, no queue Q and no NN."""
+    """Ablation (ii): the loss is L1 alone, without entropy term, queue Q and NN."""
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
@@ -57,7 +57,7 @@ class TenSamples(Tcc):
         # the paper is silent: the s-th sample of an image meets the s-th sample of its key, not all ten of them
         loss, key_embedding = super().instance_track(online, key)
         mean = key_embedding.view(len(online.features), N_SAMPLES, -1).mean(1)  # (N,D)
-        # the paper is silent: back to unit norm, or negatives would be shorter than positives
+        # the paper is silent: normalised again, otherwise negatives would be shorter than positives
         return loss, F.normalize(mean, dim=1)
 
 
@@ -66,7 +66,7 @@ class WithoutP(Tcc):
 
     def cluster_track(self, online: Reading, key: Reading) -> Track:
         clusters = losses.cluster_representations(online.features, self.membership(online))
-        # the paper is silent: the momentum representations, which are what P would hold
+        # the paper is silent: the momentum representations, which P would hold
         negatives = losses.cluster_representations(key.features, self.membership(key))
         everyone = torch.ones(self.n_clusters, dtype=torch.bool, device=negatives.device)
         loss = losses.cluster_loss(clusters, negatives, negatives, everyone, self.settings.temperature)
@@ -76,7 +76,7 @@ class WithoutP(Tcc):
 class WithoutImageAugmentation(Tcc):
     """Ablation (v): the representations of clusters come from images without augmentation."""
 
-    # differs from the paper: it names Eq. 8 here but means L1, as the title of this ablation says
+    # differs from the paper: its text names Eq. 8 here, the title of the ablation means L1
 
     def views(self, batch: Batch) -> tuple[Tensor, ...]:
         return batch.view(0), batch.view(1), batch.plain()
@@ -84,7 +84,7 @@ class WithoutImageAugmentation(Tcc):
     def losses(self, views: tuple[Tensor, ...], samples: Tensor, keys: Tensor) -> Outcome:
         view, key_view, plain = views
         online, key = self.read(view, key_view, keys)
-        # a pass of its own, so that batch-norm does not mix the statistics of plain and augmented images
+        # a separate pass, so that batch-norm does not mix the statistics of plain and augmented images
         clusters = self.cluster_track(*self.read(plain, plain, keys))
         return self.outcome(online, key, clusters, self.instance_track(online, key))
 
@@ -101,8 +101,8 @@ class HardAssignments(Tcc):
         members, key_members = self.membership(online), self.membership(key)
         clusters = losses.cluster_representations(online.features, members)
         key_clusters = losses.cluster_representations(key.features, key_members)
-        # the paper is silent: a cluster that is empty in either network leaves the loss. Its row in P is of zeros, so
-        # that row l still belongs to cluster l mod K, and rows of zeros, like rows never written, are no negatives
+        # the paper is silent: a cluster that is empty in either network is left out of the loss. Its row in P is zero,
+        # so that row l still belongs to cluster l mod K; zero rows are not used as negatives
         present = members.any(0) & key_members.any(0)
         rows = self.cluster_queue.rows
         loss = losses.cluster_loss(
@@ -112,7 +112,7 @@ class HardAssignments(Tcc):
 
 
 class WithoutSubsetting(Tcc):
-    """Ablation (vii): epochs of L2 alone, and after each one step of L1 on the representations of the whole set."""
+    """Ablation (vii): train on L2 alone; after each epoch take one step of L1 on the representations of all data."""
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
@@ -124,11 +124,10 @@ class WithoutSubsetting(Tcc):
     def after_epoch(
         self, epoch: int, batches: Callable[[], Iterator[Batch]], optimiser: torch.optim.Optimizer
     ) -> dict[str, float]:
-        """One step of L1 on every sample, at the rate and with the moments that the optimiser has.
+        """Take one step of L1 on every sample, with the optimiser's current rate and moments.
 
-        L1 depends on the encoder only through K sums, so two passes give the gradient of one pass over the whole set
-        while no more than one batch is ever held for a backward pass: the first computes the sums, the second descends
-        along the slope of L1 at them.
+        L1 depends on the encoder only through K sums. So two passes give the gradient of one pass over all data, with
+        one batch in memory at a time: the first computes the sums, the second descends along the slope of L1 at them.
         """
         with torch.no_grad():
             sums = torch.stack([self.cluster_sums(self.online, batch.view(0)) for batch in batches()]).sum(0)
@@ -138,7 +137,7 @@ class WithoutSubsetting(Tcc):
         loss = losses.cluster_loss(clusters, key_clusters, queue.rows, queue.valid(), self.settings.temperature)
         (slope,) = torch.autograd.grad(loss, sums)
 
-        optimiser.zero_grad(set_to_none=False)  # in place: a captured step goes on writing to these very tensors
+        optimiser.zero_grad(set_to_none=False)  # in place: a captured step writes to these tensors
         for batch in batches():  # the same views again
             (slope * self.cluster_sums(self.online, batch.view(0))).sum().backward()  # type: ignore[no-untyped-call]
         optimiser.step()
@@ -146,8 +145,8 @@ class WithoutSubsetting(Tcc):
         return {"cluster_loss": float(loss.detach())}
 
     def cluster_sums(self, network: TccNetwork, images: Tensor) -> Tensor:
-        """What one batch adds to the sums of Eq. 4, (K,D)."""
-        # the paper is silent: batch-norm normalises each batch by itself, as in every other step
+        """Return the batch's contribution to the sums of Eq. 4, (K,D)."""
+        # the paper is silent: batch-norm normalises each batch separately, as in other steps
         features = network.embed(images)
         return network.assign_features(features).exp().T @ features
 
@@ -163,16 +162,16 @@ class Deterministic(Tcc):
     """Reduction of Sec. 3.4: c without Gumbel noise."""
 
     def sample(self, log_assignment: Tensor, keys: Tensor, stream: int) -> Tensor:
-        # the paper is silent: only the noise goes, so c is pi sharpened by lambda, and equals pi at lambda = 1
+        # the paper is silent: only the noise is removed, so c is pi sharpened by lambda and equals pi at lambda = 1
         return F.softmax(log_assignment / self.settings.gumbel_temperature, 1)
 
 
 class AsCc(AssignmentEmbedding, Deterministic):
-    """Reduction of Sec. 3.4 and Appendix B, whole: p(i | c) without Gumbel noise, so that L2 is that of CC."""
+    """Reduction of Sec. 3.4 and Appendix B, complete: p(i | c) without Gumbel noise, so that L2 is that of CC."""
 
     def instance_loss(self, log_likelihood: Tensor, online: Reading) -> Tensor:
         # the paper is silent: without noise c is a function of x, and a point mass has no entropy. So L2 is the
-        # instance loss of CC - log K, contrasted in Q instead of in the batch
+        # instance loss of CC minus log K, with negatives from Q instead of the batch
         return losses.instance_loss(log_likelihood, torch.zeros_like(log_likelihood), self.n_clusters)
 
 
@@ -184,18 +183,18 @@ class StochasticClusters(Tcc):
 
 
 def nothing(key: Reading) -> Track:
-    """A track that is switched off: no loss, and no rows for its queue."""
+    """Return the loss and queue rows of a track that is switched off."""
     return key.features.new_zeros(()), key.features[:0]
 
 
 def repeated(rows: Tensor) -> Tensor:
-    """Each row once for every Gumbel sample, (10N,...)."""
+    """Repeat each row for every Gumbel sample, (10N,...)."""
     return rows.repeat_interleave(N_SAMPLES, 0)
 
 
 @dataclass(frozen=True)
 class RepairedSettings:
-    """What is not in the paper."""
+    """Settings that are not in the paper."""
 
     kmeans_at: Share = 0.5  # of the run: after it, at the end of an epoch, k-means sets mu; 1: never
 
@@ -205,8 +204,8 @@ class Repaired(Tcc):
 
     settings_type = RepairedSettings
     advice = Advice(surer="try --set tcc.entropy=batch or the default method", evener="--set tcc.entropy=batch")
-    placed: Tensor  # (), bool: whether that has happened
-    progress: float = 0.0  # share of the run that is done
+    placed: Tensor  # (), bool: whether k-means has set the prototypes
+    progress: float = 0.0  # finished share of the run
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
@@ -229,10 +228,10 @@ class Repaired(Tcc):
 
 
 def towards_clusters(features: Tensor, n_clusters: int, seed: int) -> Tensor:
-    """Unit vectors from the middle of all features (n,D) towards the clusters that k-means finds in them, (K,D)."""
+    """Return unit vectors (K,D) from the mean of all features (n,D) towards the centroids of k-means."""
     n_init = FINAL_STARTS if n_clusters <= kmeans.FEW_CLUSTERS else FINAL_STARTS_MANY
     middle = features.mean(0)
     centres = kmeans.spherical_kmeans(features - middle, n_clusters, seed=seed, n_init=n_init).centres
-    # Eq. 3 has no bias: at right angles to the middle, what all features share speaks for no cluster
+    # Eq. 3 has no bias: orthogonal to the mean, the part that all features share favours no cluster
     shared = F.normalize(middle, dim=0)
     return F.normalize(centres - torch.outer(centres @ shared, shared), dim=1)

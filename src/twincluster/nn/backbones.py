@@ -19,37 +19,41 @@ from torch import Tensor, nn
 from twincluster.core import InputError
 from twincluster.parallel import ALONE, Processes
 
-SMALL_STEM_SIDE = 64  # up to this many pixels the stem keeps the resolution; above, it divides it by four
+SMALL_STEM_SIDE = 64  # up to this many pixels the stem keeps the resolution; above, it reduces it by four
 
 
 class Backbone(nn.Module):
-    """An encoder: images (N,C,S,S) or rows (N,C) in, features (N, n_features) out."""
+    """An encoder from images (N,C,S,S) or rows (N,C) to features (N, n_features)."""
 
     n_features: int  # D
 
     def maps(self, x: Tensor) -> Tensor:
-        """(N,D,H,W) of which `forward` gives the mean; one place where a network has no others."""
+        """Return the feature maps (N,D,H,W) whose mean is `forward`; 1 x 1 for networks without maps."""
         features: Tensor = self(x)
         return features[:, :, None, None]
 
 
 def build_backbone(name: str, *, side: int, n_inputs: int) -> Backbone:
-    """The backbone called `name` for images of `side` pixels, or rows, with `n_inputs` channels or columns."""
+    """Return the backbone called `name`, for images of `side` pixels with `n_inputs` channels, or rows with that many
+    columns.
+    """
     if name not in BACKBONES:
         raise InputError(f"there is no backbone '{name}': choose one of {', '.join(BACKBONES)}")
     return BACKBONES[name](side, n_inputs)
 
 
 def flops(backbone: nn.Module, side: int) -> int:
-    """Floating-point operations of one forward pass of one image: 2 x the multiply-adds of its layers with weights."""
-    model = copy.deepcopy(backbone).to("meta").eval()  # only shapes flow, and the caller's network stays untouched
+    """Return the floating-point operations of one forward pass of one image: 2 x the multiply-adds of layers with
+    weights.
+    """
+    model = copy.deepcopy(backbone).to("meta").eval()  # computes shapes only, on a copy of the caller's network
     layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
     total = 0
 
     def count(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         nonlocal total
         assert isinstance(layer, nn.Conv2d | nn.Linear)
-        total += 2 * output.numel() * layer.weight[0].numel()  # each output value is one product with one filter
+        total += 2 * output.numel() * layer.weight[0].numel()  # each output value is a dot product with one filter
 
     for layer in layers:
         layer.register_forward_hook(count)
@@ -63,7 +67,7 @@ def flops(backbone: nn.Module, side: int) -> int:
 class ResNet(Backbone):
     """A stem, stages of residual blocks, and the mean over the remaining pixels."""
 
-    fused = False  # whether to train with the kernels of kernels/fused.py, which want a GPU and channels-last
+    fused = False  # whether to train with kernels/fused.py, which needs a GPU and channels-last
 
     def __init__(self, stem: nn.Module, stages: nn.Module, n_features: int) -> None:
         super().__init__()
@@ -79,7 +83,7 @@ class ResNet(Backbone):
 
     def maps(self, x: Tensor) -> Tensor:
         if self.fused and self.training and not is_divided(self):
-            from twincluster.nn.kernels.fused import pixels  # which imports Triton
+            from twincluster.nn.kernels.fused import pixels  # imports Triton
 
             x = pixels(self, x)
         else:
@@ -88,7 +92,7 @@ class ResNet(Backbone):
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut; `width` channels come out."""
+    """Two 3x3 convolutions and a shortcut, with `width` output channels."""
 
     expansion = 1
 
@@ -132,19 +136,19 @@ class Bottleneck(nn.Module):
 
 
 def shortcut(n_inputs: int, n_outputs: int, stride: int) -> nn.Module:
-    """The identity where shapes allow it, otherwise a 1x1 convolution."""
+    """Return the identity if the shapes allow it, otherwise a 1x1 convolution."""
     if stride == 1 and n_inputs == n_outputs:
         return nn.Identity()
     return nn.Sequential(conv(n_inputs, n_outputs, 1, stride), BatchNorm2d(n_outputs))
 
 
 def conv(n_inputs: int, n_outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
-    """A padded convolution without bias: the batch-norm behind it would take the bias away again."""
+    """Return a padded convolution without bias, because a batch-norm follows."""
     return nn.Conv2d(n_inputs, n_outputs, size, stride, padding=size // 2, bias=False)
 
 
 class Mlp(Backbone):
-    """Two layers for rows (N,C): tables, or, with features of either sign, embeddings of another network."""
+    """Two layers for rows (N,C). `signed` drops the last ReLU: for embeddings of another network instead of tables."""
 
     def __init__(self, n_inputs: int, width: int = 128, signed: bool = False) -> None:
         super().__init__()
@@ -176,7 +180,7 @@ def resnet50(side: int, n_inputs: int) -> ResNet:
 
 
 def small(side: int, n_inputs: int) -> ResNet:
-    """Three blocks for tiny images (8 to 28 px) on a CPU; larger ones work but cost time."""
+    """Return three blocks for tiny images (8 to 28 px) on a CPU; larger images work but are slow."""
     stem = nn.Sequential(conv(n_inputs, 24, 3), BatchNorm2d(24), nn.ReLU(inplace=True))
     blocks = nn.Sequential(BasicBlock(24, 24, 1), BasicBlock(24, 48, 2), BasicBlock(48, 96, 2))
     return ResNet(stem, blocks, n_features=96)
@@ -223,7 +227,7 @@ BACKBONES: dict[str, Callable[[int, int], Backbone]] = {
 
 
 class Statistics(NamedTuple):
-    """Of the batch that the rows at hand are some of."""
+    """The batch-norm statistics of a whole batch."""
 
     mean: Tensor  # (C,)
     variance: Tensor  # (C,), biased
@@ -231,12 +235,12 @@ class Statistics(NamedTuple):
 
 
 class _Shared(nn.modules.batchnorm._BatchNorm):
-    """What torch's layer does, with the same parameters and buffers, unless the batch is divided."""
+    """Torch's layer, with the same parameters and buffers, whose statistics also cover a divided batch."""
 
     processes: Processes = ALONE
-    observing = False  # whether to keep `seen`: parts of the batch will come again
+    observing = False  # whether to keep the statistics in `seen`, for the backward pass in parts
     seen: Statistics | None = None
-    given: Statistics | None = None  # instead of those of the rows that come, which are a part of the batch
+    given: Statistics | None = None  # used instead of the input's own, when the input is a part of the batch
 
     @property
     def divided(self) -> bool:
@@ -254,7 +258,11 @@ class _Shared(nn.modules.batchnorm._BatchNorm):
 
     @torch.no_grad()
     def _statistics(self, x: Tensor) -> Statistics:
-        """Each process has its mean and the squares around it: plain sums of squares would lose small variances."""
+        """Return the statistics of the batch over all processes.
+
+        Each process contributes its mean and the squared deviations from it; plain sums of squares would lose small
+        variances.
+        """
         x, across = _wide(x, self), [0, *range(2, x.dim())]
         count = x.new_full((), x.numel() // x.shape[1])  # of this process; may be 0
         mean = x.sum(across) / count.clamp(min=1)
@@ -280,32 +288,32 @@ class _Shared(nn.modules.batchnorm._BatchNorm):
 
 
 class BatchNorm1d(_Shared, nn.BatchNorm1d):
-    """For rows."""
+    """Batch-norm for rows."""
 
 
 class BatchNorm2d(_Shared, nn.BatchNorm2d):
-    """For images."""
+    """Batch-norm for images."""
 
 
 def share_batch_norm(backbone: nn.Module, processes: Processes) -> None:
-    """Let the batch-norm of a backbone take its statistics over the rows of all these processes."""
+    """Compute the batch-norm statistics of a backbone over the rows of all these processes."""
     for layer in backbone.modules():
         if isinstance(layer, _Shared):
             layer.processes = processes
 
 
 def is_divided(backbone: nn.Module) -> bool:
-    """Whether the rows that come are only some of a batch."""
+    """Return True if the backbone sees only a part of each batch."""
     return any(isinstance(layer, _Shared) and layer.divided for layer in backbone.modules())
 
 
 def in_parts(encode: Callable[[Tensor], Tensor], backbone: nn.Module, x: Tensor, parts: int) -> Tensor:
-    """`encode`, which calls `backbone`, on all rows, in memory for the backward pass of 1/`parts` of them.
+    """Return `encode`, which calls `backbone`, of all rows; the backward pass holds 1/`parts` of them in memory.
 
-    The features are computed at once, nothing being kept but the statistics of each batch-norm. The backward pass
-    comes part by part, each encoded again with those statistics. So features, losses and running statistics are
-    those of the undivided batch. The gradient differs in one respect: batch-norm takes off the mean of the incoming
-    gradient, and its mean along the output, over the part instead of the whole.
+    The forward pass keeps only the statistics of each batch-norm. The backward pass encodes each part again with those
+    statistics. So features, losses and running statistics are those of the undivided batch. The gradient differs in one
+    respect: batch-norm subtracts the mean of the incoming gradient, and its mean along the output, over the part
+    instead of the whole batch.
     """
     if parts == 1 or not torch.is_grad_enabled():
         return encode(x)
@@ -317,9 +325,9 @@ def in_parts(encode: Callable[[Tensor], Tensor], backbone: nn.Module, x: Tensor,
 
 
 def in_shuffled_halves(encode: Callable[[Tensor], Tensor], x: Tensor, draw: Tensor) -> Tensor:
-    """`encode` on two halves of the rows, which `draw` (N,) divides at random: no statistics give a pair away."""
+    """Return `encode` of two random halves of the rows, divided by `draw` (N,), so that no statistics reveal a pair."""
     order = draw.argsort()
-    halves = x[order].chunk(1 if x.dim() == 2 and len(x) < 4 else 2)  # one row has no statistics, one image has
+    halves = x[order].chunk(1 if x.dim() == 2 and len(x) < 4 else 2)  # a single row has no variance, a single image has
     return torch.cat([encode(half) for half in halves])[order.argsort()]
 
 
@@ -333,7 +341,7 @@ class _InParts(torch.autograd.Function):
         ctx.encode, ctx.layers, ctx.parts = encode, layers, parts
         with _observing(layers):
             features = encode(x)
-        ctx.seen = [layer.seen for layer in layers]  # here: before the backward pass another batch may come
+        ctx.seen = [layer.seen for layer in layers]  # now: another batch may come before the backward pass
         return features
 
     @staticmethod
@@ -345,10 +353,10 @@ class _InParts(torch.autograd.Function):
             for rows, gradient in zip(torch.split(x, size), torch.split(gradients[0], size), strict=True):
                 with torch.enable_grad():
                     features = ctx.encode(rows)
-                # a pretrained network may have weights that no image passes, such as a token for masked patches
+                # a pretrained network may have unused weights, such as a token for masked patches
                 slopes = torch.autograd.grad(features, weights, gradient, allow_unused=True, materialize_grads=True)
                 torch._foreach_add_(sums, list(slopes))
-                del features  # and with it what was kept for the backward pass of this part
+                del features  # frees the graph of this part
         return None, None, None, None, *sums
 
 
@@ -358,7 +366,7 @@ def _observing(layers: list[_Shared]) -> Iterator[None]:
         layer.observing = True
     try:
         yield
-    finally:  # memory may run out meanwhile, and smaller parts be tried
+    finally:  # after an out-of-memory error smaller parts are tried
         for layer in layers:
             layer.observing = False
 
@@ -381,7 +389,7 @@ def _normalised(x: Tensor, layer: _Shared, batch: Statistics, processes: Process
 
 
 class _Normalise(torch.autograd.Function):
-    """Batch-norm by given statistics, with the gradient that goes through them where `processes` hold the batch."""
+    """Batch-norm by given statistics. Its gradient flows through them if `processes` hold the whole batch."""
 
     @staticmethod
     def forward(
@@ -407,7 +415,7 @@ class _Normalise(torch.autograd.Function):
 
 def _wide(x: Tensor, layer: _Shared) -> Tensor:
     assert layer.running_mean is not None
-    return x.to(layer.running_mean.dtype)  # bf16 comes in, float32 is added up
+    return x.to(layer.running_mean.dtype)  # sum bf16 input in float32
 
 
 def _along(channels: Tensor, x: Tensor) -> Tensor:

@@ -86,11 +86,10 @@ def download_address(address: str, to: Path | None = None) -> Path:
     if not _HEX.fullmatch(given.lower()):
         raise InputError(f"onnx:{address}: end the address in #sha256=HEX, the checksum of the file, 64 digits")
     origin = Origin(plain, given.lower())
-    folders = [to] if to else _folders()
-    for folder in folders:
+    for folder in [*([to] if to else ()), *_folders()]:
         if (path := folder / f"{origin.sha256}.onnx").is_file():
             _refuse_other(path, origin)
-            return path
+            return _copied(path, to / path.name) if to and folder != to else path
     target = (to or _own_folder()) / f"{origin.sha256}.onnx"
     with _explained(f"onnx:{plain}"):
         download(origin, target, plain.rpartition("/")[2] or plain)

@@ -197,15 +197,16 @@ def _known(name: str, side: int) -> Encoder:
     known, timm = KNOWN[name], _package("timm", "twincluster[encoders]")
     path = get_weights(name)
     options = dict(known.options) | ({"img_size": side} if side and "img_size" in dict(known.options) else {})
-    options |= {} if known.projected else {"num_classes": 0}
     tag = known.repository.rpartition(".")[2]
     wants = timm.get_pretrained_cfg(f"{known.architecture}.{tag}")
     try:
         network = timm.create_model(
             f"{known.architecture}.{tag}", pretrained=True, pretrained_cfg_overlay={"file": str(path)}, **options
-        )
+        )  # with its last layer: without it timm takes any file for the weights
     except Exception as error:  # timm has its own for each way in which weights do not fit
         raise InputError(f"{path} does not hold the weights of {name} ({first_line(error)}): fetch it again") from error
+    if not known.projected:
+        network.reset_classifier(0)
     return Encoder("", _digest(path), network, side or KNOWN_SIDE, _rgb(wants.mean), _rgb(wants.std), cubic=True)
 
 

@@ -65,6 +65,10 @@ class EditLog:
                 with suppress(HeldError):  # by a process that came in between and waits for this file
                     return self._lines.append(numbered)
 
+    def rewrite(self, lines: Sequence[Line]) -> None:
+        """Replace the file by other lines."""
+        self._lines.rewrite(lines)
+
 
 def _line_of(line: Line, place: int) -> Line:
     """Check the number, the kind and the types of a line; a kind of a later version passes."""
@@ -240,6 +244,33 @@ class State:
     def needs_features(self) -> bool:
         """Whether `route` looks at features."""
         return self.is_split or self.is_taught
+
+    def chances(self, kinds: Kinds) -> np.ndarray:
+        """(m,C) probability of each cluster by the taught model, of which there must be one; merges add them up, and
+        splits give all to the part with the nearest centre."""
+        assert self.head is not None
+        head = self.head()
+        _, found = head.predict(*kinds)
+        steps = list(self.joined)
+        last = max(at for at, step in enumerate(steps) if isinstance(step, Learned))
+        width = max([*self.names, *head.classes.tolist()]) + 1
+        chances, ordinary = np.zeros((len(found), width), np.float32), head.classes >= 0
+        chances[:, head.classes[ordinary]] = found[:, ordinary]
+        for step in steps[last + 1 :]:
+            if isinstance(step, Merge):
+                chances[:, step.into] += chances[:, step.clusters].sum(1)
+                chances[:, step.clusters] = 0
+            elif isinstance(step, Split):
+                mass = chances[:, step.cluster].copy()
+                chances[:, step.cluster] = 0
+                chances[np.arange(len(mass)), nearest_part(step, unit(kinds[-1]))] += mass
+        return chances
+
+    def first(self, count: int) -> State:
+        """The state of the first rows: those of the training."""
+        refused = {cluster: rows[rows < count] for cluster, rows in self.refused.items()}
+        names = ("home", "junk", "moved", "guessed", "shown", "sample")
+        return replace(self, refused=refused, **{name: getattr(self, name)[:count] for name in names})
 
     def without_answers(self, rows: np.ndarray) -> State:
         """The state in which nobody has answered the random questions about some rows."""

@@ -14,7 +14,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from twincluster.data import Listing
 from twincluster.runs.edit_log import (
     JUNK,
     LONGEST_NAME,
+    NONE,
     UNREADABLE,
     ConflictError,
     EditLog,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 Stamp = tuple[tuple[int, int] | None, ...]
 EDITS_FILE = "edits.jsonl"
 JUNK_STATUS = "junk"
+TRAINS_ON = ""  # in the place of the model's checksum, while a run with edits is trained further
 MOST_PARTS = 100  # of one split
 DECIMALS = 7  # of a centre's numbers: float32 has little more to say of a unit row
 OF_ROWS = ("junk", "unjunk", "confirm", "refuse")  # kinds of edits that decide about the images they name alone
@@ -309,28 +311,33 @@ class Edits:
         in which most of its images lie, if they outnumber there those of each other label; else it opens a new cluster.
         `samples` are the rows that were random questions.
         """
-        from twincluster.clustering import clusters_for_labels
-
         chosen = some_rows(list(labels))
 
         def build(state: State, lines: list[Line]) -> Line:
-            rows = readable(state, chosen)
-            called = {row: labels[row] for row in rows if labels[row] != JUNK_STATUS or JUNK_STATUS in names_of(state)}
-            for label in dict.fromkeys(called.values()):
-                _refuse_ended(state, a_label(label))
-            known = {c: name for c, name in state.names.items() if name != str(c) or name in called.values()}
-            found = clusters_for_labels(called, known, state.clusters)
-            named, free = [], next_id(lines, self.n_clusters)
-            for label, cluster in found.items():
-                if cluster is None or state.names[cluster] != label:
-                    found[label] = target = free if cluster is None else cluster
-                    free += cluster is None
-                    named.append({"cluster": target, "name": label, "new": cluster is None})
-            to = [found[called[row]] if row in called else JUNK for row in rows]
-            random = sorted(set(map(int, samples)) & set(rows))
-            return {"kind": "answer", "rows": rows, "to": to, "names": named, "sample": False, "samples": random}
+            return answer_line(
+                state, {row: labels[row] for row in readable(state, chosen)}, samples, next_id(lines, self.n_clusters)
+            )
 
         return self._append(build, expected)
+
+    def extend(self, lines: Iterable[Line], head: Head | None = None) -> State:
+        """Add edits that were made in memory about the same rows, and what was learned from them last."""
+        _ = self.paths  # which the first line names
+        added = [{name: value for name, value in line.items() if name not in ("edit", "time")} for line in lines]
+        self._log.append(lambda before: [*([] if before else [self._start()]), *added])
+        number, key = _newest_lesson(self._log.read())
+        if number and head is not None:
+            Taught(key, head).write(self._run.folder)
+        return self.state
+
+    def take_over(self, old: State, rows: np.ndarray) -> Carried:
+        """Say of this run what a person has said about another; `rows` (n,) are the rows that hold the same images."""
+        with self._guard:
+            self._read_rows([])
+            carried = carry(old, rows, self._model_clusters, self.n_clusters)
+        if (line := carried.line) is not None:
+            self._append(lambda state, lines: line, expected=0)
+        return carried
 
     def accept(
         self, rows: Iterable[int], to: Iterable[int], *, head: Head | None = None, expected: int | None = None
@@ -537,7 +544,7 @@ class Edits:
         same_rows = not self._paths or start.get("paths") == _digest_of_paths(self._paths[: max(0, inputs)])
         if (
             start.get("clusters") != self.n_clusters
-            or start.get("model") != _digest_of_model(self._run)
+            or start.get("model") not in (TRAINS_ON, _digest_of_model(self._run))
             or not same_rows
         ):
             self._run.check_model()
@@ -580,6 +587,112 @@ def apply_edits(
         status=tuple(JUNK_STATUS if out else said for out, said in zip(junk, found.status, strict=True)),
         names=tuple(state.names.get(int(cluster), "") for cluster in clusters),
     )
+
+
+def answer_line(state: State, labels: Mapping[int, str], samples: Iterable[int], free: int) -> Line:
+    """Return the edit that says by their rows what images are called; `free` is an id that no cluster has had."""
+    from twincluster.clustering import clusters_for_labels
+
+    names = names_of(state)
+    called = {row: label for row, label in labels.items() if label != JUNK_STATUS or JUNK_STATUS in names}
+    for label in dict.fromkeys(called.values()):
+        _refuse_ended(state, a_label(label))
+    known = {c: name for c, name in state.names.items() if name != str(c) or name in called.values()}
+    found, named = clusters_for_labels(called, known, state.clusters), []
+    for label, cluster in found.items():
+        if cluster is None or state.names[cluster] != label:
+            found[label] = target = free if cluster is None else cluster
+            free += cluster is None
+            named.append({"cluster": target, "name": label, "new": cluster is None})
+    to = [found[called[row]] if row in called else JUNK for row in labels]
+    random = sorted(set(map(int, samples)) & set(labels))
+    return {"kind": "answer", "rows": list(labels), "to": to, "names": named, "sample": False, "samples": random}
+
+
+@dataclass(frozen=True)
+class Carried:
+    """Examples, names and junk of one run as an edit of another."""
+
+    line: Line | None  # None where nothing is left
+    examples: int
+    junk: int
+    names: tuple[str, ...]  # of clusters
+    homeless: tuple[str, ...]  # names whose images are in no cluster of their own
+
+
+def carry(old: State, rows: np.ndarray, clusters: np.ndarray, n_clusters: int) -> Carried:
+    """Say what a person has said about one run of another, whose model has clusters (n,) of its own.
+
+    `rows` (n,) are the rows of the old run that hold the same images, -1 for none. A cluster of the old run goes where
+    most of its examples lie, if they outnumber there those of other clusters, else it becomes a new cluster; without
+    examples it gives at most its name, to the cluster in which most of its images lie. Random answers stay what they
+    were: the other model has not seen them.
+    """
+    there = np.flatnonzero((rows >= 0) & (clusters >= 0))
+    given = there[old.shown[rows[there]] & (old.home[rows[there]] >= 0)]
+    examples = old.examples[rows[given]]
+    homes = _homes(dict(zip(given.tolist(), examples.tolist(), strict=True)), clusters, ())
+    free, ids = n_clusters, {}
+    for cluster, home in homes.items():
+        ids[cluster] = free if home is None else home
+        free += home is None
+    named = {c: name for c, name in old.names.items() if name != str(c)}
+    rest = [row for row in there.tolist() if old.home[rows[row]] in named.keys() - ids.keys()]
+    others = _homes({row: int(old.home[rows[row]]) for row in rest}, clusters, tuple(ids.values()))
+    ids |= {cluster: home for cluster, home in others.items() if home is not None}
+    called = [
+        {"cluster": home, "name": named.get(cluster, str(home)), "new": home >= n_clusters}
+        for cluster, home in ids.items()
+        if cluster in named or home >= n_clusters
+    ]
+    to = [JUNK if cluster == JUNK else ids[cluster] for cluster in examples.tolist()]
+    samples = given[old.sample[rows[given]] != NONE].tolist()
+    line = {"kind": "answer", "rows": given.tolist(), "to": to, "names": called, "sample": False, "samples": samples}
+    junk = to.count(JUNK)
+    return Carried(
+        line if to or called else None, len(to) - junk, junk, tuple(named[c] for c in ids if c in named),
+        tuple(name for c, name in named.items() if c not in ids),
+    )  # fmt: skip
+
+
+def _homes(belongs: Mapping[int, int], clusters: np.ndarray, taken: Iterable[int]) -> dict[int, int | None]:
+    """Which cluster each old cluster has become, by where its rows lie; None: none of its own."""
+    from twincluster.clustering import clusters_for_labels
+
+    labels = {row: str(cluster) for row, cluster in belongs.items() if cluster != JUNK}
+    found = clusters_for_labels(labels, {cluster: f"taken {cluster}" for cluster in taken}, clusters)
+    return {int(label): home for label, home in found.items()}
+
+
+def unbind(run: Run) -> State | None:
+    """Before a run trains on: let its edits outlast every model; return their state, None without any."""
+    log = EditLog(run.folder / EDITS_FILE)
+    if not (lines := log.read()) or not run.model.is_file():
+        return None
+    state = Edits(run).state if lines[0].get("clusters") == run.n_clusters else None
+    log.rewrite([lines[0] | {"model": TRAINS_ON}, *lines[1:]])
+    return state
+
+
+def carry_over(run: Run, before: State, clusters: np.ndarray, n_clusters: int) -> None:
+    """Once a run has trained on: say the same of other clusters, where their number has changed."""
+    log = EditLog(run.folder / EDITS_FILE)
+    start = log.read()[0]
+    if start["clusters"] != n_clusters:
+        carried = carry(before, np.arange(len(clusters)), clusters, n_clusters)
+        log.rewrite(
+            [
+                start | {"clusters": n_clusters},
+                *([{"edit": 1, "time": start["time"]} | carried.line] if carried.line else []),
+            ]
+        )
+
+
+def bind(run: Run) -> None:
+    """Once a run has its model: its edits are about this one."""
+    log = EditLog(run.folder / EDITS_FILE)
+    if lines := log.read():
+        log.rewrite([lines[0] | {"model": _digest_of_model(run)}, *lines[1:]])
 
 
 def _stat(path: Path) -> os.stat_result | None:

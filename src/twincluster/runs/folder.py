@@ -1,6 +1,6 @@
-"""The run folder: what training leaves behind and what prediction, evaluation and the pages read.
+"""The run folder: the files that training writes, and that prediction, evaluation and the pages read.
 
-Every file is replaced atomically or only appended to, and none is ever unpickled, so a stranger's run cannot run code.
+Every file is replaced atomically or only appended to, and none is unpickled, so a run from elsewhere cannot run code.
 Reading the rows of a run imports neither torch nor the settings: heavy imports stand inside functions.
 """
 
@@ -59,27 +59,28 @@ if TYPE_CHECKING:
 
 Parsed = TypeVar("Parsed")
 COLUMNS = ("path", "cluster", "confidence", "status")
-# has pandas read clusters as whole numbers, where some are missing, instead of making them floats
+# makes pandas read clusters with missing values as integers instead of floats
 WHOLE = {"name": "cluster", "field_name": "cluster", "pandas_type": "int32", "numpy_type": "Int32", "metadata": None}
 FOR_PANDAS = {"index_columns": [], "column_indexes": [], "columns": [WHOLE]}
+OWN_TABLES = ("assignments.csv", "stamps.csv", "contents.csv")
 REPORT_FILE = "report.html"
-WRONG_TYPE = (ValueError, TypeError, AttributeError, OverflowError, RecursionError)  # of JSON that is no run's
-_NOTICE = re.compile(rb'<p class="warning" id="since"[^<]*</p>')  # as page.html has it; what is inside is escaped
+WRONG_TYPE = (ValueError, TypeError, AttributeError, OverflowError, RecursionError)  # raised by invalid JSON
+_NOTICE = re.compile(rb'<p class="warning" id="since"[^<]*</p>')  # as in page.html; its text is escaped
 
 
 @dataclass(frozen=True)
 class Assignments:
-    """assignments.csv in memory: one entry per input; cluster -1 and confidence nan where the input is unreadable."""
+    """The content of assignments.csv: one entry per input; unreadable inputs have cluster -1 and confidence nan."""
 
     paths: tuple[str, ...]
     clusters: np.ndarray  # (n,) int64
     confidence: np.ndarray  # (n,) float64
     status: tuple[str, ...]
-    names: tuple[str, ...] | None = None  # what clusters are called, "" without one; None before any edit
+    names: tuple[str, ...] | None = None  # name of the cluster, "" without a cluster; None before any edit
 
     @classmethod
     def of(cls, images: Images, rows: np.ndarray, probabilities: torch.Tensor) -> Assignments:
-        """Probabilities (len(rows),K) spread over all inputs."""
+        """Return assignments from the probabilities (len(rows),K) of some rows."""
         clusters = np.full(len(images.status), -1, dtype=np.int64)
         confidence = np.full(len(images.status), np.nan)
         clusters[rows] = probabilities.argmax(1).numpy()
@@ -87,7 +88,7 @@ class Assignments:
         return cls(images.listing.paths, clusters, confidence, images.status)
 
     def first(self, count: int) -> Assignments:
-        """The first rows: those of the inputs that a run was trained on."""
+        """Return the first rows: the inputs that the run was trained on."""
         return Assignments(self.paths[:count], self.clusters[:count], self.confidence[:count], self.status[:count])
 
     def problems(self) -> Counter[str]:
@@ -95,12 +96,12 @@ class Assignments:
         return count_problems(self.status)
 
     def sizes(self, n_clusters: int) -> list[int]:
-        """Inputs in each cluster, empty ones included."""
+        """Count the inputs in each cluster, including empty ones."""
         counts: list[int] = np.bincount(self.clusters[self.clusters >= 0], minlength=n_clusters).tolist()
         return counts
 
     def write(self, path: Path) -> None:
-        """A .csv or .parquet table, after the name; cluster and confidence of an unreadable input stay empty."""
+        """Write a .csv or .parquet table, by the suffix. Unreadable inputs have no cluster and confidence."""
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix.lower() == ".parquet":
             self._write_parquet(path)
@@ -108,17 +109,18 @@ class Assignments:
             write_atomically(path, self.to_csv())
 
     def to_csv(self) -> str:
-        """The text of a .csv file."""
+        """Return the text of a .csv file."""
         lines: list[str] = []
-        # a row at a time, since a name with a carriage return is quoted only where rows end in one
+        # rows end in \r\n here, so that names with a carriage return are quoted
         writer = csv.writer(SimpleNamespace(write=lambda row: lines.append(row.removesuffix("\r\n") + "\n")))
         writer.writerow(COLUMNS if self.names is None else (*COLUMNS, "name"))
         called = [()] * len(self.paths) if self.names is None else [(name,) for name in self.names]
         for name, cluster, confidence, status, more in zip(
             self.paths, self.clusters, self.confidence, self.status, called, strict=True
         ):
-            known = cluster >= 0
-            writer.writerow([name, int(cluster) if known else "", f"{confidence:.4f}" if known else "", status, *more])
+            readable = cluster >= 0
+            cells = (int(cluster), f"{confidence:.4f}") if readable else ("", "")
+            writer.writerow([name, *cells, status, *more])
         return "".join(lines)
 
     def _write_parquet(self, path: Path) -> None:
@@ -128,7 +130,7 @@ class Assignments:
             parquet.write_table(self.to_arrow(), partial)
 
     def to_arrow(self) -> Any:
-        """A table of pyarrow with the columns of the files."""
+        """Return a pyarrow table with the columns of the files."""
         import pyarrow as pa
 
         unknown = self.clusters < 0
@@ -144,17 +146,17 @@ class Assignments:
 
     @classmethod
     def read(cls, path: Path, is_own: bool = False) -> Assignments:
-        """Read a .csv table. That of a run folder, which `is_own`, must match its checksum."""
+        """Read a .csv table. With `is_own`, the table of a run folder, it must match its checksum."""
         try:
             text, matches = read_table(path) if is_own else (path.read_bytes().decode(), True)
             rows = rows_of_table(text, COLUMNS)
-            found = cls(
+            table = cls(
                 paths=tuple(row[0] for row in rows),
                 clusters=np.array([int(row[1] or -1) for row in rows], dtype=np.int64),
                 confidence=np.array([float(row[2] or "nan") for row in rows]),
                 status=tuple(row[3] for row in rows),
             )
-            odd = np.flatnonzero((found.clusters != -1) != ((found.confidence >= 0) & (found.confidence <= 1)))
+            odd = np.flatnonzero((table.clusters != -1) != ((table.confidence >= 0) & (table.confidence <= 1)))
             if len(odd):
                 _, cluster, confidence, _ = rows[odd[0]]
                 raise ValueError(f"row {odd[0] + 1} has the cluster {cluster!r} and the confidence {confidence!r}")
@@ -162,13 +164,13 @@ class Assignments:
                 raise ValueError(f"{MISMATCH}, or was edited without deleting {MANIFEST}")
         except (ValueError, OverflowError) as error:
             raise InputError(
-                f"{path} cannot be read as a table of {', '.join(COLUMNS)} ({error}): put back a copy, or fit again"
+                f"{path} cannot be read as a table of {', '.join(COLUMNS)} ({error}): restore a copy, or fit again"
             ) from error
-        return found
+        return table
 
 
 def rows_of_table(text: str, columns: Sequence[str]) -> list[list[str]]:
-    """Return these columns of each row of CSV text; raise ValueError for a row of another shape or a cut end."""
+    """Return these columns of each row of CSV text. Raise ValueError for rows of another length or a truncated end."""
     if not text.endswith("\n"):
         raise ValueError("it ends in the middle of a line")
     lines = csv.reader(io.StringIO(text, newline=""), strict=True)
@@ -192,53 +194,53 @@ def count_problems(statuses: Iterable[str]) -> Counter[str]:
 
 
 def kinds_of(problems: Counter[str]) -> str:
-    """What to say of those that are not simply unreadable, as in " (2 incomplete, 1 too_large)"."""
+    """Return the counts of special problems as text, for example " (2 incomplete, 1 too_large)"; "" without any."""
     kinds = [f"{problems[kind]:,} {kind}" for kind in ("incomplete", "too_large") if problems[kind]]
     return f" ({', '.join(kinds)})" if kinds else ""
 
 
 def check_table(path: Path) -> None:
-    """Refuse a name that `Assignments.write` could not write to, before any work is done."""
+    """Raise InputError for a path that `Assignments.write` could not write, before any work is done."""
     if path.suffix.lower() not in (".csv", ".parquet"):
-        raise InputError(f"{path}: expected a name that ends in .csv or .parquet")
+        raise InputError(f"{path}: expected a file name that ends in .csv or .parquet")
     check_writable(path.parent)
     if path.is_dir():
-        raise InputError(f"{path} is a folder: give the name of a file, for example {path / 'new.csv'}")
-    if path.name.lower() in ("assignments.csv", "stamps.csv") and (path.parent / "config.json").is_file():
-        raise InputError(f"{path} is a table of the run itself, which is read again: choose another name")
+        raise InputError(f"{path} is a folder: name a file, for example {path / 'new.csv'}")
+    if path.name.lower() in OWN_TABLES and (path.parent / "config.json").is_file():
+        raise InputError(f"{path} is one of the run's own tables: choose another name")
     if path.suffix.lower() == ".parquet" and importlib.util.find_spec("pyarrow") is None:
         raise InputError(f"{path} needs a package: pip install 'twincluster[parquet]', or name a .csv file")
 
 
 @dataclass(frozen=True)
 class RunData:
-    """What config.json says of the data a run was trained on."""
+    """The entry of config.json about the data that a run was trained on."""
 
     source: str  # its name, for messages
-    location: str | None  # what opens it again: an absolute path, or the name of a data set
-    files: bool  # whether the inputs are files; else rows of an array
+    location: str | None  # where to open it again: an absolute path, or the name of a data set
+    files: bool  # whether the inputs are files; otherwise rows of an array
     fingerprint: str  # SHA-256 of the data
     inputs: int
     readable: int
     split: Literal["all", "train", "test"]
     root: str | None = None  # where named data sets were kept
-    side: int = 0  # pixels a side at which the images were read; 0: not known, or rows
+    side: int = 0  # pixels a side at which the images were read; 0: unknown, or rows
     encoder: str | None = None  # version of the encoder's weights
     columns: tuple[str, ...] | None = None  # names of the columns of a data frame
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what config.json holds: facts that do not apply are left out."""
+        """Return the entry for config.json, without fields that do not apply."""
         return {name: value for name, value in vars(self).items() if value is not None or name in ("location", "root")}
 
 
-Replaced = tuple[int, int, float | None, str, str | None]  # row, cluster, confidence, status and stamp, as they were
+Replaced = tuple[int, int, float | None, str, str | None]  # old row: number, cluster, confidence, status and stamp
 
 
 @dataclass(frozen=True)
 class WayBack:
-    """What it takes to undo an update."""
+    """The information to undo an update."""
 
-    rows: int  # of the table before
+    rows: int  # of the table before the update
     replaced: tuple[Replaced, ...]
 
 
@@ -247,7 +249,7 @@ class UpdateRecord:
     """A line of updates.jsonl, without its figures."""
 
     location: str | None  # of the images that were added
-    files: bool  # whether they were files; else rows of an array
+    files: bool  # whether they were files; otherwise rows of an array
     source: str  # their name, for messages
     rows: int | None = None  # of the table after the update
     undo: WayBack | None = None
@@ -255,10 +257,10 @@ class UpdateRecord:
 
 
 class Run:
-    """A run folder: config.json, model.safetensors, assignments.csv, metrics.jsonl, checkpoint/ and what came later.
+    """A run folder: config.json, model.safetensors, assignments.csv, metrics.jsonl, checkpoint/ and files added later.
 
-    config.json is parsed once, when one of its parts is first asked for. updates.jsonl is there once
-    `twincluster update` has added rows to assignments.csv, after those of the training.
+    config.json is parsed once, when first needed. updates.jsonl exists once `twincluster update` has added rows to
+    assignments.csv.
     """
 
     def __init__(self, folder: Path | str) -> None:
@@ -272,7 +274,7 @@ class Run:
 
     @classmethod
     def create(cls, folder: Path | str) -> Self:
-        """Make the folder; refuse one that holds anything."""
+        """Create the folder. Raise InputError if it contains anything."""
         run = cls(folder)
         refuse_taken(run.folder)
         run.folder.mkdir(parents=True, exist_ok=True)
@@ -280,11 +282,11 @@ class Run:
 
     @classmethod
     def open(cls, folder: Path | str) -> Self:
-        """Open a run that `fit` has made or begun."""
+        """Open a run that `fit` has started or finished."""
         run = cls(folder)
         if not run._config.is_file():
-            missing = "it has no config.json" if run.folder.exists() else "there is no such folder"
-            raise InputError(f"{run.folder} is not a run: {missing}; `twincluster fit` makes one")
+            missing = "it has no config.json" if run.folder.exists() else "the folder does not exist"
+            raise InputError(f"{run.folder} is not a run: {missing}; create one with `twincluster fit`")
         return run
 
     @cached_property
@@ -301,19 +303,19 @@ class Run:
 
     @cached_property
     def data(self) -> RunData:
-        """Where the inputs came from."""
+        """The source of the inputs."""
         return self._parsed(lambda content: record_of(RunData, _required(content, "data"), "data"))
 
     @cached_property
     def n_clusters(self) -> int:
-        """Clusters of the model, without parsing the other settings."""
+        """Number of clusters of the model. Does not parse the other settings."""
         return self._parsed(_n_clusters)
 
     @property
     def versions(self) -> dict[str, Any]:
         """Versions of the packages that trained the run."""
-        found = self._content.get("versions")
-        return dict(found) if isinstance(found, dict) else {}
+        versions = self._content.get("versions")
+        return dict(versions) if isinstance(versions, dict) else {}
 
     @cached_property
     def _content(self) -> dict[str, Any]:
@@ -327,27 +329,27 @@ class Run:
         raise self._damaged(problem)
 
     def _parsed(self, parse: Callable[[dict[str, Any]], Parsed]) -> Parsed:
-        """Parse a part of config.json; InputError names the file and the field where it cannot be parsed."""
+        """Parse a part of config.json. Raise InputError that names the file and the field if it is invalid."""
         content = self._content
         try:
-            found = parse(content)
+            parsed = parse(content)
         except WRONG_TYPE as error:
             raise self._damaged(str(error)) from error
         try:
             check_content(content)
         except ValueError as error:
             raise self._damaged(_wrong_field(content) or str(error)) from error
-        return found
+        return parsed
 
     def _damaged(self, problem: str) -> InputError:
         return InputError(
-            f"{self._config} cannot be read as a run's settings ({problem}): put back a copy, or fit again"
+            f"{self._config} cannot be read as a run's settings ({problem}): restore a copy, or fit again"
         )
 
     def write_config(
         self, config: Config, shape: DataShape, data: RunData, versions: dict[str, Any] | None = None
     ) -> None:
-        """Write config.json; `versions` are those of the packages here unless another run has trained the model."""
+        """Write config.json. `versions` are those of the packages here unless another run trained the model."""
         content = {
             "config": config.to_dict(),
             "shape": dataclasses.asdict(shape),
@@ -361,11 +363,11 @@ class Run:
 
     @property
     def has_choice(self) -> bool:
-        """Whether the number of clusters was chosen from the data."""
+        """True if the number of clusters was chosen from the data."""
         return self._choice.is_file()
 
     def write_choice(self, choice: Choice) -> None:
-        """Write clusters.json with every number that was tried and, where matplotlib is installed, clusters.png."""
+        """Write clusters.json with every number that was tried and, if matplotlib is installed, clusters.png."""
         from twincluster.clustering import plot
 
         write_json(self._choice, dataclasses.asdict(choice))
@@ -373,7 +375,7 @@ class Run:
             plot(choice, self._choice.with_suffix(".png"))
 
     def read_choice(self) -> Choice | None:
-        """Return how the number of clusters was chosen; None where it was given."""
+        """Return how the number of clusters was chosen; None if it was given."""
         from twincluster.clustering import Choice
 
         if not self.has_choice:
@@ -381,7 +383,7 @@ class Run:
         try:
             return read_record(self._choice, Choice)
         except ValueError as error:
-            raise InputError(f"{self._choice} is damaged ({error}): delete it to do without") from error
+            raise InputError(f"{self._choice} is damaged ({error}): delete it to continue without it") from error
 
     def save_model(self, network: torch.nn.Module) -> None:
         """Write model.safetensors: every tensor of the network, on the CPU."""
@@ -389,11 +391,11 @@ class Run:
 
         tensors = {name: tensor.cpu().contiguous() for name, tensor in network.state_dict().items()}
         with unfinished(self.model) as partial:
-            partial.write_bytes(save(tensors, SEAL))  # not save_file, whose files only their owner can read
+            partial.write_bytes(save(tensors, SEAL))  # save_file makes files that only the owner can read
             seal(partial)
 
     def read_model(self) -> dict[str, torch.Tensor]:
-        """Read the tensors of model.safetensors; refuse damaged ones and numbers that are not finite."""
+        """Read the tensors of model.safetensors. Raise InputError if they are damaged or not finite."""
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 
@@ -404,12 +406,12 @@ class Run:
         except SafetensorError as error:
             raise self._damaged_model(first_line(error)) from error
         if odd := [name for name, tensor in tensors.items() if not tensor.isfinite().all()]:
-            raise self._damaged_model(f"{odd[0]} holds NaN or infinity")
+            raise self._damaged_model(f"{odd[0]} contains NaN or infinity")
         self.check_model()
         return tensors
 
     def check_model(self) -> None:
-        """Refuse a model.safetensors that has changed since it was written."""
+        """Raise InputError if model.safetensors has changed since it was written."""
         if self.model.is_file():
             try:
                 check_seal(self.model)
@@ -418,7 +420,7 @@ class Run:
 
     def _damaged_model(self, problem: str) -> InputError:
         return InputError(
-            f"{self.model} and its config.json are damaged or from different runs ({problem}): put back copies that "
+            f"{self.model} and its config.json are damaged or from different runs ({problem}): restore copies that "
             "belong together, or fit again"
         )
 
@@ -426,20 +428,20 @@ class Run:
         write_table(self._assignments, assignments.to_csv())
 
     def read_assignments(self) -> Assignments:
-        """Read the rows; refuse a table that does not fit config.json."""
+        """Read the rows. Raise InputError if they do not fit config.json."""
         if not self._assignments.is_file():
             raise InputError(f"{self.folder} has no assignments yet: continue the run with --resume")
-        # before the table, to which an update under way may just be adding rows
+        # read before the table, to which a concurrent update may add rows
         updates, inputs = self.read_updates(), self.data.inputs
         assignments = Assignments.read(self._assignments, is_own=True)
         lowest, highest = assignments.clusters.min(initial=0), assignments.clusters.max(initial=-1)
         count, fewest = len(assignments.paths), inputs
         if updates and (last := updates[-1]).rows is not None and not (last.undo and last.undo.rows == count):
-            fewest = last.rows  # unless an undo is half done
+            fewest = last.rows  # fewer are valid only during an undo
         if count < fewest or (count > inputs and not self.is_updated) or lowest < -1 or highest >= self.n_clusters:
             raise InputError(
                 f"{self._assignments} does not fit its config.json ({inputs} inputs, {self.n_clusters} clusters): one "
-                "is damaged or from another run; put back copies that belong together, or fit again"
+                "is damaged or from another run; restore copies that belong together, or fit again"
             )
         return assignments
 
@@ -448,35 +450,38 @@ class Run:
         return self._updates.path.is_file()
 
     def append_update(self, *records: dict[str, Any]) -> None:
-        """Called without a record before assignments.csv grows: a kill in between must not look like damage."""
+        """Append to updates.jsonl.
+
+        Called without a record before assignments.csv grows, so that a kill in between does not look like damage.
+        """
         self._updates.append(lambda rows: [{"number": len(rows) + i, **record} for i, record in enumerate(records)])
 
     def drop_update(self) -> None:
-        """Forget the last update; without any the run is as after its training."""
+        """Remove the last update. Without any, the run is as after its training."""
         self._updates.drop_last()
 
     def read_updates(self) -> list[UpdateRecord]:
-        """Return what each `twincluster update` did."""
+        """Return the record of each `twincluster update`."""
         return self._updates.read()
 
     def append_metrics(self, row: dict[str, Any]) -> None:
         self._metrics.append(lambda _: [row])
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """Return a row for each epoch."""
+        """Return one row per epoch."""
         return self._metrics.read()
 
     def truncate_metrics(self, epoch: int) -> None:
-        """Forget the rows of `epoch` and later ones, which a resumed run writes again."""
+        """Remove the rows of `epoch` and later, which a resumed run writes again."""
         self._metrics.rewrite([row for row in self.read_metrics() if row["epoch"] < epoch])
 
     def mark_outdated(self, what: str) -> None:
-        """Have the report, if there is one, say at its top what has happened since it was written."""
+        """Write a notice at the top of the report, if there is one, that it is out of date."""
         path = self.folder / REPORT_FILE
         command = f"twincluster report {shlex.quote(str(self.folder))}"
-        said = html.escape(f"This page is older than the table of the run ({what} since): {command} writes it again.")
-        notice = f'<p class="warning" id="since">{said}</p>'.encode(errors="backslashreplace")
-        with suppress(OSError):  # the table, which counts, is written
+        text = html.escape(f"This page is out of date ({what} since): {command} writes it again.")
+        notice = f'<p class="warning" id="since">{text}</p>'.encode(errors="backslashreplace")
+        with suppress(OSError):  # the table matters more than the report
             page = path.read_bytes() if path.is_file() else b""
             marked = _NOTICE.sub(lambda _: notice, page, count=1)
             if marked != page:
@@ -491,12 +496,12 @@ def _versions() -> dict[str, str]:
 
 
 def _epoch_of(row: dict[str, Any], place: int) -> dict[str, Any]:
-    """Check a line of metrics.jsonl: the number of the epoch, two lists, and numbers of any name."""
+    """Check a line of metrics.jsonl: the epoch, two lists, and numbers of any name."""
     if (epoch := record_of(_Epoch, row, "it").epoch) != place:
-        raise ValueError(f"it is of epoch {epoch}, expected {place}")
+        raise ValueError(f"it has epoch {epoch}, expected {place}")
     for name, value in row.items():
         if name not in ("histogram", "mean_assignment") and not isinstance(value, int | float | None):
-            raise ValueError(f"{name[:20]} is no number")
+            raise ValueError(f"{name[:20]} is not a number")
     return row
 
 
@@ -519,11 +524,11 @@ def _shape(content: dict[str, Any]) -> DataShape:
 
     shape = record_of(DataShape, _required(content, "shape"), "shape")
     if min(shape.n_samples, shape.side, shape.n_inputs) < 0:
-        raise ValueError("the sizes in shape are not whole numbers of 0 or more")
+        raise ValueError("the sizes in shape must be whole numbers of 0 or more")
     if not len(shape.mean) == len(shape.std) == shape.n_inputs:
         raise ValueError(f"shape needs {shape.n_inputs} means and standard deviations")
     if not all(map(math.isfinite, (*shape.mean, *shape.std))) or min(shape.std, default=1) <= 0:
-        raise ValueError("shape.mean and shape.std are not finite, or a standard deviation is not above 0")
+        raise ValueError("shape.mean and shape.std must be finite, and standard deviations above 0")
     return shape
 
 
@@ -535,7 +540,7 @@ def _n_clusters(content: dict[str, Any]) -> int:
 
 
 def _wrong_field(content: dict[str, Any]) -> str:
-    """Return what is wrong with the first field of config.json of another type; nothing where all types are right."""
+    """Return what is wrong with the first field of config.json that has the wrong type, or ""."""
     from twincluster.config import make_config
 
     parts: tuple[Callable[[], Any], ...] = (
@@ -551,7 +556,7 @@ def _wrong_field(content: dict[str, Any]) -> str:
 
 
 def _required(content: Any, *path: str) -> Any:
-    """Return what nested JSON objects hold; raise ValueError that names the missing entry."""
+    """Return an entry of nested JSON objects. Raise ValueError that names it if it is missing."""
     for place, name in enumerate(path, start=1):
         if not isinstance(content, dict) or name not in content:
             raise ValueError(f"it has no {'.'.join(path[:place])}")

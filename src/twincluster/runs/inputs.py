@@ -29,7 +29,9 @@ from twincluster.runs.folder import RunData, UpdateRecord, rows_of_table
 if TYPE_CHECKING:
     from torch import Tensor
 
-STAMPS_FILE = "stamps.csv"
+    from twincluster.data import Images
+
+STAMPS_FILE, CONTENTS_FILE = "stamps.csv", "contents.csv"
 
 
 def stamps_of(listing: Listing) -> list[str]:
@@ -41,27 +43,61 @@ def stamps_of(listing: Listing) -> list[str]:
 
 
 def write_stamps(folder: Path, stamps: Mapping[str, str]) -> None:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([("path", "stamp"), *stamps.items()])
-    write_table(folder / STAMPS_FILE, text.getvalue())
+    _write_words(folder / STAMPS_FILE, "stamp", stamps)
 
 
 def read_stamps(folder: Path) -> dict[str, str]:
     """Stamps by the names of their rows; none for runs that were made before there was such a file."""
-    path = folder / STAMPS_FILE
+    return _read_words(folder / STAMPS_FILE, "stamp")
+
+
+def contents_of(images: Images, frame: str) -> dict[str, str]:
+    """A hash of what can be read of each input, by the names of rows."""
+    return {images.listing.paths[row]: content_of(images, row, frame) for row in images.usable.tolist()}
+
+
+def content_of(images: Images, row: int, frame: str) -> str:
+    """A hash of the pixels of an image as they were decoded, or of the numbers of a row."""
+    if images.listing.is_rows:
+        return f"rows-{digest_of(images.pixels[row])}"
+    return content_of_pixels((images.pixels if images.pictures is None else images.pictures)[row], frame)
+
+
+def content_of_pixels(pixels: np.ndarray, frame: str) -> str:
+    """A hash of pixels (s,s,3), behind their side and frame: only hashes of the same two can be compared."""
+    return f"{len(pixels)}-{frame}-{digest_of(pixels)}"
+
+
+def write_contents(folder: Path, contents: Mapping[str, str]) -> None:
+    _write_words(folder / CONTENTS_FILE, "content", contents)
+
+
+def read_contents(folder: Path) -> dict[str, str]:
+    """Hashes of the contents by the names of rows; none for runs that were made before there was such a file."""
+    return _read_words(folder / CONTENTS_FILE, "content")
+
+
+def _write_words(path: Path, what: str, words: Mapping[str, str]) -> None:
+    """Write a table with one word for each row of a run."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([("path", what), *words.items()])
+    write_table(path, text.getvalue())
+
+
+def _read_words(path: Path, what: str) -> dict[str, str]:
     if not path.is_file():
         return {}
     try:
         text, matches = read_table(path)
-        stamps = dict(rows_of_table(text, ("path", "stamp")))
+        words = dict(rows_of_table(text, ("path", what)))
         if not matches:
             raise ValueError(f"{MISMATCH}, or was edited without deleting {MANIFEST}")
-        return stamps
+        return words
     except InputError:
         raise
     except ValueError as error:
-        problem = f"{path} cannot be read as a table of path, stamp ({error})"
-        raise InputError(f"{problem}: put back a copy, or delete {STAMPS_FILE} to do without") from None
+        problem = f"{path} cannot be read as a table of path, {what} ({error})"
+        raise InputError(f"{problem}: restore a copy, or delete {path.name} to continue without it") from None
 
 
 def row_names(listing: Listing, location: str | None, data: RunData, known: Iterable[str]) -> list[str]:
@@ -129,28 +165,28 @@ def _whole(path: str, file: File) -> str:
 REFERENCE_FILE = "reference.safetensors"
 REFERENCE_SAMPLE = 50_000  # training images that are enough for the reference
 TAIL = 0.05  # share of the training images beyond each bound
-FEWEST = 20  # images that a cluster needs for bounds of its own (else it takes those of all), and "alike" needs
-SLACK = 1e-3  # beyond a bound by less is rounding
-# Shares beyond a bound that were measured (docs/results.md): 7 to 9 % of the other half of the same set, 13 % where
-# only 300 images were trained on; 16 % of darkened digits, 56 % of moved ones, 66 to 74 % of other things altogether.
+FEWEST = 20  # least images for a cluster's own bounds (fewer use those of all), and for the verdict "alike"
+SLACK = 1e-3  # tolerance for rounding
+# Measured shares beyond a bound (docs/results.md): 7 to 9 % of the other half of the same set, 13 % with only 300
+# training images; 16 % of darkened digits, 56 % of shifted ones, 66 to 74 % of other objects.
 EXPECTED, CLEARLY = 0.10, 0.25
-CERTAINTY = 0.01  # chance of saying "different" where the share in truth is just EXPECTED
+CERTAINTY = 0.01  # chance of a wrong "different" if the true share is EXPECTED
 
 Verdict = Literal["alike", "somewhat different", "different", "too few to tell"]
 
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """What the training images look like to the network."""
+    """How the training images look to the network."""
 
-    centres: np.ndarray  # (K,D) mean of unit-norm features; of an empty cluster zeros, which nothing is near to
-    confidence: np.ndarray  # (K,) the lowest that is usual
-    distance: np.ndarray  # (K,) the largest that is usual, Euclidean, of unit-norm features
+    centres: np.ndarray  # (K,D) mean of unit-norm features; zeros for an empty cluster, far from everything
+    confidence: np.ndarray  # (K,) lower bound
+    distance: np.ndarray  # (K,) upper bound, Euclidean, of unit-norm features
     typical: np.ndarray  # (K,) median distance
 
     @classmethod
     def of(cls, features: Tensor, probabilities: Tensor) -> Reference:
-        """Of training images, (n,D) and (n,K), or of a sample of them."""
+        """Describe training images, or a sample of them, by features (n,D) and probabilities (n,K)."""
         import torch.nn.functional as F
 
         rows, n_clusters = F.normalize(features.float(), dim=1).numpy(), probabilities.shape[1]
@@ -174,35 +210,37 @@ class Reference:
 
     @classmethod
     def read(cls, folder: Path, n_clusters: int) -> Reference | None:
-        """None for runs that were made before there was such a file."""
+        """Read the reference of a run; None for runs of earlier versions."""
         path = folder / REFERENCE_FILE
         if not path.is_file():
             return None
         try:
-            found = cls(**load(path.read_bytes()))
-            if {len(part) for part in vars(found).values()} != {n_clusters} or found.centres.ndim != 2:
-                raise ValueError(f"it is not about {n_clusters} clusters")
-            if odd := [name for name, part in vars(found).items() if not np.isfinite(part).all()]:
-                raise ValueError(f"{odd[0]} holds NaN or infinity")
+            reference = cls(**load(path.read_bytes()))
+            if {len(part) for part in vars(reference).values()} != {n_clusters} or reference.centres.ndim != 2:
+                raise ValueError(f"it does not have {n_clusters} clusters")
+            if odd := [name for name, part in vars(reference).items() if not np.isfinite(part).all()]:
+                raise ValueError(f"{odd[0]} contains NaN or infinity")
             check_seal(path)
         except (SafetensorError, TypeError, ValueError) as error:
-            raise InputError(f"{path} is damaged or from another run ({error}): delete it to do without") from None
-        return found
+            raise InputError(
+                f"{path} is damaged or from another run ({error}): delete it to continue without it"
+            ) from None
+        return reference
 
 
 @dataclass(frozen=True)
 class Drift:
-    """How new images compare with the training images; shares are of the new images that could be read."""
+    """How new images compare with the training images; shares are of the readable new images."""
 
     images: int
-    low_confidence: float  # share below what was usual in their cluster; TAIL of the training images are
-    far: float  # share farther from the centre of their cluster than was usual; TAIL of the training images are
-    distance: float  # median distance from the centre, in units of the training images' median
+    low_confidence: float  # share below the bound of their cluster; TAIL for the training images
+    far: float  # share beyond the distance bound of their cluster; TAIL for the training images
+    distance: float  # median distance from the centroid, relative to that of the training images
     verdict: Verdict
 
     @classmethod
     def between(cls, reference: Reference, features: Tensor, probabilities: Tensor) -> Drift | None:
-        """Of new images (n,D) and (n,K); None where there is none."""
+        """Compare new images, features (n,D) and probabilities (n,K); None if there are none."""
         import torch.nn.functional as F
 
         if not len(features):
@@ -210,7 +248,7 @@ class Drift:
         rows = F.normalize(features.float(), dim=1).numpy()
         confidence, clusters = (part.numpy() for part in probabilities.float().max(dim=1))
         distance = np.linalg.norm(rows - reference.centres[clusters], axis=1)
-        low = ~(confidence >= reference.confidence[clusters] - SLACK)  # so that NaN is never usual
+        low = ~(confidence >= reference.confidence[clusters] - SLACK)  # NaN counts as low
         far = ~(distance <= reference.distance[clusters] + SLACK)
         relative = distance / np.maximum(reference.typical[clusters], SLACK)
         verdict = _verdict(max(int(low.sum()), int(far.sum())), len(rows))
@@ -220,7 +258,7 @@ class Drift:
         return {**vars(self), "expected": TAIL}
 
     def lines(self) -> list[str]:
-        """The figures, and what they mean."""
+        """Return the figures and their meaning as text."""
         return [
             f"low confidence    {self.low_confidence:6.1%} of the new images, {TAIL:.0%} of the training images",
             f"far from centre   {self.far:6.1%} of the new images, {TAIL:.0%} of the training images",
@@ -230,21 +268,21 @@ class Drift:
 
 
 _MEANING: dict[Verdict, str] = {
-    "alike": "the new images look like those the run was trained on",
+    "alike": "the new images look like the training images",
     "somewhat different": (
-        "the new images look somewhat different from those the run was trained on, or these were few: look at the rows "
+        "the new images look somewhat different from the training images, or there were few of these: check the rows "
         "with the lowest confidence, and fit again with all images if their clusters are wrong"
     ),
     "different": (
-        "the new images do not look like those the run was trained on, and their clusters may mean little: "
-        "fit again with all images"
+        "the new images do not look like the training images, and their clusters may be wrong: fit again with all "
+        "images"
     ),
-    "too few to tell": "too few new images to tell whether they look like those the run was trained on",
+    "too few to tell": "too few new images to tell whether they look like the training images",
 }
 
 
 def _per_cluster(values: np.ndarray, clusters: np.ndarray, sizes: np.ndarray, level: float) -> np.ndarray:
-    """A quantile of the values (n,) of each cluster, (K,) float32."""
+    """Return a quantile of the values (n,) of each cluster, (K,) float32."""
     result = np.full(len(sizes), np.quantile(values, level))
     for cluster in np.flatnonzero(sizes >= FEWEST):
         result[cluster] = np.quantile(values[clusters == cluster], level)
@@ -252,8 +290,8 @@ def _per_cluster(values: np.ndarray, clusters: np.ndarray, sizes: np.ndarray, le
 
 
 def _verdict(beyond: int, count: int) -> Verdict:
-    """What `beyond` of `count` images past a bound say, with luck taken into account."""
-    from scipy.special import bdtrc  # the tail of a binomial, without half a second for all of scipy.stats
+    """Return the verdict if `beyond` of `count` images exceed a bound, allowing for chance."""
+    from scipy.special import bdtrc  # the tail of a binomial; scipy.stats takes half a second to import
 
     if bdtrc(beyond - 1, count, CLEARLY) <= CERTAINTY:
         return "different"

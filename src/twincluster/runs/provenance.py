@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
-from twincluster.core import InputError, available_cores, counted, duration, read_record, write_json
+from twincluster.core import InputError, available_cores, counted, duration, read_json, read_record, write_json
 from twincluster.parallel import several
 
 PROVENANCE_FILE = "provenance.json"
@@ -115,11 +115,13 @@ def read(run: Path) -> Provenance:
     """Read that of a run folder; an empty one without a file."""
     path = run / PROVENANCE_FILE
     try:
+        if isinstance(content := read_json(path), dict) and "sittings" not in content:
+            raise ValueError("it has no sittings")
         return read_record(path, Provenance)
     except FileNotFoundError:
         return Provenance()
     except ValueError as error:
-        raise InputError(f"{path} is damaged ({error}): delete it to do without") from None
+        raise InputError(f"{path} is damaged ({error}): delete it to continue without it") from None
 
 
 def write(run: Path, provenance: Provenance) -> None:

@@ -1,6 +1,6 @@
-"""The step made ready for a GPU: captured as one graph, with the batch in as many parts as the memory asks for.
+"""Prepare the step for a GPU: capture it as one CUDA graph, and divide batches that exceed the memory.
 
-Steps are rehearsed first. They and the capture leave no trace: all state is put back to what it was before.
+A few steps run before the capture. Afterwards all state is restored, so that they have no effect.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from twincluster.nn import BatchNorm2d, ResNet
 if TYPE_CHECKING:
     from twincluster.training.trainer import Trainer
 
-REHEARSALS = 3  # eager steps before a graph is captured: lazy buffers and autotuning must have happened
-MOST_PARTS = 16  # of a batch: with more, what is not divided takes the memory
-FEW, SIDE = 16, 32  # images, and their pixels, that kernels are tried on: how much they hold at once is not up to these
+REHEARSALS = 3  # eager steps before the capture, for lazy buffers and autotuning
+MOST_PARTS = 16  # of a batch; beyond that, the undivided tensors fill the memory
+FEW, SIDE = 16, 32  # images and pixels to test kernels with; the tile sizes do not depend on them
 
 Step = Callable[[], object]
 
 
 def captured(trainer: Trainer) -> Step:
-    """The step as one CUDA graph; with several processes, whose messages are not captured, the step itself."""
+    """Return the step as one CUDA graph, or uncaptured with several processes, whose messages cannot be captured."""
     warnings.filterwarnings("ignore", "TensorFloat32")  # the losses are float32 on purpose
     cudnn, chosen = torch.backends.cudnn, torch.backends.cudnn.benchmark
-    cudnn.benchmark = True  # kernels are picked once, while rehearsing
+    cudnn.benchmark = True  # kernels are chosen once, during the rehearsal
     alone = trainer.processes.count == 1
     if alone and trainer.parts == 1:
         _use_triton(trainer)
@@ -41,12 +41,12 @@ def captured(trainer: Trainer) -> Step:
 
 
 def _use_triton(trainer: Trainer) -> None:
-    """Our own kernels for residual networks, and for long runs the compiler's for all the rest."""
+    """Use our own kernels for residual networks and, for long runs, torch.compile for the rest."""
     residual = [network for network in trainer.method.modules() if isinstance(network, ResNet)]
     if not residual and not trainer.config.train.compile:
         return
     if problem := trouble_with_triton(residual, trainer.device, trainer.config.train.precision == "bf16"):
-        trainer.reporter.warn(f"Triton, which compiles for the GPU, does not work: {problem}; steps take longer")
+        trainer.reporter.warn(f"the GPU compiler Triton does not work ({problem}): steps take longer")
         return
     for network in residual:
         network.fused = True
@@ -55,8 +55,10 @@ def _use_triton(trainer: Trainer) -> None:
 
 
 def trouble_with_triton(networks: list[ResNet], device: torch.device, bf16: bool) -> str:
-    """What it says where it is not installed, finds no C compiler, or does not know the GPU or finds it too small for
-    the kernels that train these networks; else nothing."""
+    """Return why Triton cannot train these networks, "" if it can.
+
+    It may be missing, find no C compiler, not support the GPU, or find its shared memory too small.
+    """
     try:
         from twincluster.nn import pixels, settle
 
@@ -67,7 +69,7 @@ def trouble_with_triton(networks: list[ResNet], device: torch.device, bf16: bool
                 pixels(tried, _blank(next(tried.parameters()).shape[1], device)).sum().backward()
     except torch.cuda.OutOfMemoryError:
         raise
-    except Exception as error:  # of its compiler, its driver, or the import
+    except Exception as error:  # from its compiler, its driver or the import
         return str(error).splitlines()[0] if str(error) else type(error).__name__
     return ""
 
@@ -78,7 +80,7 @@ def _blank(n_channels: int, device: torch.device) -> Tensor:
 
 
 def within_memory(trainer: Trainer, attempt: Callable[[Trainer], Step]) -> Step:
-    """What `attempt` returns once the batch is in so many parts that the device has the memory for its steps."""
+    """Return the result of `attempt`, with the batch in as many parts as the device memory needs."""
     before = {name: tensor.clone() for name, tensor in trainer.state().items()}
     while (step := _unless_out_of_memory(trainer, attempt)) is None:
         torch.cuda.empty_cache()
@@ -86,19 +88,19 @@ def within_memory(trainer: Trainer, attempt: Callable[[Trainer], Step]) -> Step:
         if trainer.parts > MOST_PARTS:
             size = trainer.feed.batch_size
             raise InputError(
-                f"the device's memory does not hold a batch of {size}, not even in parts: lower it, for example "
-                f"--set train.batch_size={max(2, size // 2)}"
+                f"a batch of {size} does not fit in the GPU memory, not even in {MOST_PARTS} parts: lower it, for "
+                f"example --set train.batch_size={max(2, size // 2)}"
             )
     trainer.divide(trainer.processes, trainer.processes.largest(trainer.parts))
     if trainer.parts > max(1, trainer.config.train.parts):
-        held = f"the device's memory does not hold a batch of {trainer.feed.batch_size}"
-        trainer.reporter.warn(f"{held}: it is now passed in {trainer.parts} parts")
+        problem = f"a batch of {trainer.feed.batch_size} does not fit in the GPU memory"
+        trainer.reporter.warn(f"{problem}: it is processed in {trainer.parts} parts")
     trainer.put_back(before)
     return step
 
 
 def rehearsed(trainer: Trainer) -> Step:
-    """Steps without a word to other processes, whose memory may run out at another point, or not at all."""
+    """Run a few steps and return the step. Sends nothing to other processes, which may run out of memory elsewhere."""
     together = trainer.processes
     trainer.divide(replace(together, silent=True), trainer.parts)
     try:
@@ -115,7 +117,7 @@ def _graph(trainer: Trainer) -> Step:
 
 
 def graph(step: Step, rehearse: Callable[[], object]) -> Step:
-    """`step` captured after a rehearsal: whoever calls the result has the device repeat what it did."""
+    """Capture `step` after a rehearsal. Return a function that replays it."""
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -128,11 +130,11 @@ def graph(step: Step, rehearse: Callable[[], object]) -> Step:
 
 
 def _unless_out_of_memory(trainer: Trainer, attempt: Callable[[Trainer], Step]) -> Step | None:
-    """Returns to where nothing of a failed attempt is held any more."""
+    """Return the result of `attempt`, None if it ran out of memory; by then its tensors are freed."""
     full = torch.cuda.OutOfMemoryError
     try:
         return attempt(trainer)
-    except RuntimeError as error:  # of which `full` is one; where it broke off a capture, ending that may fail as well
+    except RuntimeError as error:  # includes `full`; if it interrupts a capture, ending the capture may fail too
         if isinstance(error, full) or isinstance(error.__context__, full):
             return None
         raise

@@ -1,4 +1,4 @@
-"""Telling a person how a run goes: a bar on a terminal and in a notebook, a line now and then everywhere else."""
+"""Show the progress of a run: a bar on a terminal and in a notebook, a line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from twincluster.core import InputError, duration
 from twincluster.parallel import launch
 from twincluster.training.trainer import Reporter
 
-LINE_SECONDS = 10.0  # between two plain lines
+LINE_SECONDS = 10.0  # between two lines
 
 
 class Progress(Reporter):
-    """Use as a context manager around training."""
+    """Progress display; use it as a context manager around training."""
 
     def __init__(self, stream: TextIO | None = None, tensorboard: Path | None = None) -> None:
         self.stream = (stream or sys.stderr) if launch.first() else io.StringIO()
@@ -35,7 +35,7 @@ class Progress(Reporter):
         self._row: dict[str, Any] = {}  # of the newest epoch
         self._started = self._last_line = time.monotonic()
         self._decodes_long = False
-        self._counted = ("", 0, 0.0)  # what is being counted, from which number on, since when
+        self._counted = ("", 0, 0.0)  # what is counted, the first number, the start time
         self._warned: set[str] = set()
         self._said: dict[str, _Said] = {}  # warnings about clusters, by kind
 
@@ -63,17 +63,17 @@ class Progress(Reporter):
             self._board.close()
 
     def decoding(self, done: int, total: int) -> None:
-        """Reading the source for the first time; where that takes a moment only, there is nothing to tell."""
+        """Show how many images are decoded. Short decodings print nothing."""
         self._count("decoding", done, total, last=self._decodes_long and done == total)
         self._decodes_long |= self._last_line > self._started
 
     def encoding(self, done: int, total: int) -> None:
-        """Computing the features of a pretrained network for the first time."""
+        """Show how many images the pretrained encoder has processed."""
         self._count("encoding", done, total)
 
     def step(self, progress: float, remaining: float | None) -> None:
         self._remaining = remaining
-        if progress < 1:  # the last epoch's line follows at once
+        if progress < 1:  # the last epoch prints its own line
             self._show("training", progress, remaining, self._figures())
 
     def epoch(self, row: dict[str, Any]) -> None:
@@ -81,14 +81,14 @@ class Progress(Reporter):
         self._row = row
         if row["progress"] >= 1:
             self._print(f"training: 100% in {duration(row['seconds'])}; {self._figures()}")
-            if self._bar:  # what comes now has no share that could be told
+            if self._bar:  # the last k-means has no measurable progress
                 self._bar.update(self._task, description="finishing", completed=1.0, note="")
         else:
             self.step(row["progress"], self._remaining)
 
     def warn(self, message: str) -> None:
-        kind = re.sub(r"[0-9]+", "", message)  # the same with other numbers is no news
-        if self._row:  # before the first epoch there are no clusters to be warned of
+        kind = re.sub(r"[0-9]+", "", message)  # print each kind once, whatever its numbers
+        if self._row:  # warnings before the first epoch are not about clusters
             now = self._row["epoch"]
             self._said[kind] = _Said(self._said[kind].first if kind in self._said else now, now, message)
         if kind not in self._warned:
@@ -96,28 +96,28 @@ class Progress(Reporter):
             self._print(f"warning: {message}")
 
     def _look_back(self) -> None:
-        """Whether what was warned of is still so when training ends.
+        """Print at the end whether earlier warnings still hold.
 
-        An epoch is warned of one thing at a time, so that a warning is withdrawn only where the last one had none.
+        Each epoch warns of one thing at most, so warnings are withdrawn only if the last epoch had none.
         """
-        end = max((said.last for said in self._said.values()), default=-1)
+        end = max((warning.last for warning in self._said.values()), default=-1)
         for first, last, message in self._said.values():
             if end < self._row["epoch"]:
                 what = re.split(r" ?[(:;,]", message)[0]
-                self._print(f"warning withdrawn, it held up to epoch {last + 1} of {self._row['epoch'] + 1}: {what}")
+                self._print(f"warning resolved, last seen in epoch {last + 1} of {self._row['epoch'] + 1}: {what}")
             elif first < last == end:
                 self._print(f"warning still holds at the end: {message}")
 
     def _figures(self) -> str:
-        """Of the newest epoch, once there is one."""
+        """Return the figures of the newest epoch as text, "" before the first."""
         row = self._row
         if not row:
             return ""
-        loss = "" if row["loss"] is None else f"loss {row['loss']:.3f}, "  # None: nothing could be compared yet
+        loss = "" if row["loss"] is None else f"loss {row['loss']:.3f}, "  # None: no loss yet
         return f"epoch {row['epoch'] + 1}: {loss}confidence {row['confidence']:.2f}, views agree {row['agreement']:.2f}"
 
     def _count(self, what: str, done: int, total: int, last: bool = False) -> None:
-        """Of images, some of which may have been there before."""
+        """Show the progress of images; the estimate leaves out those that were done before."""
         if self._counted[0] != what:
             self._counted = (what, done, time.monotonic())
         _, first, began = self._counted
@@ -145,7 +145,7 @@ class Progress(Reporter):
     def _to_board(self, row: dict[str, Any]) -> None:
         if self._writer_type is None:
             return
-        if self._board is None:  # only now: the run folder has to be empty when training starts
+        if self._board is None:  # created late, because the run folder must be empty when training starts
             self._board = self._writer_type(self._board_folder)
             self._board.add_text("config.json", _indented(self._board_folder.parent / "config.json"), row["epoch"])
         for name, value in row.items():
@@ -162,7 +162,7 @@ class _Said(NamedTuple):
 
 
 class Watcher(Progress):
-    """Shows progress where it is wanted, and keeps each epoch's row and what was wrong with the last one."""
+    """Progress for the estimator: keeps the row of each epoch and the warning of the last one; prints if `verbose`."""
 
     def __init__(self, verbose: int) -> None:
         super().__init__(sys.stderr if verbose else io.StringIO())
@@ -171,18 +171,18 @@ class Watcher(Progress):
 
     def epoch(self, row: dict[str, Any]) -> None:
         self.rows.append(row)
-        self.warning = None  # what was wrong earlier has passed, unless it is said again
+        self.warning = None  # only the last epoch's warning counts
         super().epoch(row)
 
     def warn(self, message: str) -> None:
         if self.rows:
             self.warning = in_python(message)
-        else:  # about the machine rather than an epoch, so no epoch takes it back
+        else:  # not about clusters, so later epochs do not withdraw it
             warnings.warn(in_python(message), stacklevel=2)
 
 
 def _in_notebook() -> bool:
-    """Whether a notebook can show rich's bar; without widgets lines are better than nothing."""
+    """Return True if a notebook can show rich's bar, which needs widgets."""
     return "ipykernel" in sys.modules and find_spec("ipywidgets") is not None
 
 
@@ -195,15 +195,15 @@ def _board_writer() -> Any:
 
 
 def _indented(path: Path) -> str:
-    """A file as Markdown that leaves it as it is; nothing where there is none."""
+    """Return a file as a Markdown code block; "" if it does not exist."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     return "\n".join(f"    {line}" for line in lines)
 
 
 def _add_bars(board: Any, name: str, heights: list[float], epoch: int) -> None:
-    """One bar for each cluster, from k - 0.5 to k + 0.5, as a histogram of TensorBoard."""
+    """Write one bar per cluster, from k - 0.5 to k + 0.5, as a TensorBoard histogram."""
     clusters = range(len(heights))
-    filled = [cluster for cluster in clusters if heights[cluster]] or [0]  # it leaves empty ones out at both ends
+    filled = [cluster for cluster in clusters if heights[cluster]] or [0]  # TensorBoard drops empty bars at both ends
     total, squares = (sum(k**power * heights[k] for k in clusters) for power in (1, 2))
     ends = [cluster + 0.5 for cluster in clusters]
     board.add_histogram_raw(

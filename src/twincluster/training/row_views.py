@@ -1,7 +1,7 @@
-"""What a network sees of rows besides noise: their principal components, and neighbours as second views.
+"""Views of rows: principal components, and nearest neighbours as second views.
 
-A neighbour is a second view of a row where little more than noise can be done to its numbers.
-Shapes: n rows, N batch, M rows of the pool that neighbours come from, k neighbours, d columns, C components.
+A neighbour is a second view because adding noise is almost the only augmentation for rows. Shapes: n rows, N batch, M
+rows of the pool of neighbours, k neighbours, d columns, C components.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from twincluster.data import Feed, Images
 from twincluster.methods import Method, Network
 from twincluster.nn import draws
 
-WHICH = 40  # stream of the draws that choose a neighbour, beside those of the engine
-IN_MEMORY = 2**31  # bytes of rows up to which all are prepared before training: more may be all that memory holds
+WHICH = 40  # stream of the draws that choose a neighbour
+IN_MEMORY = 2**31  # most bytes of rows to prepare before training; more may not fit in memory
 
 
 @torch.no_grad()
 def rotate(method: Method, images: Images) -> None:
-    """Give the networks that see principal components the directions (d,C) of these rows.
+    """Set the principal directions (d,C) of networks that take components of the rows.
 
     The components keep their proportions; together they have a mean variance of one, so that noise has a known size.
     """
@@ -44,13 +44,15 @@ def rotate(method: Method, images: Images) -> None:
 
 
 def feed_and_shown(config: Config, images: Images, network: Network) -> tuple[Feed, Shown]:
-    """What fills batches, and what is shown of them. Of rows both hold what the network makes of them, so that they are
-    made anew when its directions change (`Shown.outdated`)."""
+    """Return the feed of batches, and the views of them.
+
+    Both hold rows as the network prepares them, so they are rebuilt when its directions change (`Shown.outdated`).
+    """
     device, width = network.mean.device, len(network.mean) if network.rotation is None else network.rotation.shape[1]
     once = not network.side and len(images.pixels) * width * network.mean.element_size() <= IN_MEMORY
     if once:
         images = as_seen(images, network, width)
-    # rows are in memory now, where no thread need fetch them; whether a GPU has the room, the feed decides
+    # prepared rows are in memory and need no reader threads; for a GPU the feed decides
     at_hand = True if once and device.type == "cpu" else None
     feed = Feed(images, config.train.batch_size, config.seed, device, resident=at_hand)
     return feed, Shown(images, network, prepared=once, neighbours=config.augment.neighbours)
@@ -58,8 +60,7 @@ def feed_and_shown(config: Config, images: Images, network: Network) -> tuple[Fe
 
 @torch.no_grad()
 def as_seen(images: Images, network: Network, width: int) -> Images:
-    """Rows as the network sees them before augmentation, (n,width): standardised and turned once, where each step would
-    do it again, to more numbers than all the rest of it."""
+    """Prepare all rows once instead of in each step: standardised and rotated, (n,width)."""
     seen = torch.empty((len(images.pixels), width), dtype=network.mean.dtype)
     parts = max(1, -(-len(seen) // CHUNK))
     for place, part in zip(seen.tensor_split(parts), np.array_split(images.pixels, parts), strict=True):
@@ -68,12 +69,14 @@ def as_seen(images: Images, network: Network, width: int) -> Images:
 
 
 class Shown:
-    """What the views of a batch start from: images as they are, rows as the network sees them. Later views of a row
-    show one of so many nearest `neighbours` in its place, where there are any. `prepared`: rows come as they are seen.
+    """The starting point of views: images as they are, rows as the network prepares them.
+
+    With `neighbours`, later views of a row start from one of that many nearest rows. `prepared`: rows are prepared
+    already.
     """
 
-    nearest: Tensor | None = None  # (n,k) int64, places in the pool
-    pool: Tensor  # (M,C) rows as they are seen
+    nearest: Tensor | None = None  # (n,k) int64, indices into the pool
+    pool: Tensor  # (M,C) prepared rows
 
     def __init__(self, images: Images, network: Network, *, prepared: bool, neighbours: int) -> None:
         self.network, self.prepared = network, prepared
@@ -84,18 +87,20 @@ class Shown:
             self.nearest = nearest_in_pool(self._parts(images, images.usable), self.pool, step, neighbours)
 
     def plain(self, images: Tensor) -> Tensor:
-        """A batch without augmentation."""
+        """Return a batch without augmentation."""
         return images.clone() if self.prepared else self.network.prepare(images)
 
     def view(self, images: Tensor, samples: Tensor, keys: Tensor, view: int) -> Tensor:
-        """What a view (0 is the first) of these samples starts from, of which the feed gave `images`."""
+        """Return the input of view number `view` (0 is the first) of these samples; the feed gave their `images`."""
         if self.nearest is not None and view > 0:
             column = (draws.uniform(keys, WHICH + view, 1) * self.nearest.shape[1]).long()  # (N,1)
             return self.pool[self.nearest[samples].gather(1, column)[:, 0]]
         return images if self.prepared or self.network.side else self.network.prepare(images)
 
     def outdated(self) -> bool:
-        """Whether the network makes something else of rows by now: a checkpoint, or another process, had the say."""
+        """Return True if the network now prepares rows differently: a checkpoint or another process changed its
+        directions.
+        """
         return not all(torch.equal(*pair) for pair in zip(self._made_by, self._preparation(), strict=True))
 
     def _preparation(self) -> list[Tensor]:

@@ -41,27 +41,27 @@ from twincluster.runs import Run
 from twincluster.training.cuda_graph import captured
 from twincluster.training.row_views import feed_and_shown, rotate
 
-FIRST_MEETINGS = (10, 100)  # steps at which even a GPU is waited for, to tell how long the run will take
-SETTLED = 0.2  # share of the run before which unhealthy clusters are no cause for a warning
+FIRST_MEETINGS = (10, 100)  # steps at which the host waits for the GPU, to estimate the time left
+SETTLED = 0.2  # share of the run before which unhealthy clusters cause no warning
 PROGRESS = ("epoch", "step_in_epoch", "step", "seconds")  # of a checkpoint
-NOISE = 20  # stream of the normal draws of rows, beside the uniform ones of each view
+NOISE = 20  # stream of normal draws for rows; views draw uniformly from their own streams
 
 
 class Reporter:
-    """Who is told how the run goes. This one keeps silent; the command line draws a bar."""
+    """Receives progress of a run. This one is silent; the command line draws a bar."""
 
     def step(self, progress: float, remaining: float | None) -> None:
-        """After each step: share done and seconds to go, once they can be estimated."""
+        """Receive the finished share and the seconds left, if they can be estimated, after each step."""
 
     def epoch(self, row: dict[str, Any]) -> None:
-        """After each epoch: the row that metrics.jsonl gets."""
+        """Receive the row of metrics.jsonl after each epoch."""
 
     def warn(self, message: str) -> None:
-        """When the clusters look unhealthy, or a batch had to be divided."""
+        """Receive a warning: the clusters look unhealthy, or the batch was divided."""
 
 
 class Trainer:
-    """A run in progress. `config` is resolved (derive.py); `labels` are recorded against, never trained on."""
+    """A run in progress. `config` is resolved (resolve.py); `labels` are only scored against, never trained on."""
 
     def __init__(
         self, config: Config, images: Images, *, run: Run | None = None, shape: DataShape | None = None,
@@ -75,12 +75,15 @@ class Trainer:
             self.method = find_method(config.method)(config, shape or data_shape(config, images))
         self.method.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimiser = make_optimiser(config, self.method, self.device)
-        if self.processes.count > 1:  # a hook, since methods may take steps of their own between epochs
+        if self.processes.count > 1:  # a hook, because methods may also call step() between epochs
             self.optimiser.register_step_pre_hook(lambda *_: self.processes.average_gradients(self.optimiser))
         rotate(self.method, images)
         self.feed, self.shown = feed_and_shown(config, images, self.method.online)
         self.clock = Clock(
-            config.train.epochs, config.train.minutes, self.feed.steps_per_epoch, lambda told: self.processes.tell(told)
+            config.train.epochs,
+            config.train.minutes,
+            self.feed.steps_per_epoch,
+            lambda numbers: self.processes.tell(numbers),
         )
         self.epoch, self.last_saved = 0, 0.0  # the latter by the clock
         self.epoch_on_device = torch.zeros((), dtype=torch.int64, device=self.device)
@@ -89,7 +92,7 @@ class Trainer:
         self.divide(self.processes, config.train.parts or 1)
 
     def run(self, resume: bool = False) -> Method:
-        """Train to the end of the schedule; `resume` continues from the run folder's checkpoint."""
+        """Train to the end of the schedule. `resume` continues from the run folder's checkpoint."""
         self.processes.refuse_others(f"{self.images.fingerprint} {self.config}")
         step_in_epoch = self._restore() if resume else 0
         self.processes.share(self.state().values())
@@ -106,11 +109,11 @@ class Trainer:
             if self.interrupt.asked:  # since the last step
                 self.interrupt.unwind()
             self.method.finish(lambda network: embed(network, self.images.pixels, self.images.usable).to(self.device))
-        self.divide(ALONE, 1)  # from here on each process is by itself
+        self.divide(ALONE, 1)  # from here on, each process works alone
         return self.method.eval()
 
     def _train(self, take_step: Callable[[], object], step_in_epoch: int) -> None:
-        while step_in_epoch or not self.clock.finished:  # an epoch once begun is brought to its end
+        while step_in_epoch or not self.clock.finished:  # always finish a started epoch
             self.epoch_on_device.fill_(self.epoch)
             for _ in self.feed.epoch(self.epoch, step_in_epoch):
                 self.schedule()
@@ -126,10 +129,10 @@ class Trainer:
                     self._save_when_due(step_in_epoch)
             self._end_epoch(step_in_epoch)
             step_in_epoch = 0
-            self._save_when_due(0)  # only now: after its last step an epoch has still to be ended
+            self._save_when_due(0)  # only now: a checkpoint before _end_epoch would lose the row
 
     def step(self) -> None:
-        """One step on the samples in the feed's buffers. All of it runs on the device, nothing waits for the host."""
+        """Take one step on the samples in the feed's buffers. It runs entirely on the device and never waits."""
         samples = self.feed.samples
         keys = draws.sample_keys(self.config.seed, self.epoch_on_device, samples)
         views = self.method.views(self._batch(samples, self.feed.images, keys))
@@ -143,12 +146,14 @@ class Trainer:
 
     def _batch(self, samples: Tensor, images: Tensor, keys: Tensor) -> Batch:
         start = partial(self.shown.view, images, samples, keys)
-        stream = partial(torch.full_like, self.epoch_on_device)  # for a number the compiler would begin again
-        view = self.view if len(samples) == self.feed.batch_size else self._view  # the compiled one knows one size
+        stream = partial(
+            torch.full_like, self.epoch_on_device
+        )  # a tensor: the compiler would recompile for each number
+        view = self.view if len(samples) == self.feed.batch_size else self._view  # only one size is compiled
         return Batch(samples, keys, lambda i: view(start(i), keys, stream(i)), partial(self.shown.plain, images))
 
     def _view(self, images: Tensor, keys: Tensor, stream: Tensor) -> Tensor:
-        """The augmentation of a batch, drawn from one stream of random numbers."""
+        """Augment a batch with one stream of random numbers."""
         network, settings = self.method.online, self.config.augment
         if not network.side:
             normal = draws.normal(keys, NOISE + stream, images.shape[1])
@@ -162,26 +167,26 @@ class Trainer:
         rate = learning_rate(self.config.optimiser, progress)
         for group in self.optimiser.param_groups:
             if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(rate)  # in place: a captured graph reads this very tensor
+                group["lr"].fill_(rate)  # in place: the captured graph reads this tensor
             else:
                 group["lr"] = rate
         self.method.schedule(self.epoch, progress)
 
     def _end_epoch(self, steps: int) -> None:
-        """Let the method look back, write the epoch's row, warn when the clusters look unhealthy."""
+        """Run the method's `after_epoch`, write the row of the epoch, and warn if the clusters look unhealthy."""
         row = {"epoch": self.epoch, "steps": steps, **self.record.read(steps)}
         refuse_divergence(row, self.config)
         if self.labels is not None:
             row["on_batch_acc"] = self.record.on_batch_accuracy(self.labels[self.feed.samples.cpu().numpy()])
         row |= checked_numbers(self.method.after_epoch(self.epoch, self._all_batches, self.optimiser), self.config)
-        # where processors differ, the last bits of features do, and k-means may make other clusters of them
+        # features may differ in the last bits between processors, and then k-means finds different clusters
         self.processes.share(self.method.state_dict().values())
         self.clock.meet()
         row |= {"progress": self.clock.progress, "seconds": self.clock.seconds}
         if self.run_folder:
             self.run_folder.append_metrics(row)
         self.reporter.epoch(row)
-        # their number may still have to be chosen, and in the first epoch they may have to be found
+        # no warning while the number of clusters is open, or before the first clusters exist
         settled = self.config.n_clusters and self.epoch and self.clock.progress > SETTLED
         if settled and (
             warning := health_of(row).warning(self.config.method, self.method.advice, self.config.train.precision)
@@ -190,21 +195,21 @@ class Trainer:
         self.epoch += 1
 
     def _all_batches(self) -> Iterator[Batch]:
-        """All of the data once more in this epoch's order, for methods that look at it between epochs."""
+        """Yield all data once more in this epoch's order, for methods that read it between epochs."""
         for samples, images in self.feed.whole(self.epoch):
             yield self._batch(samples, images, draws.sample_keys(self.config.seed, self.epoch_on_device, samples))
 
     def divide(self, processes: Processes, parts: int) -> None:
-        """Who encodes a batch, and in how many parts."""
+        """Divide each batch over processes and parts."""
         self.processes, self.parts = processes, parts
         for network in self.method.modules():
             if isinstance(network, Network):
                 network.divide(processes, parts)
         if parts > 1:
-            self.losses = self.method.losses  # parts are encoded again in the backward pass, which is not compiled
+            self.losses = self.method.losses  # the backward pass in parts cannot be compiled
 
     def state(self) -> dict[str, Tensor]:
-        """Every tensor that changes while training, by name."""
+        """Return every tensor that changes during training, by name."""
         state = {f"method.{name}": tensor for name, tensor in self.method.state_dict().items()}
         for number, slots in self.optimiser.state_dict()["state"].items():
             state |= {f"optimiser.{number}.{name}": slot for name, slot in slots.items() if isinstance(slot, Tensor)}
@@ -216,7 +221,7 @@ class Trainer:
             if name in saved:
                 tensor.copy_(saved[name])
             else:
-                tensor.zero_()  # sums that did not exist yet
+                tensor.zero_()  # sums that were created after `saved`
 
     def _meet(self) -> None:
         if self.device.type == "cuda":
@@ -239,9 +244,9 @@ class Trainer:
         self.last_saved = self.clock.elapsed
 
     def _restore(self) -> int:
-        """Take up the checkpoint, which the first process reads; returns the step within the epoch at which to go on.
+        """Load the checkpoint, which the first process reads. Return the step within the epoch to continue at.
 
-        Only numbers are told here: all tensors are shared before the first step in any case.
+        Only numbers are sent to the other processes; all tensors are shared before the first step anyway.
         """
         assert self.run_folder is not None or not self.processes.first, "a run without a folder has no checkpoint"
         folder = self.run_folder.checkpoint if self.run_folder else None
@@ -253,7 +258,7 @@ class Trainer:
         if folder and saved:
             refuse_other(folder, saved, self.state())
             self.put_back(saved)
-        if progress:  # else interrupted before the first checkpoint: all is still to be done
+        if progress:  # None if interrupted before the first checkpoint
             self.epoch = progress["epoch"]
             self.clock.resume(progress["step"], progress["seconds"])
         if self.run_folder:
@@ -262,14 +267,15 @@ class Trainer:
 
 
 Numbers = list[float]
-MARKS = 200  # moments of a run that are remembered, to tell how long the rest will take
+MARKS = 200  # measurements kept to estimate the time left
 
 
 class Clock:
-    """Share of the run that is done, by steps (`epochs`) or by the wall (`minutes`).
+    """Finished share of the run, by steps (`epochs`) or by time (`minutes`).
 
-    A GPU runs behind the host, so wall time is read only where the two meet (`meet`); between two such moments the
-    clock counts steps at the pace measured so far. Of several processes one measures, and `agree` tells the others.
+    A GPU runs behind the host, so time is read only where the host waits for it (`meet`); between two such moments the
+    clock extrapolates the measured pace. With several processes, one measures and `agree` sends its numbers to the
+    others.
     """
 
     def __init__(
@@ -281,8 +287,8 @@ class Clock:
         self.seconds = 0.0  # at the last meeting, over all resumed parts of the run
         self._met_step = 0
         self._pace = 0.0  # seconds per step
-        self._begun = 0  # step that this part of the run began with
-        self._marks = deque([(0, 0.0)])  # steps and seconds at some of the meetings
+        self._begun = 0  # first step since the last resume
+        self._marks = deque([(0, 0.0)])  # steps and seconds at some meetings
         self._created = self._started = time.monotonic()
         self._agree = agree or (lambda numbers: numbers)
 
@@ -293,19 +299,19 @@ class Clock:
         self._begun, self._marks = step, deque([(step, seconds)])
 
     def begin(self) -> None:
-        """The first step comes now. What went before, such as compiling, is taken off the time there is."""
+        """Start the clock at the first step. Time spent before, such as on compiling, is taken from the budget."""
         now = time.monotonic()
         if self.budget:
             (self.budget,) = self._agree([max(1.0, self.budget - (now - self._created))])
         self._started = now - self.seconds
 
     def meet(self) -> None:
-        """Device and host are at the same step now."""
+        """Measure the pace. Call when the device has finished all steps."""
         seconds = time.monotonic() - self._started
         steps = self.step - self._met_step
         if steps:
             pace = (seconds - self.seconds) / steps
-            # the first steps include compilation and caches, so the newest measurement weighs as much as all before
+            # the first steps include compilation, so the newest measurement weighs as much as all earlier ones
             self._pace = pace if not self._pace else (self._pace + pace) / 2
         self._met_step = self.step
         self.seconds, self._pace = self._agree([seconds, self._pace])
@@ -313,12 +319,12 @@ class Clock:
 
     @property
     def elapsed(self) -> float:
-        """Seconds of training, estimated since the last meeting."""
+        """Seconds of training, extrapolated from the last meeting."""
         return self.seconds + (self.step - self._met_step) * self._pace
 
     @property
     def progress(self) -> float:
-        """From 0 to 1."""
+        """Finished share of the run, 0 to 1."""
         if self.budget:
             return min(1.0, self.elapsed / self.budget)
         return min(1.0, self.step / self.total_steps) if self.total_steps else 1.0
@@ -329,17 +335,17 @@ class Clock:
 
     @property
     def remaining(self) -> float | None:
-        """Seconds to go, None before anything was measured."""
+        """Seconds left; None before the first measurement."""
         if self.budget:
             return max(0.0, self.budget * (1 - self.progress))
         step, seconds = self._marks[0]
         if self._met_step == step:
             return None
-        pace = (self.seconds - seconds) / (self._met_step - step)  # with what is done between epochs
+        pace = (self.seconds - seconds) / (self._met_step - step)  # includes the work between epochs
         return max(0.0, (self.total_steps - self._met_step) * pace - (self.elapsed - self.seconds))
 
     def _mark(self) -> None:
-        """Keep all but the first quarter in mind: a busy moment weighs little there, and a slow start is forgotten."""
+        """Keep the measurements of the last three quarters: short stalls weigh little, and a slow start is dropped."""
         if self.step - self._marks[-1][0] >= max(1, self.total_steps // MARKS):
             self._marks.append((self.step, self.seconds))
         while len(self._marks) > 2 and self._marks[1][0] <= self._begun + (self.step - self._begun) / 4:
@@ -347,7 +353,9 @@ class Clock:
 
 
 def learning_rate(settings: Optimiser, progress: float) -> float:
-    """Linear warm-up over the first share of the run, then constant or half a cosine down to 0."""
+    """Return the learning rate: linear warm-up over the first share of the run, then constant or half a cosine down to
+    0.
+    """
     if progress < settings.warmup:
         return settings.learning_rate * progress / settings.warmup
     if settings.schedule == "constant":
@@ -357,7 +365,7 @@ def learning_rate(settings: Optimiser, progress: float) -> float:
 
 
 def make_optimiser(config: Config, method: Method, device: torch.device) -> torch.optim.Optimizer:
-    """The optimiser with all its state in place. Decay spares biases, batch-norm and what the method says."""
+    """Return the optimiser with its state allocated. Biases, batch-norm and `method.spared` have no weight decay."""
     settings, cuda = config.optimiser, device.type == "cuda"
     trained = [(name, weight) for name, weight in method.named_parameters() if weight.requires_grad]
     free = [weight.dim() < 2 or name.rpartition(".")[2] in method.spared for name, weight in trained]
@@ -373,7 +381,7 @@ def make_optimiser(config: Config, method: Method, device: torch.device) -> torc
         optimiser = torch.optim.SGD(groups, lr=rate, momentum=keep, nesterov=keep > 0, fused=cuda)
     for _, weight in trained:
         weight.grad = torch.zeros_like(weight)
-    optimiser.step()  # at rate 0: creates momentum and moments now, so that checkpoints and graphs find them
+    optimiser.step()  # at rate 0: allocates momentum and moments for checkpoints and graphs
     for slots in optimiser.state.values():
         for slot in slots.values():
             slot.zero_()
@@ -381,7 +389,7 @@ def make_optimiser(config: Config, method: Method, device: torch.device) -> torc
 
 
 class Record:
-    """Sums over the steps of an epoch. Shapes: N batch, K clusters."""
+    """Running sums over the steps of an epoch. Shapes: N batch, K clusters."""
 
     def __init__(self) -> None:
         self.totals: dict[str, Tensor] = {}
@@ -398,7 +406,7 @@ class Record:
             "mean_assignment": q.mean(0),
             "histogram": F.one_hot(clusters, q.shape[1]).sum(0).float(),
         }
-        if self.last is None:  # the first step of all; a captured graph needs buffers that stay where they are
+        if self.last is None:  # first step; later steps write in place, because a captured graph needs fixed buffers
             self.last = torch.zeros_like(clusters)
         self.last.copy_(clusters)
         for name, value in numbers.items():
@@ -407,9 +415,9 @@ class Record:
             self.totals[name] += value.detach()
 
     def read(self, steps: int) -> dict[str, Any]:
-        """Averages as Python numbers, the histogram as counts; the sums start again.
+        """Return averages as Python numbers and the histogram as counts, and reset the sums.
 
-        A loss that was zero in every step is None: no loss reaches zero, so there was nothing yet to compare.
+        A loss that was zero in every step is None: it had nothing to compare yet.
         """
         flat = torch.cat([total.flatten() for total in self.totals.values()]).cpu()
         row: dict[str, Any] = {}
@@ -425,30 +433,30 @@ class Record:
         return row
 
     def on_batch_accuracy(self, labels: np.ndarray) -> float | None:
-        """ACC of the newest batch alone, as augmented for training: what Fig. 5 of the paper plots, not a result.
+        """Return the ACC of the newest augmented batch, as plotted in Fig. 5 of the paper; not a result.
 
-        None where no sample of the batch has a label (they are -1).
+        None if no sample of the batch has a label (-1).
         """
         assert self.last is not None, "no step was taken"
         return score(labels, self.last.cpu().numpy()).acc if (labels >= 0).any() else None
 
 
 def refuse_divergence(row: dict[str, Any], config: Config) -> None:
-    """An epoch whose loss is nan or infinite ends the run: it stays so."""
+    """Raise InputError if the epoch's loss is nan or infinite, from which training never recovers."""
     if not math.isfinite(row["loss"] or 0):
         way_out = steadier(config.method, config.train.precision)
-        raise InputError(f"the loss is no number any more: training diverged, {way_out}")
+        raise InputError(f"training diverged (the loss is NaN or infinite): {way_out}")
 
 
 def health_of(row: dict[str, Any]) -> Health:
-    """Return the label-free health in an epoch's row, which a file may have with None, or without, for some numbers."""
+    """Return the label-free health of an epoch's row. Rows read from a file may lack numbers or hold None."""
     mean, confidence = np.array(row["mean_assignment"], float), float(np.array(row["confidence"], float))
     entropy = -float((mean * np.log(np.clip(mean, 1e-12, None))).sum()) / float(np.log(len(mean)))
     strain, ended = row.get("strain") or 0.0, (row.get("progress") or 1.0) >= 1
     return Health(
         sizes=row["histogram"], confidence=confidence, marginal_entropy=entropy, agreement=row.get("agreement"),
-        strain=strain if ended else 0.0,  # it wavers: one look, at the end
-        empty=None if row.get("empty") is None else int(row["empty"]),  # a cluster's few images may all lie elsewhere
+        strain=strain if ended else 0.0,  # it fluctuates during training
+        empty=None if row.get("empty") is None else int(row["empty"]),  # over all images
     )  # fmt: skip
 
 

@@ -1,15 +1,12 @@
-"""The forward and backward pass of a residual network in training on a GPU, around the kernels of norm.py
-and stem.py.
+"""Training passes of a residual network on a GPU with the kernels of norm.py, and kernels for its first convolution.
 
-Activations travel as pairs that share their memory: one for the convolution ahead and one for the shortcut. So the two
-gradients come back apart, and one kernel adds, masks and sums them, where autograd would add them in a pass of its own.
+Activations are passed as pairs that share memory: one for the next convolution, one for the shortcut. So their two
+gradients arrive separately, and one kernel adds, masks and sums them; autograd would add them in a pass of its own.
 
-GPU kernels for the first layer of a residual network on small images: a convolution of 3 x 3 pixels of few channels.
-
-There a matrix product has little to do, and the output, far larger than the input, is what counts: going forward it is
-written once, with the sums that batch-norm needs of it; going back it is read once, and since nobody asks for the
-gradient of the images, the gradient of the output is never written. Shapes: M rows (pixels of all images), C channels
-of the images, K = 9 C values around a pixel (filled up to a power of two), N channels of the output, P parts.
+The first convolution takes 3 x 3 pixels of few channels, so memory traffic dominates: its output is far larger than its
+input. The forward kernel writes the output once, together with the sums for batch-norm. The backward kernel reads it
+once; images need no gradient, so the gradient of the output is never written. Shapes: M rows (pixels of all images),
+C channels of the images, K = 9 C values around a pixel (padded to a power of two), N channels of the output, P parts.
 """
 
 from __future__ import annotations
@@ -42,7 +39,7 @@ Pair = tuple[Tensor, Tensor]
 
 @torch.compiler.disable
 def pixels(network: ResNet, images: Tensor) -> Tensor:
-    """What the last block gives, (N,C,H,W)."""
+    """Return the output of the last block, (N,C,H,W)."""
     conv, norm, _, *pool = network.stem.children()
     pair = _stem(images, conv, norm) if _is_plain(conv, images) else norm_relu(conv(images), norm)
     for layer in pool:
@@ -53,7 +50,7 @@ def pixels(network: ResNet, images: Tensor) -> Tensor:
 
 
 def _is_plain(conv: Any, images: Tensor) -> bool:
-    """Whether stem.py can do it. Images that somebody has made want a gradient, which those kernels lack."""
+    """Return True if the kernels below support this convolution. They give no gradient of the images."""
     shape = conv.kernel_size, conv.stride, conv.padding, conv.dilation, conv.groups, conv.bias
     usual = shape == ((3, 3), (1, 1), (1, 1), (1, 1), 1, None)
     return usual and images.shape[1] <= CHANNELS and not images.requires_grad
@@ -76,7 +73,7 @@ def _through(block: nn.Module, pair: Pair) -> Pair:
 def norm_relu(
     x: Tensor, norm: nn.Module, shortcut: Tensor | None = None, shortcut_norm: nn.Module | None = None
 ) -> Pair:
-    """ReLU of the normalised input, to which a shortcut, normalised or not, is added; the same tensor twice."""
+    """Return ReLU of the normalised input plus an optional shortcut, normalised or not; the same tensor twice."""
     of_shortcut = (shortcut_norm.weight, shortcut_norm.bias) if shortcut_norm else (None, None)
     pair: Pair = _NormRelu.apply(x, norm.weight, norm.bias, shortcut, *of_shortcut, norm, shortcut_norm)
     return pair
@@ -113,7 +110,7 @@ class _NormRelu(torch.autograd.Function):
 
 
 def _stem(images: Tensor, conv: nn.Module, norm: nn.Module) -> Pair:
-    """Convolution of 3 x 3 pixels at stride 1 and what follows it. The images get no gradient."""
+    """Apply a 3 x 3 convolution at stride 1, batch-norm and ReLU. The images get no gradient."""
     pair: Pair = _Stem.apply(_rows(images), conv.weight, norm.weight, norm.bias, norm)
     return pair
 
@@ -144,14 +141,14 @@ def _rows(x: Tensor) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last)
 
 
-PROGRAMS = 528  # four for each multiprocessor of a large GPU
-CHANNELS = 4  # of images, at most: a tile holds all values around its pixels
+PROGRAMS = 528  # four per multiprocessor of a large GPU
+CHANNELS = 4  # most channels of images: a tile holds all values around its pixels
 TILE = {"M": 128, "N": 64, **FUSION}
-BACK_TILE = {"M": 64, "N": 64, **FUSION}  # twice the rows would take more shared memory than most GPUs have
+BACK_TILE = {"M": 64, "N": 64, **FUSION}  # 128 rows would exceed the shared memory of most GPUs
 
 
 def convolve(images: Tensor, weight: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Output (N,C,H,W) in `dtype`, and its sums (P,2,C) as `norm.settle` takes them."""
+    """Return the output (N,C,H,W) in `dtype`, and its sums (P,2,C) for `norm.settle`."""
     n_channels, (parts, chunk, columns) = len(weight), _division(images, len(weight), TILE)
     shape = len(images), n_channels, *images.shape[2:]
     out = torch.empty(shape, dtype=dtype, device=images.device, memory_format=torch.channels_last)
@@ -163,7 +160,7 @@ def convolve(images: Tensor, weight: Tensor, dtype: torch.dtype) -> tuple[Tensor
 
 
 def convolve_back(slopes: Slopes, settled: Settled, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of the convolution's weight, and of weight and bias of the batch-norm behind it."""
+    """Return the gradients of the convolution's weight and of the batch-norm's weight and bias."""
     back, n_channels, n_inputs = settle_back(slopes, settled, 1), settled.x.shape[1], images.shape[1]
     around, (parts, chunk, columns) = _around(images), _division(images, n_channels, BACK_TILE)
     of_weight = torch.empty(parts, around["K"], n_channels, dtype=torch.float32, device=images.device)
@@ -176,8 +173,8 @@ def convolve_back(slopes: Slopes, settled: Settled, images: Tensor) -> tuple[Ten
 
 
 def _division(images: Tensor, n_channels: int, tile: dict[str, int]) -> tuple[int, int, int]:
-    """Parts of the rows, how many rows each has, and tiles side by side."""
-    assert images.is_contiguous(memory_format=torch.channels_last), "neighbours along a row lie side by side"
+    """Return the number of parts, the rows in each, and the number of tiles along the channels."""
+    assert images.is_contiguous(memory_format=torch.channels_last), "channels-last images expected"
     columns = triton.cdiv(n_channels, tile["N"])
     rows = images.numel() // images.shape[1]
     chunk = tile["M"] * triton.cdiv(rows, tile["M"] * max(1, PROGRAMS // columns))
@@ -194,7 +191,9 @@ def _around(images: Tensor) -> dict[str, int]:
 
 @triton.jit
 def _around_pixels(images, row, n_rows, height, width, C: tl.constexpr, K: tl.constexpr):
-    """(M,K): three pixels of the line above, of its own and of the line below, channel by channel; zero outside."""
+    """Load (M,K): three pixels each of the line above, the own line and the line below, channel by channel; zero
+    outside.
+    """
     k = tl.arange(0, K)
     down, along = k // (3 * C) - 1, k % (3 * C)
     line, column = row // width % height, row % width

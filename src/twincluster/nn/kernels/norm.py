@@ -1,9 +1,9 @@
-"""GPU kernels for batch-norm, shortcut and ReLU of a residual network, which pass over memory as seldom as they can.
+"""GPU kernels for batch-norm, shortcut and ReLU of a residual network, with few passes over memory.
 
-Going forward, what a convolution wrote is read once for its statistics and once to be normalised, with the shortcut
-and the ReLU on the way. Going back, the incoming gradients are added and masked on the way to the two sums that
-batch-norm needs, and a second pass gives the gradient. Sums are float32 and always added in one order.
-Shapes: M values per channel (rows; images are channels-last), C channels, P parts of the rows that are summed apart.
+The forward pass reads the output of a convolution once for its statistics and once to normalise it, add the shortcut
+and apply ReLU. The backward pass adds and masks the incoming gradients while it sums them for batch-norm; a second pass
+computes the gradient. Sums are float32 and always added in the same order. Shapes: M values per channel (rows; images
+are channels-last), C channels, P parts of the rows that are summed separately.
 """
 
 from __future__ import annotations
@@ -15,35 +15,33 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
-PROGRAMS = 1056  # that sum at the same time: eight for each multiprocessor of a large GPU
-FUSION = {"enable_fp_fusion": True}  # of multiply and add, which later versions of Triton want to be asked for
+PROGRAMS = 1056  # that sum in parallel: eight per multiprocessor of a large GPU
+FUSION = {"enable_fp_fusion": True}  # fused multiply-add; later versions of Triton need the flag
 TILE = {"M": 64, "N": 64, **FUSION}  # rows and channels
-SUM_TILE = {"M": 32, "N": 64, **FUSION}  # sums take registers
-PARTS_TILE = {"P": 512, "N": 8, "num_warps": 8, **FUSION}  # few channels, so that more programs add at the same time
+SUM_TILE = {"M": 32, "N": 64, **FUSION}  # smaller, because sums take registers
+PARTS_TILE = {"P": 512, "N": 8, "num_warps": 8, **FUSION}  # few channels, so that more programs add in parallel
 
 
 class Settled(NamedTuple):
-    """What the statistics of a batch make of a layer."""
+    """The input of a batch-norm and the coefficients that the batch statistics give."""
 
     x: Tensor  # its input
     channels: Tensor  # (4,C): mean, 1/deviation, and the scale and offset that normalise
 
 
 class Slopes(NamedTuple):
-    """The gradient before ReLU, and its sums by channel."""
+    """The gradient before ReLU, and its sums per channel."""
 
-    gradient: Tensor  # as it came where `masked` is false: then one more look at the input tells where ReLU was zero
+    gradient: Tensor  # unchanged if not `masked`: then the kernels recompute from the input where ReLU was zero
     masked: bool
     sums: Tensor  # (P,3,C): of the gradient, and of its products with the centred inputs
 
 
 def settle(x: Tensor, layer: nn.Module, sums: Tensor | None = None) -> Settled:
-    """The statistics of `x`, with which the running ones of the layer move on; `sums` where they are known already."""
+    """Compute the statistics of `x` and update the layer's running ones; `sums` skips the first pass."""
     rows, n_channels = _shape(x)
     if rows == 1:
-        raise ValueError(
-            f"batch-norm has nothing to normalise by: there is one value of each channel, {tuple(x.shape)}"
-        )
+        raise ValueError(f"batch-norm needs more than one value per channel, got a batch of shape {tuple(x.shape)}")
     sums = _sums(x) if sums is None else sums
     channels = torch.empty(4, n_channels, dtype=torch.float32, device=x.device)
     _settle_kernel[_few(n_channels)](
@@ -54,7 +52,7 @@ def settle(x: Tensor, layer: nn.Module, sums: Tensor | None = None) -> Settled:
 
 
 def activate(settled: Settled, shortcut: Tensor | Settled | None) -> Tensor:
-    """ReLU of the normalised input and, where there is one, of what it is added to."""
+    """Return ReLU of the normalised input plus an optional shortcut."""
     rows, n_channels = _shape(settled.x)
     out = torch.empty_like(settled.x)
     join, other, other_channels = _joined(settled, shortcut)
@@ -65,7 +63,10 @@ def activate(settled: Settled, shortcut: Tensor | Settled | None) -> Tensor:
 
 
 def slopes(gradients: list[Tensor], out: Tensor | None, settled: Settled, shortcut: Settled | None) -> Slopes:
-    """Of one gradient, or the sum of two. `out` says where ReLU let it through; None asks the input itself."""
+    """Return the gradient before ReLU, of one incoming gradient or the sum of two.
+
+    `out` is the output of ReLU, which masks the gradient; if None, the mask is recomputed from the input.
+    """
     rows, n_channels = _shape(settled.x)
     parts, chunk, columns = _division(rows, n_channels)
     sums = torch.empty(parts, 3, n_channels, dtype=torch.float32, device=settled.x.device)
@@ -81,7 +82,7 @@ def slopes(gradients: list[Tensor], out: Tensor | None, settled: Settled, shortc
 
 
 def pull_back(slopes: Slopes, settled: Settled, which: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of the input (which = 1; of the shortcut's, 2), of the layer's weight and of its bias."""
+    """Return the gradients of the input (which = 1) or the shortcut (2), of the layer's weight and of its bias."""
     rows, n_channels = _shape(settled.x)
     channels = settle_back(slopes, settled, which)
     back = torch.empty_like(settled.x)
@@ -92,7 +93,7 @@ def pull_back(slopes: Slopes, settled: Settled, which: int) -> tuple[Tensor, Ten
 
 
 def settle_back(slopes: Slopes, settled: Settled, which: int) -> Tensor:
-    """(4,C): the gradients of weight and bias, and what the gradient of the input is of the input, and the rest."""
+    """Return (4,C): the gradients of weight and bias, and factor and offset of x in the gradient of the input."""
     rows, n_channels = _shape(settled.x)
     channels = torch.empty(4, n_channels, dtype=torch.float32, device=settled.x.device)
     _settle_back_kernel[_few(n_channels)](
@@ -102,7 +103,7 @@ def settle_back(slopes: Slopes, settled: Settled, which: int) -> Tensor:
 
 
 def _sums(x: Tensor) -> Tensor:
-    """(P,2,C) of what the values exceed those of the first row by, and of its squares."""
+    """Return the sums (P,2,C) of the differences from the first row and of their squares."""
     rows, n_channels = _shape(x)
     parts, chunk, columns = _division(rows, n_channels)
     sums = torch.empty(parts, 2, n_channels, dtype=torch.float32, device=x.device)
@@ -111,12 +112,12 @@ def _sums(x: Tensor) -> Tensor:
 
 
 def _shape(x: Tensor) -> tuple[int, int]:
-    assert x.is_contiguous(memory_format=torch.channels_last), "rows of channels lie one after another"
+    assert x.is_contiguous(memory_format=torch.channels_last), "channels-last tensor expected"
     return x.numel() // x.shape[1], x.shape[1]
 
 
 def _division(rows: int, n_channels: int) -> tuple[int, int, int]:
-    """Parts of the rows, how many rows each has, and tiles side by side."""
+    """Return the number of parts, the rows in each, and the number of tiles along the channels."""
     columns = triton.cdiv(n_channels, SUM_TILE["N"])
     chunk = SUM_TILE["M"] * triton.cdiv(rows, SUM_TILE["M"] * max(1, PROGRAMS // columns))
     return triton.cdiv(rows, chunk), chunk, columns
@@ -131,7 +132,7 @@ def _few(n_channels: int) -> tuple[int]:
 
 
 def _joined(settled: Settled, shortcut: Tensor | Settled | None) -> tuple[int, Tensor, Tensor]:
-    """How the shortcut comes in (0: not at all, 1: as it is, 2: normalised too), and what the kernels read of it."""
+    """Return the mode of the shortcut (0: none, 1: as it is, 2: normalised) and the tensors for the kernels."""
     if isinstance(shortcut, Settled):
         return 2, shortcut.x, shortcut.channels
     return (0, settled.x, settled.channels) if shortcut is None else (1, shortcut, settled.channels)
@@ -139,7 +140,7 @@ def _joined(settled: Settled, shortcut: Tensor | Settled | None) -> tuple[int, T
 
 @triton.jit
 def _tile(row, n_left, n_channels, N: tl.constexpr):
-    """Channels of this program; where rows from `row` on lie in memory; which of both exist."""
+    """Return the channels of this program, the offsets of the rows from `row` on, and a mask of valid entries."""
     channel = tl.program_id(1) * N + tl.arange(0, N)
     return channel, row[:, None] * n_channels + channel, (row < n_left)[:, None] & (channel < n_channels)
 
@@ -153,10 +154,10 @@ def _first_row(x, channel, n_channels):
 def _sum_kernel(x, sums, n_rows, n_channels, chunk, M: tl.constexpr, N: tl.constexpr):
     part = tl.program_id(0)
     channel = tl.program_id(1) * N + tl.arange(0, N)
-    centre = _first_row(x, channel, n_channels)  # else a large mean would drown a small deviation
+    centre = _first_row(x, channel, n_channels)  # subtracted, so that a large mean does not cancel a small deviation
     x += part.to(tl.int64) * chunk * n_channels
     first, second = tl.zeros((M, N), tl.float32), tl.zeros((M, N), tl.float32)
-    for start in tl.range(0, chunk, M, loop_unroll_factor=2):  # two reads under way at the same time
+    for start in tl.range(0, chunk, M, loop_unroll_factor=2):  # two reads in flight
         channel, place, exists = _tile(start + tl.arange(0, M), n_rows - part * chunk, n_channels, N)
         value = tl.load(x + place, exists, 0.0).to(tl.float32)
         value = tl.where(exists, value - centre, 0.0)
@@ -169,7 +170,7 @@ def _sum_kernel(x, sums, n_rows, n_channels, chunk, M: tl.constexpr, N: tl.const
 
 @triton.jit
 def _added(sums, which, kinds, n_parts, n_channels, P: tl.constexpr, N: tl.constexpr):
-    """The first kind of sums and another one over all parts, for the channels of this program."""
+    """Sum the first and another kind of sums over all parts, for the channels of this program."""
     channel = tl.program_id(0) * N + tl.arange(0, N)
     first, other = tl.zeros((P, N), tl.float32), tl.zeros((P, N), tl.float32)
     for start in range(0, n_parts, P):
@@ -208,7 +209,7 @@ def _settle_kernel(
 
 @triton.jit
 def _read(settled, channel, n_channels):
-    """Mean, scale and offset of these channels."""
+    """Return mean, scale and offset of these channels."""
     exists = channel < n_channels
     mean = tl.load(settled + channel, exists, 0.0)
     scale = tl.load(settled + 2 * n_channels + channel, exists, 0.0)
@@ -230,7 +231,7 @@ def _activate_kernel(
     if JOIN == 2:
         _, scale, offset = _read(other_settled, channel, n_channels)
         value += tl.load(other + ahead + place, exists, 0.0).to(tl.float32) * scale + offset
-    tl.store(out + ahead + place, tl.where(value < 0, 0.0, value), exists)  # what is not a number stays so
+    tl.store(out + ahead + place, tl.where(value < 0, 0.0, value), exists)  # keeps nan
 
 
 @triton.jit
@@ -281,7 +282,9 @@ def _settle_back_kernel(
     of_bias, of_centred = _added(sums, which, 3, n_parts, n_channels, P, N)
     mean, inverse = tl.load(settled + channel, exists, 0.0), tl.load(settled + n_channels + channel, exists, 0.0)
     scale = tl.load(settled + 2 * n_channels + channel, exists, 0.0)
-    by_input = -scale * inverse * inverse * of_centred / n_rows  # the gradient is scale * slope + this * x + the last
+    by_input = (
+        -scale * inverse * inverse * of_centred / n_rows
+    )  # gradient = scale * slope + by_input * x + the last row
     tl.store(back + channel, of_centred * inverse, exists)
     tl.store(back + n_channels + channel, of_bias, exists)
     tl.store(back + 2 * n_channels + channel, by_input, exists)
@@ -290,7 +293,7 @@ def _settle_back_kernel(
 
 @triton.jit
 def pulled_back(gradient, value, settled, back, channel, n_channels, MASKED: tl.constexpr):
-    """The gradient of the input of batch-norm, from that of its output."""
+    """Return the gradient of the input of batch-norm from that of its output."""
     _, scale, offset = _read(settled, channel, n_channels)
     if not MASKED:
         gradient = tl.where(value * scale + offset > 0, gradient, 0.0)

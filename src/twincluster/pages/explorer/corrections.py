@@ -49,7 +49,7 @@ def correct(library: Library, asked: Any) -> State:
             return edits.answer(rows, to, name=_name(asked), sample=sample, expected=expected)
         case "accept":
             rows, targets = library.lessons.chosen(_groups(asked), expected)
-            return edits.accept(rows, targets, expected=expected)
+            return edits.accept(rows, targets, head=library.lessons.head(expected), expected=expected)
         case "refuse" if asked.get("groups") is not None:
             rows, targets = library.lessons.chosen(_groups(asked), expected)
             if len(np.unique(targets)) > 1:

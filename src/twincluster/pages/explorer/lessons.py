@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from twincluster.clustering import Lesson
+from twincluster.clustering import Head, Lesson
 from twincluster.core import InputError
 from twincluster.runs import ConflictError, State
 from twincluster.teacher import Group, Question, Share, Teacher, Trust
@@ -123,6 +123,11 @@ class Lessons:
             np.concatenate([group.rows for group in groups]),
             np.concatenate([np.full(len(group.rows), group.to) for group in groups]),
         )
+
+    def head(self, number: int) -> Head | None:
+        """Return the model taught by the edits up to a number; None if the newest lesson is about others."""
+        taught = self.taught
+        return taught.lesson.head if taught is not None and taught.state.number == number else None
 
     # -- questions
 

@@ -81,7 +81,7 @@ class Library:
         self.stamps = read_stamps(run.folder)  # of the files as the run has seen them, by their paths
         self.seen: Seen | None = None
         self.no_features = NOT_YET
-        self.edits = Edits(run, self._features_later)
+        self.edits = Edits(run, self._features_later, relearn=self.inputs.relearn)
         self.edits.state  # noqa: B018  a file of edits that does not fit is told before the server starts
         self.ready = Event()  # set when there is nothing more to wait for
         self.lessons = Lessons(self)
@@ -168,7 +168,9 @@ class Library:
             places[rows] = np.arange(len(rows))
             if len(rows):
                 self.seen = Seen(rows, features, places)
-                self.edits = Edits(self.run, self._features_later)  # rows that came after a split are compared now
+                self.edits = Edits(
+                    self.run, self._features_later, relearn=self.inputs.relearn
+                )  # compares later rows now
             else:
                 self.no_features = self.inputs.absent or self.no_pictures or "no image can be read again"
         except Exception as error:  # a thread has nobody to tell: the page does

@@ -38,6 +38,7 @@ import numpy as np
 
 import twincluster
 from twincluster.clustering import POINTS, how_many, lay_out
+from twincluster.config import BUNDLED, KNOWN, PREFERRED
 from twincluster.core import InputError, OnProgress, counted, finite, write_atomically
 from twincluster.data import Listing
 from twincluster.methods import method_or_base
@@ -243,6 +244,12 @@ def _next(material: Material, data: dict[str, Any]) -> list[dict[str, str]]:
         found.append({"text": "Sort the clusters by confidence and start with the least certain."})
     if problems["duplicates"]["count"]:
         found.append({"text": "Look through the near-duplicates under Problems."})
+    if material.config.train.encoder == BUNDLED:
+        better = f"{PREFERRED} ({KNOWN[PREFERRED].megabytes} MB to download, pip install 'twincluster[encoders]')"
+        source = shlex.quote(material.data.location or data["run"]["source"])
+        out = shlex.quote(f"{material.run.folder}-{PREFERRED}")
+        other = f"twincluster fit {source} --backbone {PREFERRED} --out {out}"
+        found.append({"text": f"For photographs a better encoder is {better}:", "command": other})
     found.append({"text": "Rename, merge, split and clear up in a browser:", "command": f"twincluster serve {folder}"})
     what = data["run"]["kind"]
     predict = f"twincluster predict {folder} NEW_{what.upper()} --out new.csv"

@@ -1,0 +1,1 @@
+"""Attacks on the command line and on the files it reads and writes; see docs/reliability.md."""

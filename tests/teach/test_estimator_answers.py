@@ -1,0 +1,137 @@
+"""Answers in Python: a few names of inputs, and the estimator puts the others where they belong."""
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from command_line import worked
+from small_runs import rows
+from twincluster import TwinContrastClustering
+from twincluster.core import InputError
+from twincluster.runs import Edits, Run
+
+COUNT = 60
+KINDS = np.arange(COUNT) % 3
+NAMES = np.array(["ash", "birch", "cedar"])
+
+
+def estimator() -> TwinContrastClustering:
+    return TwinContrastClustering(3, epochs=2, device="cpu", random_state=0)
+
+
+@pytest.fixture(scope="module")
+def fitted() -> TwinContrastClustering:
+    return estimator().fit(rows(COUNT))
+
+
+@pytest.fixture
+def model(fitted: TwinContrastClustering) -> TwinContrastClustering:
+    return pickle.loads(pickle.dumps(taught(fitted, [])))
+
+
+def taught(model: TwinContrastClustering, known: list[int]) -> TwinContrastClustering:
+    _ = model.questions(1)  # the features are computed while the inputs are there
+    return model.teach(known, [str(NAMES[KINDS[row]]) for row in known])
+
+
+def names_of(model: TwinContrastClustering, labels: NDArray[np.int64]) -> list[str]:
+    return [model.cluster_names_.get(int(label), "?") for label in labels]
+
+
+def right(model: TwinContrastClustering, labels: NDArray[np.int64]) -> float:
+    return float(np.mean(np.array(names_of(model, labels)) == NAMES[np.arange(len(labels)) % 3]))
+
+
+def test_a_few_answers_name_the_clusters_of_all_inputs_and_of_new_ones(model: TwinContrastClustering) -> None:
+    asked = model.questions(9)
+    assert len(set(asked.tolist())) == 9
+    assert taught(model, asked.tolist()) is model
+    assert right(model, model.labels_) == right(model, model.predict(rows(COUNT))) == 1
+    assert right(model, model.predict(rows(COUNT) + 0.1)) == 1
+    chances = model.predict_proba(rows(COUNT))
+    assert np.allclose(chances.sum(1), 1, atol=1e-5)
+    assert chances.argmax(1).tolist() == model.predict(rows(COUNT)).tolist()
+    assert not set(asked) & set(model.questions(20))
+
+
+def test_y_changes_nothing() -> None:
+    data, random = rows(24), np.random.default_rng(0)
+    without, others = estimator().fit(data), estimator().fit(data, random.integers(0, 3, 24))
+    assert np.array_equal(without.labels_, others.labels_)
+    assert np.array_equal(without.predict_proba(data), others.predict_proba(data))
+    assert others.cluster_names_ == {}
+
+
+def test_fit_takes_a_name_or_none_for_each_row(fitted: TwinContrastClustering) -> None:
+    answers = [str(NAMES[KINDS[row]]) if row < 9 else None for row in range(COUNT)]
+    model = estimator().fit(rows(COUNT), answers=answers)
+    assert right(model, model.labels_) == 1
+    assert np.array_equal(estimator().fit_predict(rows(COUNT), answers=answers), model.labels_)
+    again = estimator().fit(rows(COUNT), answers=[None] * COUNT)
+    assert np.array_equal(again.labels_, fitted.labels_)
+    with pytest.raises(InputError, match="answers has 2 entries for 60 inputs"):
+        estimator().fit(rows(COUNT), answers=["a", None])
+
+
+def test_answers_add_up_and_names_stay_with_their_clusters(model: TwinContrastClustering) -> None:
+    taught(model, list(range(9)))
+    names = dict(model.cluster_names_)
+    model.teach([9, 10], ["extra", "junk"])
+    assert names.items() <= model.cluster_names_.items()
+    assert model.labels_[9] == next(one for one, name in model.cluster_names_.items() if name == "extra") >= 3
+    assert model.labels_[10] == -1
+    assert model.predict_proba(rows(COUNT)).shape[1] == 4
+    assert (model.predict(rows(COUNT)) >= 0).all()  # never junk by itself
+
+
+def test_a_pickle_and_a_run_folder_know_what_was_taught(model: TwinContrastClustering, tmp_path: Path) -> None:
+    new = rows(COUNT) + 0.1
+    expected = taught(model, list(range(9))).predict(new)
+    copy = pickle.loads(pickle.dumps(model))
+    assert np.array_equal(copy.predict(new), expected)
+    model.save(tmp_path / "run")
+    np.save(tmp_path / "new.npy", new)
+    worked("predict", tmp_path / "run", tmp_path / "new.npy", "--out", tmp_path / "new.csv")
+    table = np.genfromtxt(tmp_path / "new.csv", delimiter=",", names=True, dtype=None, encoding="utf-8")
+    assert table["cluster"].tolist() == expected.tolist()
+    assert table["name"].tolist() == names_of(model, expected)
+    loaded = TwinContrastClustering.load(tmp_path / "run")
+    assert np.array_equal(loaded.predict(new), expected)
+    assert np.array_equal(loaded.labels_, model.labels_)
+    assert loaded.cluster_names_ == model.cluster_names_
+    loaded.save(tmp_path / "again")
+    assert Edits(Run.open(tmp_path / "again")).taught is not None
+
+
+@pytest.mark.parametrize(
+    "asked, labels, expected",
+    [
+        ([60], ["a"], "there is no row 60: the model was fitted on 60, counted from 0"),
+        ([-1], ["a"], "there is no row -1"),
+        ([0.5], ["a"], "there is no row 0.5"),
+        ([0, 0], ["a", "b"], "row 0 has two labels, 'a' and 'b': keep one"),
+        ([0], [3], "the label of row 0 is 3: give the name of a cluster, or None"),
+        ([0], [" "], "a cluster needs a name"),
+    ],
+)
+def test_bad_answers_are_refused_and_change_nothing(asked, labels, expected, model: TwinContrastClustering) -> None:
+    before = model.labels_.copy()
+    with pytest.raises(InputError, match=expected):
+        model.teach([1, *asked], ["fine", *labels])
+    assert np.array_equal(model.labels_, before)
+    assert model.cluster_names_ == {}
+
+
+def test_one_cluster_has_nothing_to_learn() -> None:
+    model = TwinContrastClustering(1, epochs=1, device="cpu", random_state=0).fit(rows(12))
+    with pytest.raises(InputError, match="a model of one cluster has nothing to learn"):
+        model.teach([0], ["a"])
+
+
+def test_a_pickle_without_features_says_so(fitted: TwinContrastClustering) -> None:
+    fresh = estimator().fit(rows(24))
+    with pytest.raises(InputError, match="a pickle does not hold the inputs of the fit"):
+        pickle.loads(pickle.dumps(fresh)).questions(3)
