@@ -228,9 +228,7 @@ class Visit:
             self.click(f"#group-{source}-{to} button:text-is('Refuse')")
             self.until("explorer.talk.state.undo?.startsWith('keep')")
             self.saved()
-            self.tell(
-                f"a group refused, which would have put {-min(gains)} images more in a wrong place than in the right one"
-            )
+            self.tell(f"a group refused, which would have made {-min(gains)} more images wrong than right")
 
     def accept_and_undo(self) -> None:
         before = self.edits.state.clusters
