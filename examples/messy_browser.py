@@ -139,6 +139,8 @@ class Visit:
             while self.actions <= MOST_ACTIONS - 7 and self.share < WANTED:
                 self.questions(5)
                 self.accept("accepted")
+            while self.actions < MOST_ACTIONS and self.share < WANTED and self.accept_best():
+                pass
         finally:
             self.server.kill()
         return self.share
@@ -215,20 +217,36 @@ class Visit:
     def refuse(self) -> None:
         """Refuse the proposed groups that would do most harm."""
         for _ in range(REFUSED):
-            self.until("explorer.lessons.fresh")
-            if not self.page.evaluate("explorer.lessons.moves"):
+            gains = self.gains()
+            if not gains or min(gains.values()) > -2:
                 return
-            self.open("proposals", ".proposals .card")
-            self.page.locator(".main[aria-disabled=false]").wait_for()
-            pairs = self.page.evaluate("explorer.view.groups.map(({ source, to }) => [source, to])")
-            gains = [self.gain(source, to) for source, to in pairs]
-            if min(gains) > -2:
-                return
-            source, to = pairs[gains.index(min(gains))]
+            source, to = min(gains, key=lambda pair: gains[pair])
             self.click(f"#group-{source}-{to} button:text-is('Refuse')")
             self.until("explorer.talk.state.undo?.startsWith('keep')")
             self.saved()
-            self.tell(f"a group refused, which would have made {-min(gains)} more images wrong than right")
+            self.tell(f"a group refused, which would have made {-gains[source, to]} more images wrong than right")
+
+    def accept_best(self) -> bool:
+        """Accept the one group that would do most good; return whether there is one."""
+        gains = self.gains()
+        if not gains or max(gains.values()) < 1:
+            return False
+        source, to = max(gains, key=lambda pair: gains[pair])
+        number = self.edits.state.number
+        self.click(f"#group-{source}-{to} button:text-is('Accept')")
+        self.until(f"explorer.talk.state.number > {number}")
+        self.tell(f"one group accepted, which makes {gains[source, to]} more images right")
+        return True
+
+    def gains(self) -> dict[tuple[int, int], int]:
+        """What each of the proposed groups would do, once the page shows them."""
+        self.until("explorer.lessons.fresh")
+        if not self.page.evaluate("explorer.lessons.moves"):
+            return {}
+        self.open("proposals", ".proposals .card")
+        self.page.locator(".main[aria-disabled=false]").wait_for()
+        pairs = self.page.evaluate("explorer.view.groups.map(({ source, to }) => [source, to])")
+        return {(source, to): self.gain(source, to) for source, to in pairs}
 
     def accept_and_undo(self) -> None:
         before = self.edits.state.clusters
