@@ -14,7 +14,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from attacks.workplace import FIT, Ended, contents, import_all, in_fork, must, restore, start, write_images
+from attacks.workplace import (
+    FIT,
+    Ended,
+    contents,
+    import_all,
+    in_fork,
+    must,
+    restore,
+    start,
+    write_answers,
+    write_images,
+)
 from mutations import damaged
 
 COUNT = 20_000
@@ -55,7 +66,7 @@ def attack(seed: int, count: int, tell: Callable[[str], None]) -> dict[str, Any]
 
 
 def make_runs() -> None:
-    """A finished run with three updates and three edits, and one that was killed."""
+    """A finished run with three updates, three edits and what it was taught, and one that was killed."""
     write_images("small", 200)
     write_images("fresh", 12, seed=1)
     must(*FIT, "--epochs", 3, "--out", "finished")
@@ -69,6 +80,9 @@ def make_runs() -> None:
     edits.rename(0, "cats")
     edits.move([1, 2], name="odd")
     edits.mark_junk([3])
+    write_answers("finished")
+    must("teach", "finished", "--answers", "answers.csv")
+    must("teach", "finished", "--accept")
     with start(*FIT, "--epochs", 6, "--out", "begun") as process:
         while not (metrics := Path("begun/metrics.jsonl")).is_file() or metrics.read_bytes().count(b"\n") < 3:
             time.sleep(0.01)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from attacks.folders import run_command
-from attacks.workplace import FIT, Fork, import_all, in_fork, must, restore_images, write_images
+from attacks.workplace import FIT, Fork, import_all, in_fork, must, restore_images, write_answers, write_images
 
 COUNT = 300
 Check = Callable[[], str]  # what is wrong; empty where nothing is
@@ -74,9 +74,7 @@ def make_places() -> None:
     must(*FIT, "--epochs", 3, "--out", "finished")
     shutil.copytree("finished", "updated")
     must("update", "updated", "fresh")
-    names = [line.partition(",")[0] for line in Path("finished/assignments.csv").read_text().splitlines()[1:]]
-    labelled = [f"{name},{'odd' if number % 3 else 'even'}" for number, name in enumerate(names[:40])]
-    Path("answers.csv").write_text("\n".join(["path,label", *labelled]) + "\n")
+    write_answers("finished")
 
 
 def _copied(folder: str) -> None:

@@ -85,6 +85,13 @@ def write_images(folder: str, count: int, seed: int = 0) -> None:
         Image.fromarray(pixels.astype(np.uint8)).save(Path(folder, f"{number:03d}.png"))
 
 
+def write_answers(run: str) -> None:
+    """Write answers.csv for `twincluster teach`: labels of 40 images of a run."""
+    names = [line.partition(",")[0] for line in Path(run, "assignments.csv").read_text().splitlines()[1:]]
+    labelled = [f"{name},{'odd' if number % 3 else 'even'}" for number, name in enumerate(names[:40])]
+    Path("answers.csv").write_text("\n".join(["path,label", *labelled]) + "\n")
+
+
 def restore_images(folder: str, count: int) -> None:
     """Put back what has been moved away."""
     if len(list(Path(folder).glob("*.png"))) < count:

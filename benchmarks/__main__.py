@@ -339,13 +339,7 @@ def run_growth(
         A file for the curves, whose name says the type: .svg, .png or .pdf.
     """
     if plot:
-        if plot.suffix.lower() not in (".svg", ".png", ".pdf") or not plot.parent.is_dir() or plot.is_dir():
-            raise InputError(f"--plot is {plot}: name a .svg, .png or .pdf file, in a folder that exists")
-        check_writable(plot.parent)
-
-        from twincluster.pages import check_installed
-
-        check_installed("--plot")
+        _check_plot(plot)
 
     from benchmarks.growth import measure
 
@@ -353,6 +347,16 @@ def run_growth(
     print(found.to_text())
     if plot:
         found.plot(plot)
+
+
+def _check_plot(plot: Path) -> None:
+    if plot.suffix.lower() not in (".svg", ".png", ".pdf") or not plot.parent.is_dir() or plot.is_dir():
+        raise InputError(f"--plot is {plot}: name a .svg, .png or .pdf file, in a folder that exists")
+    check_writable(plot.parent)
+
+    from twincluster.pages import check_installed
+
+    check_installed("--plot")
 
 
 @commands.command(name="feed")
@@ -381,6 +385,60 @@ def run_feed(
     from benchmarks.train import configure
 
     print(measure(configure(recipe, method, device, settings or []), rounds, steps, side).to_text())
+
+
+@commands.command(name="teach", usage=f"{PROGRAM} teach [OPTIONS] [SOURCE...]")
+def run_teach(
+    *sources: str,
+    clusters: CountOrNone = 0,
+    answers: Annotated[str, Parameter(help="How many, with commas between them.")] = "10,20,40,80,160,320",
+    seeds: Count = 3,
+    recipe: Recipe = "pretrained",
+    out: Annotated[Path | None, Parameter(name=("--out", "-o"))] = None,
+    plot: Path | None = None,
+    scale: Annotated[bool, Parameter(negative=())] = False,
+    settings: Settings = None,
+    data_root: DataRoot = None,
+) -> None:
+    """Accuracy against answers, with a simulated person who names the true class of each image asked about.
+
+    Example: python -m benchmarks teach photos/ digits --plot teach.svg
+
+    Parameters
+    ----------
+    sources
+        Sets with labels, or folders of class folders; digits when left out.
+    clusters
+        How many clusters the runs have; 0: as many as there are classes.
+    seeds
+        How often each set is clustered and taught, with the seeds 0, 1, 2 and so on.
+    out
+        A folder for the runs, which are used again next time; a temporary one when left out.
+    plot
+        A file for the curves, whose name says the type: .svg, .png or .pdf.
+    scale
+        Instead, time a lesson on 20,000 and 200,000 made-up rows.
+    """
+    from benchmarks.teach import measure, measure_scale, scale_text
+
+    if scale:
+        print(scale_text(measure_scale([20_000, 200_000], [10, 50])))
+        return
+    try:
+        counts = [int(count) for count in answers.split(",")]
+    except ValueError:
+        counts = []
+    if not counts or min(counts) < 1:
+        raise InputError(f"--answers is {answers}: name numbers above 0, with commas between them")
+    if plot:
+        _check_plot(plot)
+    found = measure(
+        sources or ("digits",), clusters, counts, seeds, recipe=recipe, settings=settings or (), runs=out,
+        root=data_root, say=lambda line: print(line, flush=True),
+    )  # fmt: skip
+    print("\n" + found.to_text())
+    if plot:
+        found.plot(plot)
 
 
 @commands.command(name="store", usage=f"{PROGRAM} store [OPTIONS] [SOURCE]")

@@ -38,6 +38,16 @@ SMALL_OWN = {  # what matters to a test; the width of heads and queues is what c
     "vae": ("own.n_features=8", "own.width=4"),
     "decnn": ("own.width=4",),
     "dcgan": ("own.n_noise=6", "own.width=4"),
+    "pcl": (
+        *("own.queue_size=16", "own.n_features=8", "own.hidden=16"),
+        *("own.n_clusterings=2", "own.finest=1.0", "own.start=0.2"),
+    ),
+    "sccl": ("own.n_features=8", "own.cluster_start=0.2"),
+    "vade": ("own.n_features=4", "own.width=4", "own.cluster_start=0.2"),
+    "spice": ("own.queue_size=16", "own.n_features=8", "own.hidden=16", "own.cluster_start=0.2"),
+    "scl": ("own.queue_size=16", "own.n_features=8", "own.hidden=16", "own.cluster_start=0.2"),
+    "dhog": ("own.n_heads=2", "own.hidden=16"),
+    "ddc": (),
 }
 
 

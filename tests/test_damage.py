@@ -490,7 +490,7 @@ def test_reading_a_table_imports_few_modules_and_no_torch(place: Path) -> None:
 
 
 COUNTED = """if True:
-    import json, os, sys, threading, time, urllib.request
+    import io, json, os, sys, threading, time, urllib.request
     from twincluster.cli import main
     parsed, loads = [], json.loads
     def count(text, *arguments, **options):
@@ -522,11 +522,11 @@ def test_a_command_reads_config_json_once(place: Path, act: str) -> None:
 
 def test_the_explorer_reads_config_json_once(place: Path) -> None:
     code = f"""{COUNTED}
-    class Told:
+    class Output(io.StringIO):
         def write(self, text):
             if text.startswith("open http"):
                 threading.Thread(target=visit, args=(text.split()[1],)).start()
-        def flush(self): pass
+            return len(text)
     def visit(address):
         while not ask(address, "number")["ready"]:
             time.sleep(0.1)
@@ -536,7 +536,7 @@ def test_the_explorer_reads_config_json_once(place: Path) -> None:
     def ask(address, what):
         with urllib.request.urlopen(f"{{address}}api/{{what}}") as answer:
             return loads(answer.read())
-    sys.stdout = Told()
+    sys.stdout = Output()
     main(["serve", {str(place / "run")!r}, "--port", "0"])
     """
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=300)

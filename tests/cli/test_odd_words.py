@@ -106,6 +106,19 @@ def test_a_damaged_table_is_not_printed_whole(tmp_path: Path) -> None:
         assert len(str(refused.value)) < 3000
 
 
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "a" + ".a" * 5000 + "=1", "tcc" + ".a" * 900 + "=1", "train.epochs=" + "[" * 100_000,
+        "train.epochs=" + "{a=" * 3000 + "1" + "}" * 3000, "x.y=" + "{a=" * 300 + "1" + "}" * 300,
+    ],
+    ids=range(5),
+)  # fmt: skip
+def test_settings_that_are_nested_deeply_are_refused(setting: str) -> None:
+    assert command("fit", "digits", "-k", 10, "--out", "run", "--set", setting).complaint
+    assert os.listdir() == []
+
+
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from twincluster.clustering import teaching
 from twincluster.clustering.teaching import (
     JUNK,
     NO_EXAMPLE,
@@ -205,3 +206,34 @@ def test_saturation_tells_when_more_answers_change_little() -> None:
             lessons.append(teach(space, np.zeros(len(truth), int), examples))
         assert saturated(lessons) is settles
         assert not saturated(lessons[-1:])
+
+
+def test_neighbours_looked_for_by_parts_are_nearly_all_of_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sklearn.datasets import load_digits
+
+    exact = Space.of(load_digits().data)
+    monkeypatch.setattr(teaching, "COMPARED", 450)
+    monkeypatch.setattr(teaching, "PART", 30)
+    near = Space.of(load_digits().data)
+    shared = [len(set(a) & set(b)) for a, b in zip(exact.neighbours, near.neighbours, strict=True)]
+    assert np.mean(shared) / exact.neighbours.shape[1] > 0.95
+    assert not (near.neighbours == np.arange(len(near.rows))[:, None]).any()
+    assert (np.diff(near.cosine, axis=1) <= 0).all()
+    one, other = near.rows[7], near.rows[near.neighbours[7, 0]]
+    assert np.isclose(near.cosine[7, 0], one @ other, atol=1e-5)
+
+
+def test_answers_that_contradict_the_clusters_outweigh_them() -> None:
+    features, truth = blobs([80, 80, 80, 80], seed=3)
+    space, chance = Space.of(features), np.random.default_rng(0).integers(0, 4, len(truth))
+    examples = np.full(len(truth), NO_EXAMPLE)
+    examples[::32] = truth[::32]
+    assert (teach(space, chance, examples).clusters == truth).mean() > 0.95
+
+
+def test_a_small_class_stays_small() -> None:
+    features, truth = blobs([300, 15], seed=4, spread=0.6)
+    examples = np.full(len(truth), NO_EXAMPLE)
+    examples[[0, 40, 80, 120, 300]] = [0, 0, 0, 0, 1]
+    clusters = teach(Space.of(features), np.zeros(len(truth), int), examples).clusters
+    assert (clusters == truth).mean() > 0.9

@@ -201,3 +201,15 @@ def test_damage_in_the_cache_does_not_change_clusters(tmp_path: Path, own_cache:
     zero(pixels, 0, pixels.stat().st_size // 2, silently=True)
     pipeline.fit(open_source(folder), tiny(), tmp_path / "two")
     assert (tmp_path / "one/assignments.csv").read_bytes() == (tmp_path / "two/assignments.csv").read_bytes()
+
+
+@pytest.mark.parametrize("length", [0, 5, 200])
+def test_pixels_of_an_earlier_state_that_were_cut_are_decoded_again(
+    tmp_path: Path, own_cache: Path, length: int
+) -> None:
+    folder = photos(tmp_path / "photos")
+    opened(folder)
+    with only(own_cache, "*/*.npy").open("r+b") as file:
+        file.truncate(length)
+    Image.new("RGB", (SIDE, SIDE), "red").save(folder / "one more.png")
+    assert opened(folder).status == ("ok",) * (COUNT + 1)

@@ -162,6 +162,16 @@ FEW_STEPS = {  # settings for 280 steps
     ),
     "jule": ("own.merge_epochs=5",),
     "dcgan": ("optimiser.name=adam", "optimiser.learning_rate=0.0002"),
+    "pcl": ("own.ema=0.99", "own.finest=2.0"),
+    "sccl": ADAM,
+    "vade": ADAM,
+    "spice": ("own.ema=0.99", "own.cluster_start=0.6"),
+    "scl": ("own.ema=0.99",),
+    "dhog": (
+        *(*ADAM, "optimiser.learning_rate=0.002", "optimiser.schedule=constant", "train.batch_size=32"),
+        "own.entropy_weight=1.2",  # with 1 a cluster stays empty
+    ),
+    "ddc": ADAM,
 }
 
 

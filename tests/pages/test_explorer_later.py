@@ -148,3 +148,22 @@ def test_a_run_on_pretrained_features_is_shown_and_shared(photo_folder: Path, tm
     for model in ("run", "shared"):
         worked("predict", tmp_path / model, photo_folder, "--out", tmp_path / f"{model}.csv")
     assert (tmp_path / "run.csv").read_text() == (tmp_path / "shared.csv").read_text()
+
+
+@pytest.mark.parametrize("start,length", [(2000, 4096), (3000, 1), (0, 4), (100, 10**9), (0, 10**9)])
+def test_features_that_a_disk_has_damaged_are_computed_again(
+    tmp_path: Path, photos: Path, own_cache: Path, start: int, length: int
+) -> None:
+    """A length beyond the end cuts the file."""
+    run = made_run(tmp_path / "run", photos, 2)
+    listing = open_source(photos)
+    write_stamps(run.folder, dict(zip(listing.paths, stamps_of(listing), strict=True)))
+    with serving(run) as first:
+        assert first.state["features"] == {"ready": True, "absent": ""}
+    (kept,) = own_cache.rglob("explorer/*.npz")
+    whole = kept.read_bytes()
+    rest = whole[start + length :]
+    kept.write_bytes(whole[:start] + bytes(length if rest else 0) + rest)
+    with serving(run) as again:
+        assert again.state["features"] == {"ready": True, "absent": ""}
+    assert np.array_equal(np.load(kept)["features"], np.load(io.BytesIO(whole))["features"])

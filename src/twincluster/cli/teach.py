@@ -135,7 +135,9 @@ def _lines_of(groups: list[Group], state: State) -> list[str]:
 
 
 def _called(cluster: int, state: State) -> str:
-    return state.names.get(cluster, "junk")[:LONGEST_NAME]
+    from twincluster.data import printable
+
+    return printable(state.names.get(cluster, "junk")[:LONGEST_NAME])
 
 
 def _as_json(clusters: tuple[tuple[int, float], ...], state: State) -> list[dict[str, Any]]:

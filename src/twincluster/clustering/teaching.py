@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -22,14 +22,16 @@ NO_EXAMPLE = -3  # in `examples`: nobody has said where this row belongs
 JUNK, UNREADABLE = -2, -1  # in `clusters`, as in runs/edit_log.py; JUNK in `examples`, too
 DIRECTIONS = 256  # principal directions of each kind of features
 NEIGHBOURS = 15
+COMPARED, PART = 20_000, 500  # rows: each of so many is compared with each; more are divided into parts of this size
 ROUNDS, REACH = 20, 0.8  # of spreading: F <- REACH S F + (1 - REACH) Y
 TRUST = 2.0  # answers that a cluster is worth: so many against it, and its rows no longer follow it
-PRIOR = 10.0  # answers that all clusters are worth together, if every answer agrees with them
+PRIOR, DOUBT = 40.0, 8  # of the clusters so far, if answers agree by a share s, all but d: PRIOR s^DOUBT / (1 + d)
 OTHERS = 200.0  # answers that all rows without one are worth together, in the head's fit
-DECAY = 0.2  # of the head's weights; an answer counts 1
+EVEN = 0.5  # of the head's bias: 1 takes classes to be of one size, 0 of the sizes that the answers suggest
+DECAY = 0.5  # of the head's weights; an answer counts 1
 SHARPNESS = 8.0  # of probabilities: softmax of so many times the fitted values
 FITTED = 20_000  # rows that the head is fitted to, besides answers
-POOL = 4000  # rows among which questions are chosen
+POOL = 2500  # rows among which questions are chosen
 BREADTH = 2.0  # of the first questions: an answer tells exp(BREADTH (cosine - 1)) of another row
 FEWEST = 20  # answers before which a lesson knows neither which rows are hard nor whether more would change little
 STILL = 0.02  # share of rows that twice the answers would move: below it, more of them change little
@@ -330,17 +332,44 @@ def _joined(views: Sequence[View], kinds: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _nearest(rows: np.ndarray, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """(n,k) the rows of highest cosine to each, itself left out, nearest first; and the cosines."""
+    """(n,k) the rows of highest cosine to each, itself left out, nearest first; and the cosines.
+
+    Among many rows, only those in parts of the space near to a row's own are compared with it.
+    """
     n = len(rows)
     count = max(0, min(count, n - 1))
     neighbours, cosine = np.empty((n, count), np.int32), np.empty((n, count), np.float32)
-    step = max(1, 2**24 // max(n, 1))
-    for start in range(0, n if count else 0, step):
-        part = np.arange(start, min(start + step, n))
-        similar = rows[part] @ rows.T
-        similar[np.arange(len(part)), part] = -2
-        neighbours[part], cosine[part] = _largest(similar, count)
+    for part, pool in _near_parts(rows, seed) if count else ():
+        step = max(1, 2**24 // len(pool))
+        for start in range(0, len(part), step):
+            some = part[start : start + step]
+            similar = rows[some] @ rows[pool].T
+            similar[np.arange(len(some)), np.searchsorted(pool, some)] = -2
+            places, cosine[some] = _largest(similar, count)
+            neighbours[some] = pool[places]
     return neighbours, cosine
+
+
+def _near_parts(rows: np.ndarray, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Parts of the rows, each with the rows, rising, in which its neighbours are looked for."""
+    everyone = np.arange(len(rows))
+    if len(rows) <= COMPARED:
+        yield everyone, everyone
+        return
+    rng, n_parts = np.random.default_rng(seed), len(rows) // PART
+    sample = rows[rng.choice(len(rows), COMPARED, replace=False)]
+    centres = sample[:n_parts]
+    for _ in range(10):  # k-means by cosine
+        nearest = (sample @ centres.T).argmax(1)
+        sums = np.zeros_like(centres)
+        np.add.at(sums, nearest, sample)
+        centres = np.where(np.bincount(nearest, minlength=n_parts)[:, None] > 0, _unit(sums), centres)
+    part = (rows @ centres.T).argmax(1)
+    members = np.split(np.argsort(part, kind="stable"), np.cumsum(np.bincount(part, minlength=n_parts))[:-1])
+    near, _ = _largest(centres @ centres.T, COMPARED // PART)
+    for number, own in enumerate(members):
+        if len(own):
+            yield own, np.sort(np.concatenate([members[other] for other in near[number]]))
 
 
 def _largest(values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -381,8 +410,8 @@ def _spread(
     placed = examples >= 0  # junk says nothing about the clusters
     against = (clusters != examples)[placed].sum()
     agreeing = (placed.sum() - against + 1) / (placed.sum() + 2)
-    weight = PRIOR * agreeing**3 / (1 + against)
-    seeds = answers / np.maximum(answers.sum(0), 1) + weight * prior / np.maximum(prior.sum(0), 1e-6)
+    weight = float(PRIOR * agreeing**DOUBT / (1 + against) * len(classes) / len(clusters))
+    seeds = answers + weight * prior
     seeds[banned] = 0
     spread = seeds
     for _ in range(ROUNDS):
@@ -418,12 +447,12 @@ def _fit(space: Space, classes: np.ndarray, target: np.ndarray, given: np.ndarra
         others = np.random.default_rng(seed).choice(others, FITTED, replace=False)
     weights = np.concatenate([np.ones(given.sum()), OTHERS / max(len(others), 1) * _gap(target[others])])
     fitted = np.concatenate([np.flatnonzero(given), others])
-    rows, middle = space.rows[fitted], 1 / len(classes)
+    rows, shares = space.rows[fitted], weights @ target[fitted] / max(weights.sum(), 1e-12)
+    middle = EVEN / len(classes) + (1 - EVEN) * shares  # what rows at the centre of the space get
     weighted = rows * weights[:, None].astype(np.float32)
     square = (weighted.T @ rows).astype(np.float64) + DECAY * np.eye(rows.shape[1])
     slopes = np.linalg.solve(square, (weighted.T @ (target[fitted] - middle)).astype(np.float64))
-    bias = np.zeros(len(classes), np.float32)  # the rows are centred
-    return Head(classes, (SHARPNESS * slopes).astype(np.float32), bias, space.views)
+    return Head(classes, (SHARPNESS * slopes).astype(np.float32), (SHARPNESS * middle).astype(np.float32), space.views)
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:

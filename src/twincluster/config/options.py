@@ -26,8 +26,11 @@ LARGEST_SEED = 2**32 - 1  # of numpy and scikit-learn
 
 def configure(recipe: str | Path, settings: Mapping[str, object], options: Mapping[str, object]) -> Config:
     """Build settings from a recipe, then `settings` (--set), then the given options."""
-    config = make_config(load_recipe(recipe).settings)
-    config = make_config(_given(options), make_config(settings, config))
+    try:
+        config = make_config(load_recipe(recipe).settings)
+        config = make_config(_given(options), make_config(settings, config))
+    except RecursionError:
+        raise InputError("the settings are nested too deeply: write GROUP.FIELD=VALUE") from None
     if not 0 <= config.seed <= LARGEST_SEED:
         raise InputError(f"the seed is {config.seed}: choose one from 0 to {LARGEST_SEED}")
     return config

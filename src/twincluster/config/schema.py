@@ -219,6 +219,8 @@ def _read_value(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         pass
+    except RecursionError:
+        raise InputError(f"--set: the value {text[:40]}... is nested too deeply") from None
     try:
         return float(text)  # TOML does not accept .25 and 5.
     except ValueError:

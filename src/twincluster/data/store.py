@@ -181,7 +181,7 @@ def _earlier(store: Store) -> dict[Entry, tuple[np.ndarray, int, Row]]:
     """Rows of other states of the same source, finished or not, by what their file was like."""
     found: dict[Entry, tuple[np.ndarray, int, Row]] = {}
     for journal in sorted(set(store.folder.glob("*.jsonl")) - {store.journal}):
-        with suppress(OSError, ValueError):  # its pixels are gone or cut short
+        with suppress(OSError, ValueError, EOFError):  # its pixels are gone or cut short
             pixels = np.load(journal.with_suffix(".npy"), mmap_mode="r", allow_pickle=False)
             for row, kept in read_journal(journal).items():
                 if not may_pass(kept.status) and row < len(pixels):
@@ -204,7 +204,7 @@ def _is_finished(journal: Path) -> bool:
     """Whether every row has been written, those of files that were missing included: a run may have seen just that."""
     try:
         count = len(np.load(journal.with_suffix(".npy"), mmap_mode="r", allow_pickle=False))
-    except (OSError, ValueError):
+    except (OSError, ValueError, EOFError):
         return False
     return read_journal(journal).keys() == set(range(count))
 

@@ -58,7 +58,15 @@ _HOMES = {  # module in this room: class
     "vae": "peers.generative:Vae",
     "decnn": "peers.generative:Decnn",
     "dcgan": "peers.generative:Dcgan",
+    "pcl": "peers.pcl:Pcl",
+    "sccl": "peers.sccl:Sccl",
+    "vade": "peers.vade:Vade",
+    "spice": "peers.spice:Spice",
+    "scl": "peers.readings:Scl",
+    "dhog": "peers.readings:Dhog",
+    "ddc": "peers.readings:Ddc",
 }
+READINGS = ("scl", "dhog", "ddc")  # of systems whose formulas were not found: no comparison claims to show them
 
 
 class _Methods(Mapping[str, "type[Method]"]):

@@ -26,7 +26,7 @@ from twincluster.clustering import CLASSICS, Scores, cluster_by, pixel_rows, sco
 from twincluster.config import load_recipe, make_config
 from twincluster.core import InputError, write_atomically
 from twincluster.data import open_images, open_source
-from twincluster.methods import METHODS
+from twincluster.methods import METHODS, READINGS
 from twincluster.paper.trainings import (
     Asked,
     Finished,
@@ -202,7 +202,7 @@ def rows_of(table: int, data: str) -> list[Published]:
 
 def trainings_of(table: int, data: str) -> list[Training]:
     """One for each row that there is a method for."""
-    methods = [row.method for row in rows_of(table, data) if row.method in METHODS]
+    methods = [row.method for row in rows_of(table, data) if row.method in METHODS and row.method not in READINGS]
     ours = {training.name: training for training in by_default(data)}
     return [
         ours[method] if method in ours else by_paper(data, method) if method.startswith("tcc")
@@ -242,11 +242,11 @@ class Measured:
     note: str = ""
 
 
-UNKNOWN = Measured((), note="there is no such method here, see docs/peers.md")
+NOT_COMPARED = "its formulas were not found: --method {} is our reading, which is not compared"
 
 
 def _noted(row: Published, measured: Mapping[str, Measured]) -> Measured:
-    found = measured.get(row.method, UNKNOWN)
+    found = measured.get(row.method) or Measured((), note=NOT_COMPARED.format(row.method))
     return replace(found, note="; ".join(filter(None, (row.note, found.note))))
 
 

@@ -376,6 +376,8 @@ def name_complaint(name: Any) -> str:
         return f"a name has at most {LONGEST_NAME} characters, this one has {len(name):,}: shorten it"
     if any("\ud800" <= letter <= "\udfff" for letter in name):
         return "the name holds half a character (a lone surrogate), which no file can keep: type it again"
+    if "\0" in name:
+        return "the name holds a zero character, which no table can keep: type it again"
     return ""
 
 

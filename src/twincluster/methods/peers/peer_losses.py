@@ -363,3 +363,88 @@ def slope_penalty(slopes: Tensor) -> Tensor:
     """How far the critic's gradients (N,D) are from unit norm, a number: Gulrajani et al. 2017, Eq. 3."""
     lengths = (slopes.square().sum(1) + 1e-12).sqrt()  # a root of 0 has no finite gradient
     return (lengths - 1).square().mean()
+
+
+def concentrations(rows: Tensor, centres: Tensor, labels: Tensor, temperature: float) -> Tensor:
+    """PCL (Li et al. 2021, Eq. 12), phi (M,): how far rows (n,D) are from their centres (M,D), by the size of clusters.
+
+    As in the authors' code: the smallest and largest tenth are drawn in, single rows count as the loosest cluster, and
+    the mean is the temperature.
+    """
+    size = torch.zeros_like(centres[:, 0]).index_add_(0, labels, torch.ones_like(rows[:, 0]))  # (M,)
+    distance = (rows - centres[labels]).norm(dim=1)
+    mean = torch.zeros_like(size).index_add_(0, labels, distance) / size.clamp(min=1)
+    phi = mean / (size + 10).log()
+    phi = torch.where(size > 1, phi, torch.where(size > 1, phi, 0.0).max())
+    phi = phi.clamp(*torch.quantile(phi, torch.tensor([0.1, 0.9], dtype=phi.dtype, device=phi.device)).tolist())
+    scaled = torch.where(phi.mean() > 0, temperature * phi / phi.mean().clamp(min=TINY), temperature)
+    return scaled.clamp(min=temperature / 100)  # rows that are all alike would have none
+
+
+def prototype_contrast(query: Tensor, prototypes: Tensor, concentration: Tensor, label: Tensor) -> Tensor:
+    """PCL, Eq. 11, a number: a query (N,D) finds the prototype (M,D) of its label; an infinite phi (M,) hides one."""
+    known = concentration.isfinite()
+    logits = query @ prototypes.T / torch.where(known, concentration, 1.0)
+    logits = logits.masked_fill(~known & known.any(), -torch.inf)  # not all of them, which would have no gradient
+    loss = torch.logsumexp(logits, 1) - logits.gather(1, label[:, None]).squeeze(1)
+    return torch.where(known.any(), loss, 0.0).mean()
+
+
+def mixture_responsibilities(code: Tensor, shares: Tensor, means: Tensor, log_variances: Tensor) -> Tensor:
+    """VaDE (Jiang et al. 2017, Eq. 16): log p(k|z) of codes (N,D) under a mixture of Gaussians, (N,K)."""
+    distance = (code[:, None] - means).square() / log_variances.exp()  # (N,K,D)
+    log_density = -0.5 * (distance + log_variances).sum(2)  # but for a constant
+    return F.log_softmax(F.log_softmax(shares, 0) + log_density, 1)
+
+
+def mixture_divergence(
+    mean: Tensor, log_variance: Tensor, log_q: Tensor, shares: Tensor, means: Tensor, log_variances: Tensor
+) -> Tensor:
+    """VaDE, Eq. 12 without the first term, (N,): KL(q(z,k|x) || p(z,k)) of posteriors (N,D) and assignments (N,K)."""
+    q = log_q.exp()
+    spread = (log_variance.exp()[:, None] + (mean[:, None] - means).square()) / log_variances.exp()  # (N,K,D)
+    cross = 0.5 * (q[:, :, None] * (log_variances + spread)).sum((1, 2))
+    clusters = (q * (log_q - F.log_softmax(shares, 0))).sum(1)
+    return cross + clusters - 0.5 * (1 + log_variance).sum(1)
+
+
+def prototype_labels(unit: Tensor, assignment: Tensor, ratio: float) -> Tensor:
+    """SPICE (Niu et al. 2022, Sec. III-B), targets (N,K) of 0 and 1: the N / K rows (N,F) closest to each prototype.
+
+    A prototype is the mean of the surest rows of a cluster, a `ratio` of N / K. A row may have several labels, or none.
+    """
+    share = max(1, len(unit) // assignment.shape[1])
+    surest = assignment.topk(max(1, int(ratio * share)), dim=0).indices  # (R,K)
+    centres = unit[surest].mean(0)  # (K,F)
+    closest = (unit @ centres.T).topk(share, dim=0).indices  # (N/K,K)
+    return torch.zeros_like(assignment).scatter(0, closest, 1.0)
+
+
+def multiple_label_loss(log_assignment: Tensor, target: Tensor) -> Tensor:
+    """SPICE, a number: the cross-entropy of each label in targets (N,K) of 0 and 1."""
+    return -(target * log_assignment).sum() / target.sum().clamp(min=1)
+
+
+def set_similarity(query: Tensor, rows: Tensor, log_members: Tensor, valid: Tensor, temperature: float) -> Tensor:
+    """SCL, our reading: log of how much of the similarity of a query (N,D) to all rows (J,D) is that to the members of
+    each cluster, (N,K); `log_members` (J,K) are the rows' own assignments. All clusters alike without valid rows."""
+    logits = (query @ rows.T / temperature).masked_fill(~valid, -1e4)  # (N,J); finite where none is valid
+    log_set = torch.logsumexp(logits[:, :, None] + log_members, 1)
+    return F.log_softmax(torch.where(valid.any(), log_set, 0.0), 1)
+
+
+def hierarchical_information(by_head: Tensor) -> Tensor:
+    """DHOG, our reading, a number: what a head's assignments (H,N,K) tell of those before it, whose gradient stops."""
+    total = by_head.new_zeros(())
+    for place in range(1, len(by_head)):
+        before = by_head[:place].detach()
+        total = total + paired_information(by_head[place].expand_as(before), before, 1.0).mean()
+    return total
+
+
+def transitive_relation(assignment: Tensor, threshold: float) -> Tensor:
+    """DDC, our reading, (N,N) bool: pairs of assignments (N,K) whose cosine reaches a threshold, or that have a third
+    one in common."""
+    unit = F.normalize(assignment, dim=1)
+    near = (unit @ unit.T >= threshold).to(unit.dtype)
+    return (near @ near > 0).fill_diagonal_(True)

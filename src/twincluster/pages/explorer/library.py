@@ -195,9 +195,9 @@ class Library:
         if self.images is None or not (path := self._place()).is_file():
             return None
         try:
-            with np.load(path, allow_pickle=False) as kept:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as kept:
                 rows, features = kept["rows"], kept["features"]
-        except (OSError, ValueError, KeyError):
+        except Exception:  # whatever numpy and zipfile make of a damaged file: they are computed again
             return None
         sound = rows.ndim == 1 and features.ndim == 2 and len(rows) == len(features) and len(rows)
         return (rows, features) if sound and rows.max() < len(self.assignments.paths) else None

@@ -1,0 +1,109 @@
+"""PCL: an image finds its own key and, in k-means of several sizes, the prototype of its cluster.
+
+Li et al. 2021, "Prototypical Contrastive Learning of Unsupervised Representations", after the authors' code.
+Shapes: N batch, K clusters, M prototypes, H clusterings, D projection, n samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from twincluster.clustering import kmeans
+from twincluster.config import Config, Count, DataShape, Positive, Share, method_settings
+from twincluster.methods.base import Batch, Outcome
+from twincluster.methods.peers import peer_losses
+from twincluster.methods.peers.contrastive import Moco, MocoNetwork, MocoSettings
+
+ROUNDS = 20  # of k-means
+
+
+@dataclass(frozen=True)
+class PclSettings(MocoSettings):
+    """Those of PCL v2; clusterings are 1, 2 and 4 times the clusters, as they are of the classes of ImageNet there."""
+
+    n_clusterings: Count = 3  # H, each with twice as many prototypes as the one before
+    finest: Positive = 25.0  # prototypes of the coarsest clustering for each cluster; fewer where images are few
+    start: Share = 0.1  # share of the run before which only keys are contrasted: 20 of 200 epochs
+
+
+class PclNetwork(MocoNetwork):
+    """The same, with the settings of its method."""
+
+    settings_type = PclSettings
+
+
+class Pcl(Moco):
+    """PCL: momentum contrast with keys and with prototypes by k-means, which finds the clusters at the end."""
+
+    # differs from the authors' code: all prototypes but an image's own are negatives, there as many as in the queue
+
+    network_type = PclNetwork
+    settings_type = PclSettings
+    prototypes: Tensor  # (H,M,D) of unit norm; the first ones of each clustering are in use
+    concentration: Tensor  # (H,M) phi, infinite where there is no prototype
+    labels: Tensor  # (H,n) the prototype of each sample
+    known: Tensor  # () 0 or 1, whether there are prototypes yet
+    progress: Tensor  # ()
+
+    def __init__(self, config: Config, shape: DataShape) -> None:
+        super().__init__(config, shape)
+        s, n_samples = method_settings(config, PclSettings), shape.n_samples
+        self.own, most = s, max(1, n_samples // 2)
+        coarsest = max(config.n_clusters, round(s.finest * config.n_clusters))
+        self.sizes = [min(most, coarsest * 2**step) for step in range(s.n_clusterings)]
+        self.register_buffer("prototypes", torch.zeros(s.n_clusterings, max(self.sizes), s.n_features))
+        self.register_buffer("concentration", torch.full((s.n_clusterings, max(self.sizes)), torch.inf))
+        self.register_buffer("labels", torch.zeros(s.n_clusterings, n_samples, dtype=torch.int64))
+        self.register_buffer("known", torch.zeros(()))
+        self.register_buffer("progress", torch.zeros(()))
+
+    def schedule(self, epoch: int, progress: float) -> None:
+        self.progress.fill_(progress)
+
+    def losses(self, views: tuple[Tensor, ...], samples: Tensor, keys: Tensor) -> Outcome:
+        features = self.online.backbone_features(views[0])
+        instance, memory = self.contrast(features, views[1], keys)
+        query = self.online.project(features)
+        by_clustering = [
+            peer_losses.prototype_contrast(query, rows, phi, label)
+            for rows, phi, label in zip(self.prototypes, self.concentration, self.labels[:, samples], strict=True)
+        ]
+        prototype = torch.stack(by_clustering).mean()
+        return Outcome(
+            loss=instance + torch.where(self.known > 0, prototype, 0.0),
+            assignment=self.online.centres(F.normalize(features.detach(), dim=1)).exp(),
+            key_assignment=self.online.centres(memory["features"]).exp(),
+            memory=memory,
+            metrics={"instance_loss": instance, "prototype_loss": torch.where(self.known > 0, prototype, 0.0)},
+        )
+
+    @torch.no_grad()
+    def after_epoch(
+        self, epoch: int, batches: Callable[[], Iterator[Batch]], optimiser: torch.optim.Optimizer
+    ) -> dict[str, float]:
+        """New prototypes from the momentum features of plain images, once their share of the run has come."""
+        numbers = super().after_epoch(epoch, batches, optimiser)
+        if self.progress >= self.own.start:
+            self.momentum.eval()
+            found = [
+                (batch.samples, self.momentum.project(self.momentum.backbone_features(batch.plain())))
+                for batch in batches()
+            ]
+            self.momentum.train()
+            samples, rows = (torch.cat(parts) for parts in zip(*found, strict=True))
+            self.concentration.fill_(torch.inf)
+            for place, size in enumerate(self.sizes):
+                seed = self.seed + epoch * len(self.sizes) + place
+                clusters = kmeans.spherical_kmeans(rows, size, seed=seed, n_init=1, n_iter=ROUNDS)
+                self.prototypes[place, :size] = clusters.centres.to(self.prototypes)
+                self.labels[place, samples] = clusters.labels
+                on_host = (rows.cpu(), clusters.centres.cpu(), clusters.labels.cpu())
+                phi = peer_losses.concentrations(*on_host, self.own.temperature)
+                self.concentration[place, :size] = phi.to(self.concentration)
+            self.known.fill_(1)
+        return numbers

@@ -1,0 +1,229 @@
+"""Systems whose formulas were not to be found: SCL, DHOG and DDC as far as their abstracts go. All else is our reading.
+
+Each choice is marked. Their scores say nothing about the published systems, so they stay out of comparisons.
+Shapes: N batch, K clusters, H heads, D projection, F backbone features, J rows of the queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from twincluster.config import Config, Count, DataShape, Share, method_settings
+from twincluster.methods import losses
+from twincluster.methods.base import Batch, Method, Network, Outcome
+from twincluster.methods.heads import key_features
+from twincluster.methods.peers import peer_losses
+from twincluster.methods.peers.contrastive import Moco, MocoNetwork, MocoSettings
+from twincluster.methods.peers.relations import DacNetwork
+from twincluster.nn import Queue
+
+
+@dataclass(frozen=True)
+class SclSettings(MocoSettings):
+    """Our reading: none of these is known."""
+
+    evenness: float = 2.0  # weight of the entropy of the batch's mean assignment
+    cluster_start: Share = 0.3  # share of the run after which clusters are learned
+
+
+class SclNetwork(MocoNetwork):
+    """Backbone, projection for the contrast, and one linear layer whose boundaries are the clusters'."""
+
+    settings_type = SclSettings
+
+    def __init__(self, config: Config, shape: DataShape) -> None:
+        super().__init__(config, shape)
+        self.head = nn.Linear(self.backbone.n_features, config.n_clusters)
+
+    def log_assign(self, images: Tensor) -> Tensor:
+        return F.log_softmax(self.head(self.backbone_features(images)), 1)
+
+
+class Scl(Moco):
+    """SCL, our reading: contrast of instances, and of an instance with the sets of images of each cluster."""
+
+    # Huang and Gong 2022, "Deep Clustering by Semantic Contrastive Learning". Its abstract asks for a contrast that
+    # knows clusters by distance, and for consensus between similarities of instances and boundaries of clusters.
+    # our reading: the set of a cluster is the queue, each key with its own assignment as its weight; consensus is the
+    # product of both assignments; the entropy against one cluster for all, and all settings
+
+    network_type = SclNetwork
+    settings_type = SclSettings
+    online: SclNetwork
+    momentum: SclNetwork
+    clustering: Tensor  # () bool
+    progress: Tensor  # ()
+
+    def __init__(self, config: Config, shape: DataShape) -> None:
+        super().__init__(config, shape)
+        self.own = method_settings(config, SclSettings)
+        self.members = Queue(len(self.queue.rows), config.n_clusters)  # log of the assignments of the keys
+        self.register_buffer("clustering", torch.zeros((), dtype=torch.bool))
+        self.register_buffer("progress", torch.zeros(()))
+
+    def schedule(self, epoch: int, progress: float) -> None:
+        self.progress.fill_(progress)
+
+    def losses(self, views: tuple[Tensor, ...], samples: Tensor, keys: Tensor) -> Outcome:
+        features, s = self.online.backbone_features(views[0]), self.own
+        with torch.no_grad():
+            seen = key_features(self.momentum, views[1], keys, shuffled=s.shuffle_keys)
+            key, log_key = self.momentum.project(seen), F.log_softmax(self.momentum.head(seen), 1)
+        query, log_q = self.online.project(features), F.log_softmax(self.online.head(features), 1)
+        rows, valid = self.queue.rows, self.queue.valid()
+        instance = -losses.info_nce(query, key, rows, valid, s.temperature).mean()
+        log_set = peer_losses.set_similarity(query, rows, self.members.rows, valid, s.temperature)
+        consensus = peer_losses.neighbour_loss(log_q, log_set)
+        semantic = consensus - s.evenness * losses.batch_entropy(log_q)
+        return Outcome(
+            loss=instance + torch.where(self.clustering, semantic, 0.0),
+            assignment=log_q.detach().exp(),
+            key_assignment=log_key.exp(),
+            memory={"key": key, "features": F.normalize(seen, dim=1), "members": log_key},
+            metrics={"instance_loss": instance, "consensus_loss": consensus},
+        )
+
+    def remember(self, memory: dict[str, Tensor]) -> None:
+        super().remember(memory)
+        self.members.push(memory["members"])
+
+    def after_epoch(
+        self, epoch: int, batches: Callable[[], Iterator[Batch]], optimiser: torch.optim.Optimizer
+    ) -> dict[str, float]:
+        numbers = super().after_epoch(epoch, batches, optimiser)
+        self.clustering.fill_(bool(self.progress >= self.own.cluster_start))
+        return {**numbers, "stage": float(self.clustering)}
+
+
+@dataclass(frozen=True)
+class DhogSettings:
+    """Our reading, from what is remembered of a later version of the paper; nothing of it is verified."""
+
+    n_heads: Count = 8  # H
+    hidden: Count = 200  # width of each head
+    push: float = 0.05  # weight of the information that a head shares with those before it
+    entropy_weight: float = 1.0  # lambda of IIC, of the entropies in the information between views
+
+
+class DhogNetwork(Network):
+    """Backbone, and heads in an order; the one whose views share most information predicts."""
+
+    best: Tensor  # (1,) int64
+
+    def __init__(self, config: Config, shape: DataShape) -> None:
+        super().__init__(config, shape)
+        s, width = method_settings(config, DhogSettings), self.backbone.n_features
+        self.heads = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, s.hidden), nn.ReLU(), nn.Linear(s.hidden, config.n_clusters))
+            for _ in range(s.n_heads)
+        )
+        self.register_buffer("best", torch.zeros(1, dtype=torch.int64))
+
+    def embed(self, images: Tensor) -> Tensor:
+        return F.normalize(self.backbone_features(images), dim=1)
+
+    def log_assign(self, images: Tensor) -> Tensor:
+        return self.chosen(self.by_head(self.backbone_features(images)))
+
+    def by_head(self, features: Tensor) -> Tensor:
+        """Log assignments, (H,N,K)."""
+        return torch.stack([F.log_softmax(head(features), 1) for head in self.heads])
+
+    def chosen(self, by_head: Tensor) -> Tensor:
+        return by_head.index_select(0, self.best).squeeze(0)
+
+
+class Dhog(Method):
+    """DHOG, our reading: heads in an order share information between views, and little with those before them."""
+
+    # Darlow and Storkey 2020, "DHOG: Deep Hierarchical Object Grouping".
+    # our reading: information as in IIC, a mean over two augmentations; a head avoids the mean of those before it,
+    # whose gradient stops; all heads see the last layer, where the paper's first ones see earlier layers
+
+    network_type = DhogNetwork
+    settings_type = DhogSettings
+    online: DhogNetwork
+    totals: Tensor  # (H,) information between views in this epoch
+
+    def __init__(self, config: Config, shape: DataShape) -> None:
+        super().__init__()
+        self.settings = method_settings(config, DhogSettings)
+        self.online = DhogNetwork(config, shape)
+        self.register_buffer("totals", torch.zeros(self.settings.n_heads))
+
+    def losses(self, views: tuple[Tensor, ...], samples: Tensor, keys: Tensor) -> Outcome:
+        log_q = self.online.by_head(self.online.backbone_features(torch.cat(views)))  # (H,2N,K)
+        one, two = log_q.exp().chunk(2, dim=1)
+        shared = peer_losses.paired_information(one, two, self.settings.entropy_weight)  # (H,)
+        push = peer_losses.hierarchical_information(one)
+        recorded = self.online.chosen(log_q.detach().exp())
+        return Outcome(
+            loss=self.settings.push * push - shared.mean(),
+            assignment=recorded[: len(samples)],
+            key_assignment=recorded[len(samples) :],
+            memory={"information": shared.detach()},
+            metrics={"information": shared.detach().mean(), "push": push.detach()},
+        )
+
+    def remember(self, memory: dict[str, Tensor]) -> None:
+        self.totals += memory["information"]
+
+    def after_epoch(
+        self, epoch: int, batches: Callable[[], Iterator[Batch]], optimiser: torch.optim.Optimizer
+    ) -> dict[str, float]:
+        """Which head predicts from now on."""
+        self.online.best.copy_(self.totals.argmax())
+        self.totals.zero_()
+        return {"best_head": float(self.online.best)}
+
+
+@dataclass(frozen=True)
+class DdcSettings:
+    """Our reading: none of these is known."""
+
+    threshold: Share = 0.95  # cosine of two assignments that are taken for a relation
+    apart: Share = 0.5  # cosine below which two are taken for none; those in between teach nothing
+    global_weight: float = 1.0  # of evenness
+    local_weight: float = 0.1  # of assignments that are one-hot
+
+
+class Ddc(Method):
+    """DDC, our reading: relations between images are estimated and learned in turns, under two constraints."""
+
+    # Chang et al. 2019, "Deep Discriminative Clustering Analysis": relations are reflexive, symmetric and transitive.
+    # our reading: an estimate is a cosine above a threshold, made transitive by one more step, or below another one, as
+    # in DAC; the global constraint is the entropy of the batch's mean assignment, the local one that of each
+    # assignment; turns change at each step
+
+    network_type = DacNetwork
+    settings_type = DdcSettings
+    online: DacNetwork
+
+    def __init__(self, config: Config, shape: DataShape) -> None:
+        super().__init__()
+        self.settings = method_settings(config, DdcSettings)
+        self.online = DacNetwork(config, shape)
+
+    def views(self, batch: Batch) -> tuple[Tensor, ...]:
+        return batch.view(0), batch.plain()
+
+    def losses(self, views: tuple[Tensor, ...], samples: Tensor, keys: Tensor) -> Outcome:
+        s = self.settings
+        log_q, log_plain = F.log_softmax(self.online.head(self.online.backbone_features(torch.cat(views))), 1).chunk(2)
+        alike = peer_losses.transitive_relation(log_plain.detach().exp(), s.threshold)  # (N,N) bool
+        unit, known = F.normalize(log_q.exp(), dim=1), F.normalize(log_plain.detach().exp(), dim=1)
+        chosen = alike | (known @ known.T < s.apart)
+        relation = peer_losses.pair_loss(unit @ unit.T, alike.to(unit.dtype), chosen)
+        evenness, sharpness = losses.batch_entropy(log_q), losses.entropy(log_q).mean()
+        return Outcome(
+            loss=relation - s.global_weight * evenness + s.local_weight * sharpness,
+            assignment=log_q.detach().exp(),
+            key_assignment=log_plain.detach().exp(),
+            memory={},
+            metrics={"relation_loss": relation.detach(), "alike": alike.to(unit.dtype).mean()},
+        )

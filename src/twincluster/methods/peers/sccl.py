@@ -1,0 +1,109 @@
+"""SCCL: instances are contrasted while assignments to centres sharpen themselves, both on one network.
+
+Zhang et al. 2021, "Supporting Clustering with Contrastive Learning", after the authors' code. It was made for texts and
+a pretrained network; the two losses ask for neither. Shapes: N batch, K clusters, D projection, F backbone features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from twincluster.config import Config, Count, DataShape, Positive, Share, method_settings
+from twincluster.methods.base import Batch, Method, Network, Outcome
+from twincluster.methods.heads import k_means, mlp
+from twincluster.methods.peers import peer_losses
+
+STARTS = 10  # of the k-means that sets the centres; a single one before that, for the record
+
+
+@dataclass(frozen=True)
+class ScclSettings:
+    """Those of the authors' code, with augmented texts."""
+
+    temperature: Positive = 0.5  # tau
+    contrast_weight: Positive = 1.0  # eta, of the contrast; the clusters have 1
+    n_features: Count = 128  # D
+    cluster_start: Share = 0.5  # share of the run after which clusters are learned: their network was pretrained
+
+
+class ScclNetwork(Network):
+    """Backbone, projection for the contrast, and centres of clusters in the features."""
+
+    def __init__(self, config: Config, shape: DataShape) -> None:
+        super().__init__(config, shape)
+        settings, width = method_settings(config, ScclSettings), self.backbone.n_features
+        self.projector = mlp(width, width, settings.n_features, batch_norm=False)
+        self.prototypes = nn.Parameter(torch.zeros(config.n_clusters, width))  # mu
+
+    def embed(self, images: Tensor) -> Tensor:  # e, (N,F)
+        return self.backbone_features(images)
+
+    def log_assign(self, images: Tensor) -> Tensor:
+        return peer_losses.student_assignment(self.embed(images), self.prototypes)
+
+
+class Sccl(Method):
+    """SCCL: contrast of instances, beside assignments that sharpen themselves as those of DEC do."""
+
+    # differs from the paper: images and a network that learns from scratch, so that contrast alone comes first; one
+    # rate for all weights, where heads learn a hundred times as fast as the pretrained network
+
+    network_type = ScclNetwork
+    settings_type = ScclSettings
+    online: ScclNetwork
+    clustering: Tensor  # () bool
+    progress: Tensor  # ()
+
+    def __init__(self, config: Config, shape: DataShape) -> None:
+        super().__init__()
+        self.settings, self.n_clusters, self.seed = (
+            method_settings(config, ScclSettings),
+            config.n_clusters,
+            config.seed,
+        )
+        self.online = ScclNetwork(config, shape)
+        self.register_buffer("clustering", torch.zeros((), dtype=torch.bool))
+        self.register_buffer("progress", torch.zeros(()))
+
+    def schedule(self, epoch: int, progress: float) -> None:
+        self.progress.fill_(progress)
+
+    def views(self, batch: Batch) -> tuple[Tensor, ...]:
+        return batch.plain(), batch.view(0), batch.view(1)
+
+    def losses(self, views: tuple[Tensor, ...], samples: Tensor, keys: Tensor) -> Outcome:
+        features = self.online.backbone_features(torch.cat(views))  # (3N,F)
+        plain, *augmented = features.chunk(3)
+        one, two = F.normalize(self.online.projector(torch.cat(augmented)), dim=1).chunk(2)
+        contrast = peer_losses.nt_xent(one, two, self.settings.temperature)
+        log_q = peer_losses.student_assignment(plain, self.online.prototypes)
+        divergence = peer_losses.target_divergence(log_q, peer_losses.sharpened_target(log_q.detach()))
+        other = peer_losses.student_assignment(augmented[0], self.online.prototypes)
+        return Outcome(
+            loss=self.settings.contrast_weight * contrast + torch.where(self.clustering, divergence, 0.0),
+            assignment=log_q.detach().exp(),
+            key_assignment=other.detach().exp(),
+            memory={},
+            metrics={"contrast_loss": contrast, "divergence": divergence},
+        )
+
+    @torch.no_grad()
+    def after_epoch(
+        self, epoch: int, batches: Callable[[], Iterator[Batch]], optimiser: torch.optim.Optimizer
+    ) -> dict[str, float]:
+        """Centres by k-means until clusters are learned."""
+        if not self.clustering:
+            self.online.eval()
+            features = torch.cat([self.online.embed(batch.plain()) for batch in batches()])
+            self.online.train()
+            begins = bool(self.progress >= self.settings.cluster_start)
+            if len(features) >= self.n_clusters:
+                centres, _ = k_means(features, self.n_clusters, n_init=STARTS if begins else 1, seed=self.seed + epoch)
+                self.online.prototypes.copy_(centres)
+            self.clustering.fill_(begins)
+        return {"stage": float(self.clustering)}
