@@ -407,10 +407,11 @@ def _spread(
     answers = np.zeros((len(clusters), len(classes)), np.float32)
     answers[given, np.searchsorted(classes, examples[given])] = 1
     prior = _prior(classes, clusters, answers)
-    placed = examples >= 0  # junk says nothing about the clusters
+    placed = examples >= 0
     against = (clusters != examples)[placed].sum()
     agreeing = (placed.sum() - against + 1) / (placed.sum() + 2)
-    weight = float(PRIOR * agreeing**DOUBT / (1 + against) * len(classes) / len(clusters))
+    junk = min(2, (examples == JUNK).sum())  # a hundred junk images say no more against the clusters than two
+    weight = float(PRIOR * agreeing**DOUBT / (1 + against + junk) * len(classes) / len(clusters))
     seeds = answers + weight * prior
     seeds[banned] = 0
     spread = seeds
