@@ -36,8 +36,8 @@ Settings = Annotated[
     Parameter(
         name="--set",
         negative=(),
-        help="Change one setting, as in --set train.backbone=small; `twincluster methods NAME` shows all that a method "
-        "takes. May be repeated.",
+        help="Change one setting, for example --set train.backbone=small. `twincluster methods NAME` lists the "
+        "settings of a method. May be repeated.",
     ),
 ]
 Recipe = Annotated[str, Parameter(help="A recipe by name (`twincluster recipes` lists them) or a TOML file.")]
@@ -49,13 +49,13 @@ MethodName = Annotated[
     ),
 ]
 Device = Annotated[
-    Literal["auto", "cpu", "cuda"] | None, Parameter(help="auto (the default) takes a GPU when there is one.")
+    Literal["auto", "cpu", "cuda"] | None, Parameter(help="auto (the default) uses a GPU if there is one.")
 ]
 Rounds = Annotated[int, whole(1), Parameter(help="How often each takes its turn; the table holds medians.")]
 MadeUp = Annotated[int, whole(10), Parameter(help="How many images to make up.")]  # fewer tell nothing
 Clusters = Annotated[int, whole(1), Parameter(help="How many clusters they are in.")]
 Side = Annotated[int, whole(1), Parameter(help="Width and height of an image, in pixels.")]
-DataRoot = Annotated[Path | None, Parameter(help="Where named data sets are kept; $TWINCLUSTER_DATA when left out.")]
+DataRoot = Annotated[Path | None, Parameter(help="Folder of named data sets. The default is $TWINCLUSTER_DATA.")]
 
 
 def main(words: list[str] | None = None) -> int:
@@ -120,10 +120,10 @@ def run_methods(
     methods
         Names with commas between them: those that `twincluster methods` lists (with a NAME it shows one and its
         settings), package.module:Class, and the classic k-means, ward, average, spectral,
-        nmf, gmm, birch, mean-shift, affinity, dbscan, hdbscan and optics. Left out: all but the
+        nmf, gmm, birch, mean-shift, affinity, dbscan, hdbscan and optics. Default: all but the
         ablations of tcc.
     backbone
-        One network for all: small, resnet18, resnet34 or resnet50. Left out, it follows from the data.
+        One network for all: small, resnet18, resnet34 or resnet50. The default depends on the data.
     out
         A folder for methods.md, methods.csv, methods-seeds.csv, methods.png and the runs; runs/methods-NAME when left
         out. What is there already is not run again, and stays in the table.
@@ -216,7 +216,7 @@ def run_longtail(
     seed
         Decides which classes are large, which images are taken, and every draw in training.
     balance
-        A value of anchored.balance; may be repeated. Left out: -1, 0 and 1.
+        A value of anchored.balance; may be repeated. Default: -1, 0 and 1.
     """
     from benchmarks.longtail import measure
 
@@ -233,7 +233,7 @@ def run_encoded(source: str | None = None, /, *, images: MadeUp = 5_000, setting
     Parameters
     ----------
     source
-        What `fit` takes; images of noise when left out.
+        Any source of `fit`. Default: images of noise.
     """
     from benchmarks.encoded import measure
 
@@ -279,7 +279,7 @@ def run_train(
     Parameters
     ----------
     steps
-        Steps in each measured round. Left out: an epoch of 60,000 images on a GPU, 2 on a CPU.
+        Steps in each measured round. Default: an epoch of 60,000 images on a GPU, 2 on a CPU.
     kernels
         Also print so many of the kernels that take longest, and what each kind of them takes.
     """
@@ -309,9 +309,9 @@ def run_peers(
     Parameters
     ----------
     steps
-        Steps of a turn. Left out: 20 on a GPU, 2 on a CPU.
+        Steps of a turn. Default: 20 on a GPU, 2 on a CPU.
     workers
-        Processes of torchvision's loader. Left out: one per core, at most 16.
+        Processes of torchvision's loader. Default: one per core, at most 16.
     """
     from benchmarks.peers import measure
     from benchmarks.train import configure
@@ -377,9 +377,9 @@ def run_feed(
     Parameters
     ----------
     steps
-        Steps of an epoch. Left out: those of 60,000 images on a GPU, 4 on a CPU.
+        Steps of an epoch. Default: those of 60,000 images on a GPU, 4 on a CPU.
     side
-        Width and height of the images in the file, in pixels. Left out: that of training.
+        Width and height of the images in the file, in pixels. Default: that of training.
     """
     from benchmarks.feed import measure
     from benchmarks.train import configure
@@ -458,7 +458,7 @@ def run_store(
     Parameters
     ----------
     source
-        A folder of JPEG files. Left out: made-up photographs of 500 x 375 pixels.
+        A folder of JPEG files. Default: made-up photographs of 500 x 375 pixels.
     images
         Files of it to decode.
     side
@@ -493,9 +493,9 @@ def run_predict(
     Parameters
     ----------
     source
-        A folder of JPEG files. Left out: made-up ones of the size of training.
+        A folder of JPEG files. Default: made-up ones of the size of training.
     images
-        Images in the array. Left out: 200,000 on a GPU, 1,024 on a CPU.
+        Images in the array. Default: 200,000 on a GPU, 1,024 on a CPU.
     files
         Files to predict; 0 leaves this part out.
     """
@@ -529,7 +529,7 @@ def run_same(
     Parameters
     ----------
     method
-        A clustering method; may be repeated. Left out: anchored and tcc.
+        A clustering method; may be repeated. Default: anchored and tcc.
     steps
         How many steps are compared, from one seed.
     """

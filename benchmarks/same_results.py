@@ -38,7 +38,8 @@ SMALL = (
     "2",
 )
 NARROW = ("--set", "anchored.hidden=32", "--set", "anchored.n_features=16", "--set", "anchored.instance_queue=64")
-TIMES = re.compile(r'"(seconds|time|started|ended|rate)": ?("[^"]*"|[0-9.e+-]+)')
+TIMES = re.compile(r'"(seconds|time|started|ended|rate|checksum)": ?("[^"]*"|[0-9.e+-]+)')
+UNEQUAL = ("seconds", "checksum")  # entries of metrics.jsonl that differ where results do not
 
 RUNS: dict[str, tuple[str, ...]] = {
     "digits": ("digits", "--recipe", "digits", "--epochs", "2"),
@@ -228,15 +229,16 @@ def hashes_of(name: str) -> dict[str, str]:
     """The files that a run consists of."""
     folder = WORK / "runs" / name
     config = json.loads((folder / "config.json").read_text())
-    del config["versions"]
+    for entry in ("versions", "checksum"):
+        config.pop(entry, None)
     found = {"config.json": hash_of(config), "assignments.csv": digest(folder / "assignments.csv")}
     for file in ("model.safetensors", "reference.safetensors"):
         found[file] = tensors_digest(folder / file)
     for file in ("stamps.csv", "clusters.json"):
         if (folder / file).is_file():
-            found[file] = digest(folder / file)
+            found[file] = hash_of(TIMES.sub("", (folder / file).read_text()))
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    found["metrics.jsonl"] = hash_of([{key: value for key, value in row.items() if key != "seconds"} for row in rows])
+    found["metrics.jsonl"] = hash_of([{key: value for key, value in row.items() if key not in UNEQUAL} for row in rows])
     return {f"{name}: {file}": value for file, value in found.items()}
 
 

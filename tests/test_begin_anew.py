@@ -99,11 +99,11 @@ def test_what_the_commands_say_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_an_interrupt_says_whether_there_is_something_to_go_on_from(bare: Path) -> None:
     with (
-        pytest.raises(KeyboardInterrupt, match="--resume begins anew, for nothing was kept yet$"),
+        pytest.raises(KeyboardInterrupt, match="--resume starts again: there is no checkpoint yet$"),
         resumable(bare, "it"),
     ):
         raise KeyboardInterrupt
     pipeline.fit(open_source(rows()), QUICK, bare, resume=True)
-    with pytest.raises(KeyboardInterrupt, match="goes on from the last checkpoint$"), resumable(bare, "it"):
+    with pytest.raises(KeyboardInterrupt, match="continues from the last checkpoint$"), resumable(bare, "it"):
         raise KeyboardInterrupt
     assert Run(bare).read_metrics()

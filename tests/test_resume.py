@@ -274,7 +274,7 @@ def test_another_split_is_refused(tmp_path: Path) -> None:
 
 def test_only_a_run_can_be_resumed(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(InputError, match="there is no run in .* to resume: leave out --resume"):
+        with pytest.raises(InputError, match=".* contains no run to resume: omit --resume"):
             fit(open_source(rows()), folder, resume=True)
 
 

@@ -1,4 +1,4 @@
-"""`python -m twincluster` is the command line without the installed script, for a source checkout on a bare host."""
+"""Run the command line with `python -m twincluster`, for a source checkout without the installed script."""
 
 import sys
 

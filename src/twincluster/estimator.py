@@ -73,7 +73,7 @@ from twincluster.training import Watcher
 
 @dataclass
 class _Lessons:
-    """What a person has said about the inputs of a fit."""
+    """Answers about the inputs of a fit, and the model taught by them."""
 
     state: State
     images: Images | None = None  # the inputs, as long as they are there
@@ -244,7 +244,7 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         return self
 
     def questions(self, n: int = 20) -> np.ndarray:
-        """Rows of the fitted inputs, at most `n`, whose answers would help most, the most useful first."""
+        """Return at most `n` rows of the fitted inputs whose answers would help most, the most useful first."""
         lessons = self._open_lessons()
         rows, space = self._space()
         state = lessons.state
@@ -255,10 +255,10 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         return np.asarray(rows[chosen])
 
     def teach(self, rows: Iterable[int], labels: Iterable[str | None]) -> Self:
-        """Learn what some of the fitted inputs are called, and put all others where they belong by that.
+        """Learn from the labels of some fitted inputs, and move all others accordingly.
 
-        A label is the name of a cluster, a new name, or "junk"; None says nothing. Afterwards `labels_` and `predict`
-        follow the answers, and so does a run folder that `save` writes.
+        A label is the name of a cluster, a new name, or "junk"; None is ignored. `labels_`, `predict` and run folders
+        written by `save` then follow the answers.
         """
         lessons, given = self._open_lessons(), dict[int, str]()
         state = lessons.state
@@ -364,7 +364,7 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         return model
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the inputs of the fit, which may be large."""
+        """Exclude the inputs of the fit, which may be large."""
         state: dict[str, Any] = super().__getstate__()
         if "_lessons" in state:
             state["_lessons"] = replace(state["_lessons"], images=None)
@@ -377,7 +377,7 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         return self._lessons
 
     def _space(self) -> tuple[np.ndarray, Space]:
-        """Rows that could be read, and the space of their features."""
+        """Return the readable rows and the space of their features."""
         lessons = self._lessons
         if lessons.space is None and lessons.folder is not None:
             rows, space = RunImages(Run.open(lessons.folder), device=self.device).space
@@ -396,7 +396,7 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         return self._model.on(resolve_device(self.device)).kinds(images)
 
     def _taught_state(self) -> State | None:
-        """What the answers have made of the inputs; None before any."""
+        """Return the state after the answers; None before any."""
         lessons = getattr(self, "_lessons", None)
         return None if lessons is None or lessons.head is None else lessons.routed()
 

@@ -1,12 +1,11 @@
-"""The images behind the rows of a run, where they can be found again, their features, and scores of the run.
+"""Find the images behind the rows of a run, compute their features, and evaluate the run.
 
-Images of the training come from the run's source or, where that has moved, from the store they were decoded into. What
-`twincluster update` has added or changed comes from its own files.
+Training images come from the run's source or, if that has moved, from the store they were decoded into. Images that
+`twincluster update` added or changed come from their own files.
 
-`findings_of` says what can be said of a finished run: scores against labels, and, with or without any, sizes,
-confidence and silhouette. What needs the images themselves is left out, and said to be, when they cannot be seen again
-as the run saw them. Rows that `twincluster update` added count like the others wherever they have labels.
-Shapes: n rows of the run, m of them, D features.
+`findings_of` evaluates a finished run: scores against labels, and, with or without labels, sizes, confidence and
+silhouette. Figures that need the images are left out, with a note, if the images are gone or have changed. Rows added
+by `twincluster update` count if they have labels. Shapes: n rows of the run, m of them, D features.
 """
 
 from __future__ import annotations
@@ -238,7 +237,7 @@ class RunImages:
         return Pictures(len(self.assignments.paths), self.parts), ""
 
     def contents(self) -> dict[int, str]:
-        """A hash of what each row shows, by row; of runs from before there were such hashes it is computed."""
+        """Return a content hash of each row, by row. Compute hashes that the run folder lacks."""
         kept = read_contents(self.run.folder)
         found = {row: kept[path] for row, path in enumerate(self.assignments.paths) if path in kept}
         missing = np.setdiff1d(np.flatnonzero(self.assignments.clusters >= 0), list(found))
@@ -249,7 +248,7 @@ class RunImages:
         return found
 
     def content_at(self, row: int, size: str) -> str | None:
-        """The same of one image at the side and in the frame of others ("160-crop"); None where it has no file."""
+        """Return the content hash of one image, decoded at another size ("160-crop"); None without a file."""
         side, _, frame = size.partition("-")
         if frame not in ("crop", "letterbox") or not self.knows_files or not is_there(self.files[row]):
             return None

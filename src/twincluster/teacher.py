@@ -1,7 +1,7 @@
-"""What a run learns from a person: proposals, questions, clusters that grow, and how far to trust the clusters.
+"""Learning from a person's corrections: proposals, questions, growing clusters, and an estimate of correctness.
 
-`Teacher` gives the functions of `clustering/teaching.py` the features and the edits of a run. It decides nothing: a
-person does, and `Edits` records it. Shapes: n rows of the run, m of them with features, D dimensions.
+`Teacher` applies the functions of `clustering/teaching.py` to the features and the edits of a run. It only proposes;
+`Edits` records what a person decides. Shapes: n rows of the run, m of them with features, D dimensions.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from twincluster.core import InputError, counted
 from twincluster.run_images import RunImages
 from twincluster.runs import NONE, UNREADABLE, Learned, State
 
-RANDOM_EVERY = 5  # questions: each fifth is about a random image, and only these feed the estimate
+RANDOM_EVERY = 5  # every fifth question is about a random image; only these answers feed the estimate
 LIKELIEST = 5  # clusters offered with a question
 SHEET = 24  # images of a contact sheet
 STEP = 50  # images by which a cluster grows
-FEWEST_OF_CLUSTER = 10  # random answers that an estimate of one cluster takes
-FOLDS = 5  # parts of the random answers, each judged by a lesson that has not seen it
-UNLIKE_WEIGHT = 0.5  # of what a cluster is not, beside what it is
+FEWEST_OF_CLUSTER = 10  # random answers needed to estimate one cluster
+FOLDS = 5  # of the cross-fitted estimate
+UNLIKE_WEIGHT = 0.5  # of negative examples, relative to positive ones
 LESSONS_KEPT = 4
 LISTED = 5  # names in a message
 Kept = TypeVar("Kept")
@@ -34,7 +34,7 @@ Kept = TypeVar("Kept")
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Images that would move from one cluster to another."""
+    """Images proposed to move from one cluster to another."""
 
     source: int  # JUNK too
     to: int  # JUNK too
@@ -53,7 +53,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Share:
-    """An estimated share of images that are in the right cluster, with its 95 % interval."""
+    """Estimated share of images in the right cluster, with a 95 % interval."""
 
     share: float
     low: float
@@ -69,7 +69,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Trust(Share):
-    """How many images of a run are in the right cluster, overall and per cluster where there are enough answers."""
+    """Estimate for a whole run, and for each cluster with enough random answers."""
 
     clusters: Mapping[int, Share] = field(default_factory=dict)
 
@@ -80,7 +80,7 @@ class Trust(Share):
 
 
 class Teacher:
-    """Learns from the edits of one run. Threads may share one."""
+    """Learn from the edits of one run. Thread-safe."""
 
     def __init__(self, images: RunImages) -> None:
         self.images, self.edits = images, images.edits
@@ -90,7 +90,7 @@ class Teacher:
         self._guard = RLock()
 
     def prepare(self, progress: Callable[[str], None] | None = None) -> None:
-        """Make the space of the run's features, or read it from the cache. InputError where no image can be read."""
+        """Compute the space of the features, or read it from the cache. Raise InputError if no image can be read."""
         with self._guard:
             if not self.ready:
                 if progress:
@@ -105,16 +105,16 @@ class Teacher:
 
     @property
     def rows(self) -> np.ndarray:
-        """(m,) the rows of the run that have features, rising."""
+        """Return the rows of the run that have features, (m,), sorted."""
         self.prepare()
         return self.images.space[0]
 
     def lesson(self, state: State) -> Lesson:
-        """What the examples say of every row with features; entry i of the lesson is about `rows[i]`."""
+        """Return what the examples say about every row with features; entry i is about `rows[i]`."""
         return self._once("lesson", state.number, lambda: self.images.learn(state))
 
     def proposals(self, state: State) -> list[Group]:
-        """Images that would move, by where from and where to, the most certain group first."""
+        """Return the images that would move, grouped by source and target, most certain group first."""
         rows, to, certainty = self.lesson(state).proposals(state.clusters[self.rows])
         rows, pairs = self.rows[rows], defaultdict[tuple[int, int], list[int]](list)
         for place, pair in enumerate(zip(state.clusters[rows].tolist(), to.tolist(), strict=True)):
@@ -123,21 +123,20 @@ class Teacher:
         return sorted(groups, key=lambda group: (-float(group.certainty.mean()), group.source, group.to))
 
     def answer(self, state: State, labels: Mapping[int, str]) -> State:
-        """Record what images are called, by their rows: one edit. Those that `questions` drew at random count as such,
-        if so many were asked about."""
+        """Record labels of rows as one edit. Rows that `questions` drew at random count for the estimate."""
         free = len([row for row in labels if not state.shown[row]])
         samples = self.sample_rows(state, len(self._random_places(state, free)))
         return self.edits.answer_labels(labels, samples.tolist(), expected=state.number)
 
     def accept(self, state: State, groups: Iterable[Group]) -> State:
-        """Move the images of these groups: one edit. What was learned then decides about other images, too."""
+        """Move the images of these groups as one edit. From then on the taught model also decides about new images."""
         some = list(groups)
         rows = np.concatenate([group.rows for group in some]) if some else np.empty(0, np.int64)
         to = np.concatenate([np.full(len(group.rows), group.to) for group in some]) if some else rows
         return self.edits.accept(rows, to, head=self.lesson(state).head, expected=state.number)
 
     def questions(self, state: State, count: int) -> list[Question]:
-        """What to ask next, at most `count` images. Every fifth answer is about a random one."""
+        """Return at most `count` questions, the most useful first. Every fifth is about a random image."""
         lesson, free = self.lesson(state), self._free(state)
         random = [place for place in self._random_places(state, count) if place < min(count, len(free))]
         drawn = self.sample_rows(state, len(random))
@@ -156,7 +155,7 @@ class Teacher:
         return asked
 
     def likeliest(self, state: State, row: int, count: int = LIKELIEST) -> tuple[tuple[int, float], ...]:
-        """The clusters that a row most likely belongs to, with probability."""
+        """Return the likeliest clusters of a row, with probabilities."""
         lesson, place = self.lesson(state), np.searchsorted(self.rows, row)
         if place >= len(self.rows) or self.rows[place] != row:
             return ()
@@ -165,22 +164,22 @@ class Teacher:
         return tuple((int(lesson.classes[at]), float(chances[at])) for at in best)
 
     def sample_rows(self, state: State, count: int) -> np.ndarray:
-        """The next `count` random images: a fixed order of all rows, in which examples are passed over."""
+        """Return the next `count` random rows, from a fixed permutation of all rows without examples."""
         order = np.random.default_rng([self.seed, 22]).permutation(len(state.home))
         return np.asarray(order[np.isin(order, self._free(state))][:count])
 
     def _random_places(self, state: State, count: int) -> list[int]:
-        """Which of the next questions are random ones."""
+        """Return the positions of random questions among the next `count`."""
         answered = int(state.shown.sum())
         return [place for place in range(count) if (answered + place + 1) % RANDOM_EVERY == 0]
 
     def _free(self, state: State) -> np.ndarray:
-        """Rows that have a cluster and features, and are no examples."""
+        """Return rows with a cluster and features that are not examples."""
         rows = self.rows
         return np.asarray(rows[(state.examples[rows] == NONE) & (state.clusters[rows] >= 0)])
 
     def sheet(self, state: State, cluster: int, count: int = SHEET) -> np.ndarray:
-        """Images of a cluster to look through at once, the most doubtful first; examples are left out."""
+        """Return a contact sheet of a cluster: rows that are not examples, most doubtful first."""
         lesson = self.lesson(state)
         places = np.flatnonzero((state.clusters[self.rows] == cluster) & (state.examples[self.rows] == NONE))
         if not len(places):
@@ -189,7 +188,7 @@ class Teacher:
         return np.asarray(self.rows[places[np.argsort(chance, kind="stable")[:count]]])
 
     def grow(self, like: Iterable[int], unlike: Iterable[int] = (), count: int = STEP) -> np.ndarray:
-        """The images of the whole run most like some and least like others, best first, without these."""
+        """Return the rows of the whole run most like some rows and least like others, best first, without these."""
         wanted, other = (self._places(rows) for rows in (like, unlike))
         if not len(wanted):
             raise InputError("none of the selected images can be read again: select others")
@@ -201,7 +200,7 @@ class Teacher:
         return np.asarray(self.rows[best[np.isfinite(likeness[best])]])
 
     def enough(self, state: State) -> bool:
-        """Whether more answers would change little: whether half of them say the same."""
+        """Return True if more answers would change little, because half of them give the same result."""
 
         def compare() -> bool:
             given = np.flatnonzero(state.shown)
@@ -212,10 +211,10 @@ class Teacher:
         return bool(state.shown.any()) and self._once("enough", state.number, compare)
 
     def trust(self, state: State) -> Trust | None:
-        """The share of images in the right cluster, by the answers to random questions; None without any.
+        """Estimate the share of images in the right cluster from random questions; None without answers.
 
-        An image that was asked about counts with the cluster it had before. Once proposals were accepted, that is the
-        cluster in which they would have put it, had nobody answered: lessons that have not seen the answer tell it.
+        A row counts with the cluster it had before its answer. After proposals were accepted, cross-fitting gives this
+        cluster: the prediction of a model that was taught without the answer.
         """
         asked = np.flatnonzero((state.sample != NONE) & state.shown)
         if not len(asked):
@@ -239,8 +238,8 @@ class Teacher:
         return Trust(whole.share, whole.low, whole.high, whole.count, clusters)
 
     def _unseen(self, edit: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Rows that were random questions before an `accept`, (a,), rising, the cluster in which it would have put
-        each, had nobody answered about it, and whether that is right: by cross-fitting, in parts."""
+        """Cross-fit the random answers before an `accept`. Return their rows (a,), sorted, the cluster of each row
+        without its own answer, and whether this cluster is right."""
         past, line = self.edits.before(edit), self.edits.line(edit)
         asked = np.intersect1d(np.flatnonzero((past.sample != NONE) & past.shown), self.rows)
         moves = set(zip(past.clusters[line["rows"]].tolist(), line["to"], strict=True))
@@ -269,9 +268,9 @@ class Teacher:
 
 
 def take_over(old: RunImages, new: RunImages) -> list[str]:
-    """Say of a new run what a person has said about an old one, image by image; return what was done, in lines.
+    """Carry examples, names and junk from an old run to a new one, image by image. Return a report, in lines.
 
-    The old run stays as it is. What came of its own settings, merges, splits and accepted proposals, stays with it.
+    The old run does not change. Its merges, splits and accepted proposals are not carried.
     """
     state, rows, by_path = old.edits.state, *same_images(old, new)
     carried = new.edits.take_over(state, rows)
@@ -293,8 +292,8 @@ def take_over(old: RunImages, new: RunImages) -> list[str]:
 
 
 def same_images(old: RunImages, new: RunImages) -> tuple[np.ndarray, int]:
-    """The row of the old run that holds the image of each new one, (n,), -1 for none: by what the images show, then by
-    path. Also how many of a person's examples are known by path alone."""
+    """Match rows of two runs by content, then by path. Return the old row of each new one, (n,), -1 for none, and how
+    many examples were matched by path alone."""
     now, before, shown = new.contents(), old.contents(), old.edits.state.shown
     places: dict[str, list[int]] = defaultdict(list)
     for place, content in before.items():
@@ -324,7 +323,7 @@ def _many(count: int, what: str) -> str:
 
 
 def trust_of(images: RunImages) -> Trust | None:
-    """`Teacher.trust` of a run as it is now; None, too, where that needs images that are gone."""
+    """Return `Teacher.trust` of the current state; None also if it needs images that are gone."""
     teacher = Teacher(images)
     with suppress(InputError):
         return teacher.trust(teacher.edits.state)
@@ -332,7 +331,7 @@ def trust_of(images: RunImages) -> Trust | None:
 
 
 def _share(right: np.ndarray, total: int, known: int = 0) -> Share:
-    """The share of right ones among `total` rows, of which `right` are a random sample, and `known` more right ones."""
+    """Estimate the share of correct rows from a random sample of `total` rows; `known` more rows are correct."""
     low, high = share_interval(int(right.sum()), len(right), total)
     low, mean, high = ((known + part * total) / (known + total) for part in (low, float(right.mean()), high))
     return Share(mean, low, high, len(right))

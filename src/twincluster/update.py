@@ -1,12 +1,12 @@
-"""New images for a finished run, and the way back.
+"""Add new images to a finished run, and undo that.
 
-An update gives each new image a row, without training, and compares the new images with those of the training.
-assignments.csv is replaced in one move. What comes after it, updates.jsonl and then stamps.csv, only ever lags behind:
-after a kill at any moment the same command finishes what it began. What the rows were before lies in updating.json
-meanwhile, so that the way back never leads to what a killed attempt has left.
+An update adds a row for each new image, without training, and compares the new images with those of the training.
+assignments.csv is replaced atomically. The files written after it, updates.jsonl and then stamps.csv, may lag behind:
+after a kill at any moment, the same command finishes the update. Meanwhile updating.json holds the previous rows, so
+that undo never returns to the state of a killed attempt.
 
-Undoing an update removes the rows it added, and those it replaced become what they were. What that takes lies in the
-update's own line of updates.jsonl, which is removed last; while an update is under way, the same lies in updating.json.
+Undo removes the rows that an update added and restores those it replaced. The update's line in updates.jsonl holds what
+this needs and is removed last.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def test_fit_says_what_it_found_and_what_to_do_next() -> None:
     assert rest[2:] == [
         "one row per input in my run/assignments.csv",
         "next: twincluster predict 'my run' NEW_IMAGES --out new.csv",
-        "look at it: open my run/report.html in a browser",
+        "report: open my run/report.html in a browser",
     ]
     assert re.search(r"^training: 100% in \d+ s; epoch 1: loss ", done.err, re.MULTILINE)
 

@@ -54,7 +54,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("source,complaint", [
     ("empty", "empty/ is empty: put images into it, or name another folder"),
-    ("", "the source has no name: give a folder, an array, a list of paths or a data set"),
+    ("", "the source is empty: name a folder, an array, a list of paths or a data set"),
     ("texts", "texts/ contains no images (2 other files): name a folder with .jpg, .png or the like"),
     ("nowhere", "nowhere: no such file, folder or data set; check the path, or name a data set: digits, mnist, "),
     ("digit", "digit: no such file, folder or data set; did you mean digits?"),
@@ -82,7 +82,7 @@ def test_sources(source: str, complaint: str) -> None:
 
 
 def test_the_home_of_nobody_is_refused_unless_a_folder_has_its_name() -> None:
-    nobody = "~nobody-here is no home folder: check the name, or write ./~nobody-here"
+    nobody = "~nobody-here is not a home folder: check the name, or write ./~nobody-here"
     assert nobody in command("fit", "~nobody-here/photos").complaint
     weights = command("fit", "images.npy", *FIT, "--backbone", "small:~nobody-here/w.safetensors").complaint
     assert "there is no such file; check the path" in weights
@@ -163,12 +163,12 @@ def test_options(options: list[str], complaint: str) -> None:
     (["fit", "digits", "--epochs", "ten"], "a whole number of at least 1, not ten; see twincluster fit --help"),
     (["fit", "digits", "--epochs"], "--epochs requires an argument; see twincluster fit --help"),
     (["fit", "digits", "--device", "gpu"], "ee twincluster fit --help"),
-    (["fit", "digits", "more"], "twincluster fit has no place for 'more'; see twincluster fit --help"),
-    (["fit", "a.jpg", "b.jpg", "c.jpg"], "no place for 'b.jpg' and 1 more: name a folder instead of its files, and"),
+    (["fit", "digits", "more"], "twincluster fit: unexpected argument 'more'; see twincluster fit --help"),
+    (["fit", "a.jpg", "b.jpg", "c.jpg"], "unexpected argument 'b.jpg' and 1 more: name the folder instead of"),
     (["fti", "digits"], "no command 'fti', did you mean 'fit'? See twincluster --help"),
     (["fitt"], "no command 'fitt', did you mean 'fit'? See twincluster --help"),
-    (["xyzzy"], "no command 'xyzzy': the commands are demo, evaluate, export, fit, methods, predict, recipes, report"),
-    (["texts"], "no command 'texts': to cluster the images in it, twincluster fit texts; see twincluster --help"),
+    (["xyzzy"], "no command 'xyzzy': choose one of demo, encoders, evaluate, export, fit, methods, predict, recipes"),
+    (["texts"], "no command 'texts': to cluster its images, run twincluster fit texts; see twincluster --help"),
     (["--clusters", "3", "fit", "digits"], "no option '--clusters' before a command: write twincluster COMMAND"),
     (["--verison"], "no command '--verison', did you mean '--version'? See twincluster --help"),
 ], ids=" ".join)  # fmt: skip
@@ -179,7 +179,10 @@ def test_words_that_are_no_command(words: list[str], complaint: str) -> None:
 @pytest.mark.parametrize("words,name", [([], "NAME"), (["train", "--steps", "3"], "train"), (["--help"], "NAME")])
 def test_bench_says_where_the_benchmarks_are(words: list[str], name: str) -> None:
     complaint = command("bench", *words).complaint
-    assert complaint == f"benchmarks have left the package: run `python -m benchmarks {name}` in the source repository"
+    assert (
+        complaint
+        == f"benchmarks are not part of the package: run `python -m benchmarks {name}` in the source repository"
+    )
 
 
 # -- runs ------------------------------------------------------------------------------------------------------------
@@ -233,9 +236,9 @@ def test_resume_with_something_else_says_what() -> None:
 def test_resume_without_a_run() -> None:
     for out in ("nowhere", "empty", "texts"):
         done = command("fit", "images.npy", "-k", 3, "--out", out, *TINY, "--resume")
-        assert done.complaint == f"there is no run in {out} to resume: leave out --resume"
+        assert done.complaint == f"{out} contains no run to resume: omit --resume"
     assert not Path("nowhere").exists()
-    assert "say which, for example --out" in command("fit", "images.npy", "-k", 3, *TINY, "--resume").complaint
+    assert "name it, for example --out" in command("fit", "images.npy", "-k", 3, *TINY, "--resume").complaint
 
 
 def test_a_path_through_a_file() -> None:
@@ -284,7 +287,7 @@ def test_a_run_folder_that_is_deleted_while_it_is_trained() -> None:
         finally:
             child.kill()
     assert (child.returncode, said.splitlines()[-1]) == (
-        2, "twincluster: the folder run is gone, deleted or moved while it was in use: start again"
+        2, "twincluster: the folder run was deleted or moved while in use: start again"
     )  # fmt: skip
     assert "Traceback" not in said
     assert not Path("run").exists()
@@ -295,7 +298,7 @@ def test_a_run_folder_that_is_deleted_while_it_is_trained() -> None:
 
 def test_unreadable_files_stop_nothing_and_keep_their_rows(photo_folder: Path) -> None:
     done = worked("fit", photo_folder, *FIT)
-    assert "62 inputs in photos/ (1 other file left alone), 3 clusters" in done.out
+    assert "62 inputs in photos/ (1 other file ignored), 3 clusters" in done.out
     assert "2 inputs could not be read (1 incomplete);" in done.out
     table = Assignments.read(Path("run/assignments.csv"))
     pictures = [file for file in photo_folder.rglob("*") if file.is_file() and file.name != "notes.txt"]

@@ -52,11 +52,11 @@ def test_lines_are_full_and_never_too_long(program: str, words: tuple[str, ...])
 
 def test_what_an_option_takes_and_what_it_is_otherwise() -> None:
     fit, predict = ("\n".join(lines_of((name,))) for name in ("fit", "predict"))
-    assert "\n  --clusters, -k K    How many clusters to find: a number, a range" in fit
+    assert "\n  --clusters, -k K    Number of clusters, a range to choose from" in fit
     assert "\n  --epochs N " in fit
     assert "\n  --set FIELD=VALUE " in fit
-    assert "\n  --resume            Continue an interrupted run in --out.\n" in fit
-    assert "(one of all, train, test; all when left out)" in " ".join(fit.split())
+    assert "\n  --resume            Continue an interrupted run in --out." in fit
+    assert "(one of all, train, test; default all)" in " ".join(fit.split())
     assert predict.startswith("Usage: twincluster predict --out PATH [OPTIONS] RUN SOURCE\n")
     assert not re.search(r"STR\b|CHOICE|False|None", fit + predict)
 
@@ -102,9 +102,9 @@ def test_the_first_page_begins_with_what_comes_first() -> None:
 )
 def test_where_settings_are_looked_up(program: str, name: str) -> None:
     page = " ".join(" ".join(lines_of((name,), program=program)).split())
-    assert "`twincluster methods NAME` shows all that a method takes" in page
+    assert "`twincluster methods NAME` lists the settings of a method" in page
     assert "tcc.alpha" not in page  # which the default method does not have
-    assert "`twincluster methods NAME` shows all that a method takes" in (TwinContrastClustering.__doc__ or "")
+    assert "`twincluster methods NAME` lists the settings of a method" in (TwinContrastClustering.__doc__ or "")
 
 
 def test_sources_of_an_update_are_named_with_their_shards() -> None:

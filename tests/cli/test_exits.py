@@ -38,7 +38,7 @@ def test_a_fault_of_ours_has_a_traceback_and_status_1(monkeypatch: pytest.Monkey
     assert done.status == 1
     assert done.err.startswith("Traceback (most recent call last):")
     assert "ZeroDivisionError" in done.err
-    assert done.err.splitlines()[-1].startswith("twincluster: this is a fault of twincluster, not of your data")
+    assert done.err.splitlines()[-1].startswith("twincluster: this is a bug in twincluster, not in your data")
 
 
 def test_code_of_others_that_leaves_with_a_word_has_not_done_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,9 +59,9 @@ class OutOfMemoryError(RuntimeError):
     (OSError(errno.EACCES, "Failed to open 'Out/a.parquet'"), "Failed to open 'Out/a.parquet'; check the path and its"),
     (MemoryError(), "there is not enough memory: lower train.batch_size"),
     (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 512000000000 bytes."),
-     "there is not enough memory (512.0 GB were asked for at once): lower train.batch_size"),
-    (FileNotFoundError(errno.ENOENT, "No such file", "gone/run/metrics.jsonl"), "the folder gone is gone, deleted"),
-    (OutOfMemoryError("CUDA out of memory.\nTried ..."), "the memory of the GPU is full: lower train.batch_size"),
+     "there is not enough memory (for an allocation of 512.0 GB): lower train.batch_size"),
+    (FileNotFoundError(errno.ENOENT, "No such file", "gone/run/metrics.jsonl"), "the folder gone was deleted"),
+    (OutOfMemoryError("CUDA out of memory.\nTried ..."), "the GPU memory is full: lower train.batch_size"),
 ], ids=str)  # fmt: skip
 def test_what_a_user_can_mend_is_no_fault_of_ours(
     monkeypatch: pytest.MonkeyPatch, error: Exception, complaint: str
@@ -131,7 +131,7 @@ def test_an_interrupted_run_on_a_terminal_says_how_to_go_on_and_can() -> None:
         os.close(outside)
     assert re.search(r"training.*━.*\d+%, .* left", shown)  # the bar
     assert "Traceback" not in shown
-    assert "interrupted; the same command with --out run --resume goes on from the last checkpoint" in shown
+    assert "interrupted; the same command with --out run --resume continues from the last checkpoint" in shown
     done = len(Run(Path("run")).read_metrics())  # none where the first checkpoint comes within the first epoch
     worked(*arguments, "--epochs", done + 1, "--resume")
     assert [row["epoch"] for row in Run(Path("run")).read_metrics()] == list(range(done + 1))
@@ -149,7 +149,7 @@ def test_sigterm_saves_the_run_and_says_how_to_go_on() -> None:
         said = child.communicate(timeout=60)[1].decode()
     assert child.returncode == 143, said
     assert said.endswith(
-        "ended by SIGTERM; the same command with --out run --resume goes on from the last checkpoint\n"
+        "ended by SIGTERM; the same command with --out run --resume continues from the last checkpoint\n"
     )
     assert "Traceback" not in said
     assert Path("run/checkpoint/state.safetensors").is_file()  # none was due

@@ -50,7 +50,9 @@ def test_a_page_says_what_the_method_is_before_its_settings() -> None:
     assert "\n[own] Section 4 of the paper, and its code.\n" in page
     assert rows(page)["own.repeats"] == ("3", "R, augmentations of each image in a step")
     assert rows(page)["optimiser.schedule"][1].endswith("(one of constant, cosine)")
-    places = [page.index(f"\n{words}") for words in ("Huang", "Settings as", "[own]", "Common", "[train]", "[augment]")]
+    places = [
+        page.index(f"\n{words}") for words in ("Huang", "Settings for", "[own]", "Common", "[train]", "[augment]")
+    ]
     assert places == sorted(places)
     assert "This method has no settings of its own." not in page + explain("tcc")
 
@@ -66,7 +68,7 @@ def test_a_method_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.syspath_prepend(tmp_path)
     page = worked("methods", "simclr:Simclr").out
     sys.modules.pop("simclr")
-    assert page.startswith("simclr:Simclr: SimCLR, and k-means on its features at the end.\n\nSettings as ")
+    assert page.startswith("simclr:Simclr: SimCLR, and k-means on its features at the end.\n\nSettings for ")
     assert rows(page)["own.temperature"] == ("0.5", "tau: smaller is sharper")
     assert "\n[own]\n" in page  # the class has no docstring but the one that dataclass writes
 

@@ -233,5 +233,5 @@ def test_two_interrupts_together_are_one() -> None:
         while not Path("run/metrics.jsonl").exists() and time.monotonic() < end:
             time.sleep(0.02)
         command.send_signal(signal.SIGINT)
-        assert "--resume goes on from the last checkpoint" in command.interrupt()
+        assert "--resume continues from the last checkpoint" in command.interrupt()
     assert Path("run/checkpoint/state.safetensors").is_file()

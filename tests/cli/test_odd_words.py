@@ -53,7 +53,7 @@ def test_the_home_folder_of_nobody_is_refused() -> None:
     np.save("images.npy", colours()[0])
     complaint = command("fit", "images.npy", "-k", 3, "--out=~nobody-of-this-name/run", *TINY).complaint
     assert complaint == (
-        "~nobody-of-this-name is no home folder: check the name, or write ./~nobody-of-this-name/run for a path in "
+        "~nobody-of-this-name is not a home folder: check the name, or write ./~nobody-of-this-name/run for a path in "
         "this folder"
     )
     assert os.listdir() == ["images.npy"]

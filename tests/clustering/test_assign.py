@@ -195,7 +195,7 @@ def test_no_gradient_is_kept() -> None:
 
 @pytest.mark.parametrize("n_clusters", [0, 6])
 def test_impossible_numbers_of_clusters_are_refused(n_clusters: int) -> None:
-    with pytest.raises(InputError, match=f"5 rows cannot form {n_clusters} clusters: ask for 1 to 5"):
+    with pytest.raises(InputError, match=f"5 rows cannot form {n_clusters} clusters: choose 1 to 5"):
         spherical_kmeans(torch.randn(5, 3), n_clusters, seed=0)
 
 

@@ -80,9 +80,9 @@ def test_the_edge_of_uniform(n_clusters: int, edge: float) -> None:
 
 
 def test_the_edge_of_one_cluster_holding_everything() -> None:
-    assert "one of 10 holds 91% of the images" in warning_of([910] + [10] * 9)
+    assert "one of 10 contains 91% of the images" in warning_of([910] + [10] * 9)
     assert warning_of([900, 20] + [10] * 8) == ""
-    assert "one of 2 holds 95%" in warning_of([950, 50])
+    assert "one of 2 contains 95%" in warning_of([950, 50])
     assert warning_of([900, 100]) == ""
 
 
@@ -99,8 +99,10 @@ def test_a_finished_run_has_no_empty_cluster_by_chance() -> None:
     few = [2] * 46 + [0] * 54
     assert warning_of(few) == ""
     assert "54 of 100 are empty" in (Health.of_result(few).warning(*TCC) or "")
-    assert "holds 100% of the images (they are the same, or" in (Health.of_result([50, 0, 0]).warning(*ANCHORED) or "")
-    assert "they are the same" not in (Health.of_result([49, 1]).warning(*ANCHORED) or "")
+    assert "contains 100% of the images (the images are equal, or" in (
+        Health.of_result([50, 0, 0]).warning(*ANCHORED) or ""
+    )
+    assert "the images are equal" not in (Health.of_result([49, 1]).warning(*ANCHORED) or "")
     assert Health.of_result([3, 1, 1]).warning(*ANCHORED) is None
 
 
@@ -126,12 +128,12 @@ def test_the_edge_of_views_that_do_not_agree() -> None:
 
 
 def test_broken_assignments_are_said_to_be_broken() -> None:
-    assert "not numbers" in (health(torch.full((5, 3), float("nan"))).warning(*TCC) or "")
+    assert "NaN" in (health(torch.full((5, 3), float("nan"))).warning(*TCC) or "")
 
 
 def test_float32_is_advised_only_where_it_is_not_used_and_code_of_others_is_named() -> None:
     broken = health(torch.full((5, 3), float("nan")))
-    rate = "the assignments are not numbers: training diverged; lower the learning rate (optimiser.learning_rate)"
+    rate = "the assignments are NaN: training diverged; lower the learning rate (optimiser.learning_rate)"
     assert broken.warning("tcc", Advice(), "float32") == rate
     assert broken.warning("tcc", Advice(), "bf16") == f"{rate} or train in float32 (--precision float32)"
     assert broken.warning("simclr:Simclr", Advice(), "float32") == f"{rate} or look at the loss of simclr:Simclr"

@@ -159,14 +159,14 @@ def test_the_memory_for_joining_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     assert joined == [20]
     check_parts(10, -1.0)
     check_parts(11, 0.0)
-    with pytest.raises(InputError, match="there may be 10 clusters then, not 11; ask for fewer, or for a balance of 0"):
+    with pytest.raises(InputError, match="allows at most 10 clusters, not 11: choose fewer, or a balance of 0"):
         check_parts(11, -0.5)
 
 
 def test_too_many_uneven_clusters_are_refused_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kmeans, "MOST_PARTS", 8)
     rows, _ = blobs([10] * 6)
-    with pytest.raises(InputError, match="there may be 4 clusters then, not 6"):
+    with pytest.raises(InputError, match="allows at most 4 clusters, not 6"):
         train(images_of(rows.numpy()), "n_clusters=6", "anchored.balance=-1", "train.epochs=1")
 
 

@@ -51,7 +51,7 @@ def test_the_example_of_the_page() -> None:
 def test_a_recipe_is_printed_as_it_is() -> None:
     for name in ("digits", "pica-cifar10"):
         assert worked("recipes", name, "--toml").out == (RECIPES / f"{name}.toml").read_text(encoding="utf-8")
-    assert command("recipes", "--toml").complaint.startswith("--toml prints the file of one recipe: say which")
+    assert command("recipes", "--toml").complaint.startswith("--toml prints one recipe file: name it")
 
 
 @pytest.mark.parametrize(

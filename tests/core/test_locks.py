@@ -220,7 +220,7 @@ def test_a_fit_that_is_refused_leaves_no_folder(out: tuple[str, ...]) -> None:
 
 def test_there_is_nothing_to_resume_before_anything_is_read() -> None:
     said = command("fit", "nowhere", "-k", 3, "--out", "run", *TINY, "--resume").complaint
-    assert said == "there is no run in run to resume: leave out --resume"
+    assert said == "run contains no run to resume: omit --resume"
     assert not Path("run").exists()
 
 

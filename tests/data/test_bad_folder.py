@@ -131,7 +131,7 @@ def test_all_images_identical(tmp_path: Path) -> None:
     for number in range(24):
         noise(0).save(tmp_path / "photos" / f"{number}.png")
     done = worked("fit", tmp_path / "photos", "--clusters", 3, "--out", tmp_path / "run", *TINY)
-    assert "warning: the clusters collapsed: one of 3 holds 100% of the images (they are the same, or" in done.err
+    assert "warning: the clusters collapsed: one of 3 contains 100% of the images (the images are equal, or" in done.err
     assert done.err.count("warning") == 1
     table = Assignments.read(tmp_path / "run" / "assignments.csv")
     assert set(table.status) == {"ok"}

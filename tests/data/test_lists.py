@@ -108,7 +108,7 @@ def test_bad_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for content, says in {
         "": "list.csv has no columns",
         "path\n": "has 0 samples",
-        "file,label\na.png,cat\n": "list.csv has the columns file, label: call the one with the files path",
+        "file,label\na.png,cat\n": "list.csv has the columns file, label: rename the column of the files to path",
         "path\na.png\nb, c.png\n": "2 values in line 3, but 1 column: put names that contain a comma in double quotes",
         "path,label\na,b.png,cat\n": "3 values in line 2, but 2 columns",
         'path,label\na.png,cat\n"b.png,cat\nc.png,dog\n': "list.csv cannot be read (unexpected end of data): close",
@@ -121,7 +121,7 @@ def test_bad_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "none.txt has 0 samples" in complaint(tmp_path / "none.txt")
     (tmp_path / "damaged.parquet").write_bytes(b"PAR1 and no more")
     assert "damaged.parquet cannot be read" in complaint(tmp_path / "damaged.parquet")
-    says = "two.parquet has the columns file, size: call the one with the files path"
+    says = "two.parquet has the columns file, size: rename the column of the files to path"
     assert complaint(parquet(tmp_path / "two.parquet", {"file": ["a"], "size": [1]})) == says
     assert "column path has a value of type int in row 0" in complaint(
         parquet(tmp_path / "int.parquet", {"path": [1, 2]})

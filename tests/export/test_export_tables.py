@@ -127,7 +127,7 @@ def test_parquet_of_a_folder_that_has_lost_one_image(run: Run, own_photos: Path,
         (("x.csv", "--to", "csv", "--dry-run"), "--dry-run belongs to --to folders"),
         (("x", "--to", "folders", "--map", "pca"), "--map belongs to --to parquet"),
         (("x", "--to", "folders", "--labels", "folders"), "--labels belongs to --to huggingface"),
-        (("x", "--to", "folders", "--undo", "--dry-run"), "--undo takes back a move"),
+        (("x", "--to", "folders", "--undo", "--dry-run"), "--undo undoes a move"),
         (("x", "--to", "onnx"), "ends in .onnx"),
     ],
 )

@@ -141,7 +141,7 @@ def test_the_network_of_the_paper() -> None:
         (("table3", "--data", "digits", "--set", "tcc.alfa=1"), "no setting 'tcc.alfa'"),
         (("table3", "--dry-run", "--set", "tcc.alfa=1"), "no setting 'tcc.alfa'"),
         (("figure4", "--dry-run", "--set", "train.batch_size=64"), "--set makes tcc-batch-80 the same as tcc"),
-        (("figure6", "--data", "digits", "--seeds", 2), "shows the run with seed 0 alone"),
+        (("figure6", "--data", "digits", "--seeds", 2), "shows only the run with seed 0"),
         (("figure7", "--set", "train.backbone=mlp"), "figure7 shows residual networks"),
     ],
 )

@@ -327,6 +327,6 @@ def test_a_signal_to_this_process_alone_ends_the_training_too(
     assert found == status, said
     assert said.splitlines()[-1].startswith(f"twincluster: {called}; the same `twincluster reproduce` goes on")
     log = (tmp_path / "out" / "tcc-0.log").read_text()
-    assert "--resume goes on from the last checkpoint" in log
+    assert "--resume continues from the last checkpoint" in log
     assert "Traceback" not in said
     assert (tmp_path / "out" / "tcc-0" / "checkpoint" / "state.safetensors").is_file()  # none was due

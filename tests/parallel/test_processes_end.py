@@ -58,9 +58,9 @@ def test_a_killed_process_ends_all_and_one_process_goes_on(tmp_path: Path, victi
         os.kill(process_of(child, victim).pid, signal.SIGKILL)
     status, log = end_of(child, tmp_path)
     assert status != 0, log
-    how = f"the same command with --out {out} --resume goes on from the last checkpoint"
+    how = f"the same command with --out {out} --resume continues from the last checkpoint"
     assert our_lines(log) == [f"twincluster: process {victim} ended, so the run stopped; {how}"], log
-    assert "fault of twincluster" not in log
+    assert "bug in twincluster" not in log
     assert log.splitlines().count("90 inputs in images.npy, 3 clusters") == 1  # said by one
     epochs = str(saved_step(out) // 6 + 2)
     assert cli.main(fit_command(source, out, "--epochs", epochs, "--resume")) == 0  # alone
@@ -104,7 +104,7 @@ def test_an_interrupt_is_answered_once_and_two_go_on(tmp_path: Path) -> None:
     if reaches(child, out, step=3):
         child.send_signal(signal.SIGINT)
     _, log = end_of(child, tmp_path)
-    how = f"the same command with --out {out} --resume goes on from the last checkpoint"
+    how = f"the same command with --out {out} --resume continues from the last checkpoint"
     assert our_lines(log) == [f"twincluster: interrupted; {how}"], log
     epochs = saved_step(out) // 6 + 2
     resumed = fit_command(source, out, "--epochs", str(epochs), "--resume")

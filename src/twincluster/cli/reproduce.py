@@ -1,4 +1,4 @@
-"""The command that makes the paper's tables and figures again. torch is imported only when it computes."""
+"""The command that reproduces the paper's tables and figures. torch is imported only when it computes."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from twincluster.config import how_long
 from twincluster.core import InputError, check_writable, closest
 
 CONTENTS = {
-    "table1": "the data sets; fetches those that can be",
-    "table2": "TCC beside 23 systems, on one data set",
-    "table3": "TCC without one of its parts at a time",
+    "table1": "the data sets; downloads those that are public",
+    "table2": "TCC and 23 other systems, on one data set",
+    "table3": "ablations of TCC",
     "table4": "TCC, CC and DCCM on Tiny ImageNet",
-    "table5": "TCC beside SwAV and DeepCluster-v2",
+    "table5": "TCC, SwAV and DeepCluster-v2",
     "table6": "p-values, from the published accuracies; nothing is trained",
     "figure1": "two moons, by k-means, TCC and the default method; a minute",
     "figure3": "a map of TCC's features",
     "figure4": "TCC by alpha, lambda, L and batch",
-    "figure5": "TCC and MiCE in the course of training; DEC's loss",
-    "figure6": "sizes of clusters in the course of training",
+    "figure5": "TCC and MiCE during training; DEC's loss",
+    "figure6": "cluster sizes during training",
     "figure7": "the layers of the backbone; nothing is trained",
 }
 SETS = ("cifar10", "cifar100", "stl10", "imagenet10", "imagenet_dogs", "tiny_imagenet", "digits")
-NO_SET = ("table1", "table6", "figure1")  # which are not about one of them
-ONE_RUN = ("figure3", "figure5", "figure6")  # which show seed 0 alone
-FIGURES = ("figure1", "figure3", "figure4", "figure5", "figure6")  # which are drawn
+NO_SET = ("table1", "table6", "figure1")  # items that do not depend on a data set
+ONE_RUN = ("figure3", "figure5", "figure6")  # items that show seed 0 only
+FIGURES = ("figure1", "figure3", "figure4", "figure5", "figure6")  # need matplotlib
 
 
 def reproduce(
@@ -46,50 +46,49 @@ def reproduce(
     data_root: Path | None = None,
     dry_run: Annotated[bool, Parameter(negative=())] = False,
 ) -> None:
-    """Make a table or figure of the paper again, beside what it says, or list them all.
+    """Reproduce a table or figure of the paper, with the published numbers beside ours, or list them all.
 
     Example: twincluster reproduce table3 --data digits
 
     Parameters
     ----------
     name
-        table1 to table6, figure1 or figure3 to figure7; left out, they are listed. Figure 2 is a drawing of the method.
+        table1 to table6, figure1 or figure3 to figure7. Omit it to list them. Figure 2 is a drawing of the method.
     data
-        cifar10, cifar100, stl10, imagenet10, imagenet_dogs, tiny_imagenet, or digits, on which all can be rehearsed
-        without a GPU in about a minute a training; several with commas between them. Left out, the set that the paper
-        has.
+        cifar10, cifar100, stl10, imagenet10, imagenet_dogs, tiny_imagenet, or digits, on which everything runs without
+        a GPU in about a minute per training. Separate several sets by commas. The default is the paper's data set.
     seeds
-        How often each training is done, with the seeds 0, 1, 2 and so on.
+        Number of trainings of each kind, with seeds 0, 1, 2 and so on.
     epochs
-        Passes over the data in each training; left out, as many as the recipes have: 1,000 for TCC.
+        Passes over the data in each training. The default is the recipes': 1,000 for TCC.
     minutes
-        Train each for this long instead, whatever the method; the learning-rate schedule ends when the time does.
+        Minutes of each training, instead of epochs. The learning-rate schedule is fitted to this time.
     out
-        The folder for the result and the runs, with one for each of several sets; runs/reproduce-DATA when left out.
-        Runs that are there are used again, also by other tables and figures, and one that was interrupted goes on. What
-        a training says is in a .log beside its run.
+        The folder for the result and the runs, with a subfolder for each of several sets. The default is
+        runs/reproduce-DATA. Finished runs in it are reused, also for other tables and figures, and interrupted ones are
+        resumed. The output of each training is in a .log file beside its run.
     settings
-        Change one setting of every training, as in --set train.backbone=resnet18. May be repeated.
+        Change one setting of every training, for example --set train.backbone=resnet18. May be repeated.
     device
-        auto (the default) takes a GPU when there is one.
+        auto (the default) uses a GPU if there is one.
     data_root
-        Where named data sets are kept; $TWINCLUSTER_DATA when left out.
+        Folder of named data sets. The default is $TWINCLUSTER_DATA.
     dry_run
-        Print the commands of the trainings that are still to be done, and do none: give them to a queue of your own,
-        and the same command without --dry-run makes the table of what they leave.
+        Print the commands of the missing trainings instead of running them, for example for a batch queue. Afterwards,
+        repeat the command without --dry-run to make the table.
     """
     if name is None:
         print("\n".join(f"{known:10}{about}" for known, about in CONTENTS.items()))
-        print("\ntwincluster reproduce NAME makes one; --data digits rehearses it on a small set")
+        print("\ntwincluster reproduce NAME makes one; add --data digits to try it on a small set")
         return
     if name == "figure2":
-        raise InputError("figure2 is a drawing of the method: docs/method.md takes its place")
+        raise InputError("figure2 is a drawing of the method: see docs/method.md instead")
     if name not in CONTENTS:
         hint = closest(name, CONTENTS) or ": `twincluster reproduce` lists them"
         raise InputError(f"there is no {name!r} to reproduce{hint}")
     if name in ONE_RUN and seeds > 1:
-        raise InputError(f"{name} shows the run with seed 0 alone: leave --seeds out")
-    how_long(epochs, minutes)  # refuses both
+        raise InputError(f"{name} shows only the run with seed 0: omit --seeds")
+    how_long(epochs, minutes)  # raises if both are given
     chosen = _chosen_sets(name, data)
     folders = {one: _folder(name, one, out, len(chosen)) for one in chosen}
     if not dry_run:
@@ -134,7 +133,7 @@ def _chosen_sets(name: str, data: str | None) -> list[str]:
 
 
 def _chosen_set(name: str, data: str | None) -> str:
-    """As asked for, or as the paper has it; "" where all of them are meant."""
+    """Return the chosen data set, by default the paper's; "" for all."""
     if data is None:
         return {"table1": "", "table4": "tiny_imagenet"}.get(name, "cifar10")
     if data not in SETS:

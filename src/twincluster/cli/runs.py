@@ -37,11 +37,11 @@ def predict(
         A folder, a .npy or .npz array, a list of paths (.txt, .csv, .parquet), shards (.tar), or a named set.
     out
         A .csv or .parquet file with path, cluster, confidence and status of every input, and the name of the cluster
-        where the run has been edited; replaced if it exists.
+        if the run has been edited. It is replaced if it exists.
     device
-        auto takes a GPU when there is one.
+        auto uses a GPU if there is one.
     data_root
-        Where named data sets are kept; $TWINCLUSTER_DATA when left out.
+        Folder of named data sets. The default is $TWINCLUSTER_DATA.
     """
     from twincluster.data import location_of, open_source
     from twincluster.model import predict as predict_run
@@ -51,7 +51,7 @@ def predict(
 
     check_table(out)
     if out.is_file() and os.path.exists(source) and out.samefile(source):
-        raise InputError(f"{out} is SOURCE itself, which would be lost: choose another name for --out")
+        raise InputError(f"{out} is SOURCE itself and would be overwritten: choose another --out")
     opened, listing = Run.open(run), open_source(source, labels="none", root=data_root, at_least=1)
     with Progress() as progress:
         assignments = predict_run(
@@ -79,29 +79,28 @@ def update(
     data_root: Path | None = None,
     json: Annotated[bool, Parameter(negative=())] = False,
 ) -> None:
-    """Add new images to a run without training, and say whether they look like those it was trained on.
+    """Add new images to a run without training, and report whether they look like the training images.
 
     Example: twincluster update runs/photos new_photos/
 
     Parameters
     ----------
     run
-        A run folder made by `twincluster fit`. Its assignments.csv gets a row for every image it does not know yet, and
-        a new one for files that have changed; all other rows stay. updates.jsonl keeps what was done.
+        A run folder made by `twincluster fit`. Its assignments.csv gets a row for every new image, and the rows of
+        changed files are replaced; all other rows stay. updates.jsonl records the update.
     source
         A folder, a .npy or .npz array, a list of paths (.txt, .csv, .parquet), shards (.tar), or a named set. It may
-        be the source of the run itself, with more in it than before. Left out only with --undo.
+        be the run's own source with new images in it. Omit it only with --undo.
     undo
-        Take the last update back instead: its rows go, and rows that it replaced become what they were. Repeated, it
-        takes back the one before.
+        Undo the last update: remove its rows, and restore the rows that it replaced. Repeat to undo the one before.
     device
-        auto takes a GPU when there is one.
+        auto uses a GPU if there is one.
     data_root
-        Where named data sets are kept; $TWINCLUSTER_DATA when left out.
+        Folder of named data sets. The default is $TWINCLUSTER_DATA.
     json
         Print JSON instead of text.
     """
-    if (run / "config.json").is_file():  # what is no run is told as that
+    if (run / "config.json").is_file():  # Run.open reports other folders
         check_writable(run, "copy the run to where you may write")
     if undo:
         _undo(run, source, json)
@@ -110,7 +109,9 @@ def update(
         raise InputError("twincluster update needs SOURCE; see twincluster update --help")
     from twincluster.data import location_of, open_source
 
-    listing = open_source(source, labels="none", root=data_root, at_least=1)  # before torch: a mistake is told at once
+    listing = open_source(
+        source, labels="none", root=data_root, at_least=1
+    )  # before torch is imported, so that mistakes are reported at once
 
     from twincluster.runs import Run
     from twincluster.training import Progress
@@ -127,7 +128,7 @@ def update(
 
 def _undo(run: Path, source: str | None, json: bool) -> None:
     if source is not None:
-        raise InputError("--undo takes the last update back, whatever its source was: leave SOURCE out")
+        raise InputError("--undo takes no SOURCE, because it undoes the last update: omit SOURCE")
     from twincluster.runs import Run
     from twincluster.update import undo_update
 
@@ -152,10 +153,10 @@ def evaluate(
     run
         A run folder made by `twincluster fit`.
     labels
-        `folders`, or a file: .csv or .parquet with path,label, or .npy with one integer per input. A run on a named set
-        takes the set's own labels when it is left out; other runs are then described without labels.
+        `folders`, or a file: .csv or .parquet with path,label, or .npy with one integer per input. The default is the
+        labels of a named set; other runs are evaluated without labels.
     data_root
-        Where named data sets are kept; $TWINCLUSTER_DATA when left out.
+        Folder of named data sets. The default is $TWINCLUSTER_DATA.
     json
         Print JSON instead of a table.
     """
@@ -177,21 +178,22 @@ def report(
     figures: Annotated[bool, Parameter(negative=())] = False,
     data_root: Path | None = None,
 ) -> None:
-    """Write RUN/report.html: the clusters, a map and what deserves a second look, in one file that needs no network.
+    """Write RUN/report.html: the clusters, a map and possible problems, in one file that works offline.
 
     Example: twincluster report runs/photos
 
     Parameters
     ----------
     run
-        A run folder made by `twincluster fit`, which writes its report itself, or by the estimator.
+        A run folder made by `twincluster fit`, which writes a report itself, or by the estimator.
     labels
         Compare with labels: `folders`, or a file: .csv or .parquet with path,label, or .npy with one integer per input.
-        A run on a named set takes the set's own labels when it is left out; `none` ignores them.
+        The default is the labels of a named set; `none` ignores them.
     figures
-        Also write figures as in the paper, as PNG and SVG, into RUN/figures; pip install 'twincluster[plots]'.
+        Also write the paper's figures for this run into RUN/figures, as PNG and SVG. Needs pip install
+        'twincluster[plots]'.
     data_root
-        Where named data sets are kept; $TWINCLUSTER_DATA when left out.
+        Folder of named data sets. The default is $TWINCLUSTER_DATA.
     """
     if figures:
         from twincluster.pages import check_installed
@@ -210,7 +212,7 @@ def report(
     if material.no_pictures:
         print(f"without pictures: {material.no_pictures}")
     elif material.unseen:
-        print(f"{material.unseen:,} cannot be shown: their images are gone or changed since")
+        print(f"{material.unseen:,} images cannot be shown: they are missing or have changed")
     if material.no_scores:
         print(f"without scores: {material.no_scores}")
     if figures:
@@ -230,7 +232,7 @@ def serve(
     data_root: Path | None = None,
     page: Annotated[str, Parameter(parse=False)] = "",
 ) -> None:
-    """Browse the clusters of a run in a browser and correct them: rename, merge, split, move, junk, undo.
+    """Explore the clusters of a run in a browser and correct them: rename, merge, split, move, junk, undo.
 
     Example: twincluster serve runs/photos
 
@@ -239,13 +241,13 @@ def serve(
     run
         A run folder made by `twincluster fit`, or by the estimator.
     port
-        Where the page is served; 0 takes any free port.
+        Port of the page; 0 chooses a free one.
     host
-        The address to listen on. Beyond 127.0.0.1 the page needs the token that is printed with its address.
+        Address to listen on. For addresses other than 127.0.0.1 the page needs the token that is printed with its URL.
     in_browser
         Also open the page in your browser.
     data_root
-        Where named data sets are kept; $TWINCLUSTER_DATA when left out.
+        Folder of named data sets. The default is $TWINCLUSTER_DATA.
     """
     if any(importlib.util.find_spec(name) is None for name in ("fastapi", "uvicorn")):
         raise InputError("serve needs two packages: pip install 'twincluster[ui]'")
@@ -254,7 +256,7 @@ def serve(
     from twincluster.runs import Run
     from twincluster.training import Progress
 
-    opened, listening = Run.open(run), listen(host, port)  # whether the port is free is known before the run is read
+    opened, listening = Run.open(run), listen(host, port)  # listen first, so that a used port is reported at once
     with Progress() as progress:
         library = Library(opened, data_root, progress.decoding)
     if library.no_pictures:
@@ -279,7 +281,7 @@ def export(
     device: Literal["auto", "cpu", "cuda"] = "auto",
     data_root: Path | None = None,
 ) -> None:
-    """Write the result of a run for use elsewhere, with the corrections that were made to it.
+    """Export the result of a run, including corrections: as a table, folders of images, ONNX or a model to share.
 
     Example: twincluster export runs/photos --to folders sorted/ --dry-run
 
@@ -288,33 +290,34 @@ def export(
     run
         A run folder made by `twincluster fit`.
     out
-        The file to write (csv, parquet, onnx: replaced if it exists), or the folder (folders: nothing in it is ever
-        overwritten; huggingface: a new one).
+        The file to write (csv, parquet, onnx: replaced if it exists), or the folder (folders: existing files are never
+        overwritten; huggingface: a new folder).
     to
-        csv: a row per input. parquet: the same with embedding, x and y. folders: the images, one folder per cluster.
-        onnx: the network with its preprocessing, for other programs, with merges, splits and what was taught.
-        huggingface: the model with a card, to share.
+        csv: one row per input. parquet: the same with embedding, x and y. folders: the images, one folder per cluster.
+        onnx: the network with its preprocessing, including merges, splits and what was taught. huggingface: the model
+        with a card, to share.
     mode
-        For folders: symlink (the default), copy, or move. Images of an array are copied, as PNG files. A move that was
-        interrupted is finished by the same command.
+        For folders: symlink (the default), copy, or move. Images of an array are copied, as PNG files. To finish an
+        interrupted move, repeat the command.
     dry_run
-        For folders: say what would be done, and do nothing.
+        For folders: print the plan without doing it.
     undo
-        For folders: move back what --mode move has moved there.
+        For folders: move the files of --mode move back.
     layout
-        For parquet: what x and y are. auto takes t-SNE for up to 10,000 images if openTSNE is installed, else PCA.
+        For parquet: the method for x and y. auto uses t-SNE for up to 10,000 images if openTSNE is installed, otherwise
+        PCA.
     labels
-        For huggingface: labels to score against, as in `twincluster evaluate`.
+        For huggingface: labels to score against, as for `twincluster evaluate`.
     device
-        auto takes a GPU when there is one.
+        auto uses a GPU if there is one.
     data_root
-        Where named data sets are kept; $TWINCLUSTER_DATA when left out.
+        Folder of named data sets. The default is $TWINCLUSTER_DATA.
     """
     _only_with("folders", to, {"--mode": mode, "--dry-run": dry_run, "--undo": undo})
     _only_with("parquet", to, {"--map": layout})
     _only_with("huggingface", to, {"--labels": labels})
     if undo and (dry_run or mode not in (None, "move")):
-        raise InputError("--undo takes back a move: leave out --dry-run and --mode")
+        raise InputError("--undo undoes a move: omit --dry-run and --mode")
 
     from twincluster.runs import Run
 
@@ -331,17 +334,17 @@ def export(
 
     with Progress() as progress:
         inputs = RunImages(opened, data_root, device, progress.decoding, progress.encoding)
-        said = {
+        summary = {
             "csv": lambda: tables.write_csv(inputs, out),
             "parquet": lambda: tables.write_parquet(inputs, out, layout or "auto"),
             "folders": lambda: folders.sort_into_folders(inputs, out, mode or "symlink", dry_run=dry_run),
             "onnx": lambda: onnx.write_onnx(inputs, out),
             "huggingface": lambda: huggingface.write_model(inputs, out, labels),
         }[to]()
-    print(said)
+    print(summary)
 
 
 def _only_with(kind: Kind, to: Kind, options: dict[str, object]) -> None:
     for name, value in options.items():
         if value and to != kind:
-            raise InputError(f"{name} belongs to --to {kind}, not to --to {to}: leave it out")
+            raise InputError(f"{name} belongs to --to {kind}, not to --to {to}: omit it")

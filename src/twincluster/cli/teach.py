@@ -1,4 +1,4 @@
-"""`twincluster teach`: ask, record answers, accept what was learned. torch is imported only when it computes."""
+"""`twincluster teach`: print questions, record answers, accept proposals. torch is imported only when it computes."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def teach(
     host: str = "127.0.0.1",
     data_root: Path | None = None,
 ) -> None:
-    """Answer questions about single images; the run learns from them where the others belong. Opens a page in your
-    browser unless --ask, --answers or --accept is given.
+    """Teach a run where images belong by answering questions about a few of them. Opens a page in your browser unless
+    --ask, --answers or --accept is given.
 
     Example: twincluster teach runs/photos
 
@@ -41,13 +41,13 @@ def teach(
     run
         A run folder made by `twincluster fit`, or by the estimator.
     ask
-        Print this many images that are worth an answer, each with its five likeliest clusters.
+        Print this many questions: images whose answers help most, each with its five likeliest clusters.
     answers
         Record the answers in a .csv file with the columns path and label, and print what would move. A label is the
         name of a cluster, a new name, or junk; rows without a label are left out.
     accept
-        Move the images that would move. From then on what was learned decides about new images, too. One undo on the
-        page takes it back.
+        Move the proposed images. From then on the taught model also decides about new images. One undo on the page
+        reverts it.
     json
         Print JSON instead of text.
     port
@@ -155,7 +155,7 @@ def _print_json(content: dict[str, Any]) -> None:
 
 
 def _read_answers(file: Path, paths: tuple[str, ...]) -> dict[int, str]:
-    """The label of each row that has one."""
+    """Return the label of each labelled row."""
     from twincluster.runs import rows_of_table
 
     if not file.is_file():

@@ -1,4 +1,4 @@
-"""How commands look on a terminal: their help, one-line errors and the exit status."""
+"""The terminal: help pages, one-line errors, warnings and the exit status."""
 
 from __future__ import annotations
 
@@ -51,15 +51,17 @@ from twincluster.parallel import launch
 NO_MEMORY = re.compile("DefaultCPUAllocator|can't allocate memory|[Ss]torage size calculation overflow|numel: integer")
 IN_THE_WAY = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
 ENDED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
-OURS = "this is a fault of twincluster, not of your data; please report the lines above"
+OURS = "this is a bug in twincluster, not in your data; please report the lines above"
 
 
 def status_of(command: Callable[[], object], program: str = "twincluster", *, ends_process: bool = False) -> int:
-    """Run a command: 0 done, 2 bad input (one line says what to do), 1 a fault in code, 130 interrupted, 143 ended
-    by SIGTERM. Messages about wrong words call it `program`. With `ends_process` an interrupt ends this process, at
-    the latest after some seconds."""
+    """Run a command and return its exit status: 0 done, 2 bad input, 1 a bug, 130 interrupted, 143 SIGTERM.
+
+    Bad input prints one line that says what to do. Usage errors call the command `program`. With `ends_process`, an
+    interrupt ends this process within seconds.
+    """
     if ends_process and launch.several():
-        default_interrupts()  # torchrun ends them all
+        default_interrupts()  # torchrun ends all processes
     elif ends_process:
         end_on_interrupt(_say_farewell)
     status = _status_of(command, program, ends_process)
@@ -72,17 +74,17 @@ def status_of(command: Callable[[], object], program: str = "twincluster", *, en
 
 
 def _say_farewell(message: str, status: int) -> None:
-    """The last words of a process that is not unwound."""
+    """Print the last message of a process that exits without unwinding."""
     if sys.stderr.isatty():
-        print("\x1b[?25h", end="", file=sys.stderr)  # a bar hides the cursor
+        print("\x1b[?25h", end="", file=sys.stderr)  # show the cursor, which a progress bar hides
     _say(message, status)
 
 
 def _status_of(command: Callable[[], object], program: str, ends_process: bool) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a name that cannot be printed must not cost the run
+        sys.stdout.reconfigure(errors="backslashreplace")  # unprintable names must not abort the run
     try:
-        # several processes are ended by torchrun, which one of them explains
+        # torchrun ends several processes, and one of them reports it
         with nullcontext() if launch.several() else terminable(), launch.one_voice(_how_to_go_on), _plain_warnings():
             command()
             sys.stdout.flush()
@@ -91,12 +93,12 @@ def _status_of(command: Callable[[], object], program: str, ends_process: bool) 
     except KeyboardInterrupt as interrupt:
         status = 128 + (signal.SIGTERM if isinstance(interrupt, Terminated) else signal.SIGINT)
         if ends_process and not takes_leave():
-            leave_quietly(status)  # another thread has said why
+            leave_quietly(status)  # another thread has reported it
         return _say(str(interrupt) or called(interrupt), status)
     except ProcessEnded:
         launch.tell_end(_how_to_go_on)
         return 1
-    except BrokenPipeError:  # whoever read our output left, as in `twincluster recipes | head -1`
+    except BrokenPipeError:  # the reader of the output has closed it, as in `twincluster recipes | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except CycloptsError as error:
@@ -104,9 +106,9 @@ def _status_of(command: Callable[[], object], program: str, ends_process: bool) 
     except Exception as error:
         if fixable := _fixable(error):
             return _say(fixable, 2)
-        traceback.print_exc()  # by each of several processes that has one
+        traceback.print_exc()  # in each process that has one
         return _say(user_code.blame(error) or OURS, 1)
-    except BaseException as error:  # of a kind of its own, as code of others may raise
+    except BaseException as error:  # a user's own class
         traceback.print_exc()
         return _say(user_code.blame(error) or OURS, 1)
     return 0
@@ -114,21 +116,21 @@ def _status_of(command: Callable[[], object], program: str, ends_process: bool) 
 
 @contextmanager
 def resumable(out: Path, command: str) -> Iterator[None]:
-    """Lets an interrupt say how to go on: by `command`, --out and --resume once there is a run to resume."""
+    """Append to the message of an interrupt how to continue: `command`, --out and --resume."""
 
     def how() -> str:
         if not (out / "config.json").is_file():
             return "nothing has been trained yet"
-        kept = any((out / "checkpoint").glob("*.safetensors"))
-        goes_on = "goes on from the last checkpoint" if kept else "begins anew, for nothing was kept yet"
-        return f"{command} --out {shlex.quote(str(out))} --resume {goes_on}"
+        has_checkpoint = any((out / "checkpoint").glob("*.safetensors"))
+        effect = "continues from the last checkpoint" if has_checkpoint else "starts again: there is no checkpoint yet"
+        return f"{command} --out {shlex.quote(str(out))} --resume {effect}"
 
     _ways.append(how)
     with explained(how):
         yield
 
 
-_ways: list[Callable[[], str]] = []  # of the command under way; stays known when it fails
+_ways: list[Callable[[], str]] = []  # hints of the running command, also for errors
 
 
 def _how_to_go_on() -> str:
@@ -137,7 +139,7 @@ def _how_to_go_on() -> str:
 
 @contextmanager
 def _plain_warnings() -> Iterator[None]:
-    """Warnings as one line each, and each once, without the line of code that raised them."""
+    """Print each warning once, as one line, without the line of code that raised it."""
     shown = set()  # a source may be listed more than once
 
     def show(
@@ -148,9 +150,9 @@ def _plain_warnings() -> Iterator[None]:
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
-        if (said := _one_line(str(message))) not in shown:
-            shown.add(said)
-            print(f"warning: {said}", file=file or sys.stderr)
+        if (text := _one_line(str(message))) not in shown:
+            shown.add(text)
+            print(f"warning: {text}", file=file or sys.stderr)
 
     with warnings.catch_warnings():
         warnings.showwarning = show
@@ -168,65 +170,67 @@ def _one_line(text: str) -> str:
 
 
 def _usage(error: CycloptsError, program: str) -> str:
-    """What is wrong with the words of a command, and where to look."""
+    """Return what is wrong with the arguments of a command, and where to look it up."""
     command = " ".join((program, *(error.command_chain or ())))
-    said = str(error).strip().rstrip(".")
+    problem = str(error).strip().rstrip(".")
     if isinstance(error, UnknownCommandError) and error.unused_tokens and error.app:
-        known = [name for name in error.app if error.app[name].show]
-        said = _unknown(error.unused_tokens[0], known, command)
+        commands = [name for name in error.app if error.app[name].show]
+        problem = _unknown(error.unused_tokens[0], commands, command)
     elif isinstance(error, UnusedCliTokensError) and error.unused_tokens:
-        said = f"{command} has no place for {error.unused_tokens[0]!r}"
+        problem = f"{command}: unexpected argument {error.unused_tokens[0]!r}"
         if len(error.unused_tokens) > 1:
-            said += f" and {len(error.unused_tokens) - 1} more: name a folder instead of its files, and quote a pattern"
+            problem += (
+                f" and {len(error.unused_tokens) - 1} more: name the folder instead of its files, or quote the pattern"
+            )
     elif isinstance(error, MissingArgumentError) and error.argument and error.argument.required:
-        said = f"{command} needs {error.argument.name}"
-    return f"{said} See {command} --help" if said.endswith("?") else f"{said}; see {command} --help"
+        problem = f"{command} needs {error.argument.name}"
+    return f"{problem} See {command} --help" if problem.endswith("?") else f"{problem}; see {command} --help"
 
 
-def _unknown(word: str, known: list[str], command: str) -> str:
-    """A word that is no command: a slip, an option at the wrong place, or a source whose command was left out."""
-    if hint := closest(word, known):
+def _unknown(word: str, commands: list[str], command: str) -> str:
+    """Explain a word that is not a command: a typo, an option before the command, or a source without its command."""
+    if hint := closest(word, commands):
         return f"no command {word!r}{hint}"
     if word.startswith("-"):
         return f"no option {word!r} before a command: write {command} COMMAND {word}"
-    if os.path.exists(word) and "fit" in known:
-        return f"no command {word!r}: to cluster the images in it, {command} fit {shlex.quote(word)}"
-    return f"no command {word!r}: the commands are {', '.join(sorted(name for name in known if name[0] != '-'))}"
+    if os.path.exists(word) and "fit" in commands:
+        return f"no command {word!r}: to cluster its images, run {command} fit {shlex.quote(word)}"
+    return f"no command {word!r}: choose one of {', '.join(sorted(name for name in commands if name[0] != '-'))}"
 
 
 def _fixable(error: Exception) -> str | None:
-    """What a user can do about an error, or None when it is a fault in code."""
+    """Return what a user can do about an error; None for a bug."""
     if isinstance(error, InputError):
         return str(error)
     if isinstance(error, OSError) and (full := disk_is_full(error)):
         return full
     if isinstance(error, FileNotFoundError) and (gone := _gone_folder(error.filename)):
-        return f"the folder {gone} is gone, deleted or moved while it was in use: start again"
+        return f"the folder {gone} was deleted or moved while in use: start again"
     if isinstance(error, OSError) and error.errno in IN_THE_WAY:  # pyarrow names the file in its words
-        said = f"{error.filename}: {str(error.strerror).lower()}" if error.filename else error.strerror
-        return f"{said}; check the path and its permissions"
+        problem = f"{error.filename}: {str(error.strerror).lower()}" if error.filename else error.strerror
+        return f"{problem}; check the path and its permissions"
     if type(error).__name__ == "OutOfMemoryError":  # torch's, which is not imported here
         return (
-            "the memory of the GPU is full: lower train.batch_size or train.image_size with --set, or go on with "
-            "--resume --set train.parts=4, or use a CPU"
+            "the GPU memory is full: lower train.batch_size or train.image_size with --set, continue with --resume "
+            "--set train.parts=4, or use a CPU"
         )
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and NO_MEMORY.search(str(error))):
         wanted = re.search(r"(\d+) bytes", str(error))
-        asked = f" ({int(wanted[1]) / 1e9:,.1f} GB were asked for at once)" if wanted else ""
-        return f"there is not enough memory{asked}: lower train.batch_size, train.image_size or a queue with --set"
+        size = f" (for an allocation of {int(wanted[1]) / 1e9:,.1f} GB)" if wanted else ""
+        return f"there is not enough memory{size}: lower train.batch_size, train.image_size or a queue with --set"
     return None
 
 
 def _gone_folder(name: object) -> str | None:
-    """The outermost folder on the way to a file that is not there any more."""
+    """Return the outermost missing folder of a path."""
     folders = Path(name).parents if isinstance(name, str) else ()
     return str(next((folder for folder in reversed(folders) if not folder.is_dir()), "")) or None
 
 
-WIDEST = 100  # columns of a page that reads well, however wide the terminal
-NAMES = 24  # columns for names; a longer one has a line of its own
+WIDEST = 100  # columns; wider pages are hard to read
+NAMES = 24  # columns for names; longer names get their own line
 HEADINGS = {"Parameters": "Options"}
-# what an option takes, where its type says too little
+# placeholder of an option's value, if its type says too little
 TAKES = {
     "--clusters": "K",
     "--out": "PATH",
@@ -241,6 +245,7 @@ TAKES = {
     "--host": "ADDRESS",
     "--data-root": "FOLDER",
     "--to": "KIND",
+    "--to PATH": "FOLDER",
     "--mode": "KIND",
     "--map": "KIND",
     "--split": "PART",
@@ -257,7 +262,10 @@ LOOK_UP = Group("To look up", sort_key=3)
 
 
 class PlainHelp:
-    """A help formatter of cyclopts: called with each panel of a page."""
+    """A help formatter for cyclopts: plain text in two columns, without boxes.
+
+    Unlike cyclopts' own formatter, it reflows the docstrings to the width of the terminal.
+    """
 
     def __call__(self, console: Any, options: Any, panel: Any) -> None:
         if not panel.entries:
@@ -286,31 +294,33 @@ class PlainHelp:
         paragraphs = _plain(description).split("\n\n")
         for number, paragraph in enumerate(paragraphs):
             said = " ".join(paragraph.split())
-            lines = [said]  # an example is to be copied: it stays in one line
+            lines = [said]  # examples stay in one line, so that they can be copied
             if not said.startswith("Example: "):
                 lines = textwrap.wrap(said, min(WIDEST, console.width), break_on_hyphens=False)
             console.print(_text("\n" * (number > 0) + "\n".join(lines)), soft_wrap=True)
 
 
 def _name(entry: Any) -> str:
-    """SOURCE, --resume, or --clusters, -k K."""
+    """Return the name column, for example SOURCE, --resume, or --clusters, -k K."""
     if label := getattr(entry, "positional_label", None):
         return str(label)
     names, takes = (*entry.names, *entry.shorts), entry.metavar
-    return ", ".join(names) + (f" {TAKES.get(names[0]) or NUMBERS.get(takes, takes)}" if takes else "")
+    return ", ".join(names) + (
+        f" {TAKES.get(f'{names[0]} {takes}') or TAKES.get(names[0]) or NUMBERS.get(takes, takes)}" if takes else ""
+    )
 
 
 def _said(entry: Any) -> str:
-    """A description with what may be chosen and what is chosen otherwise, where it does not tell already."""
+    """Return the description with choices and default, unless it states them."""
     said = " ".join(_plain(entry.description).split())
     given = [f"one of {', '.join(entry.choices)}"] if entry.choices else []
     if entry.default not in (None, "False", "None"):
-        given.append(f"{entry.default} when left out")
+        given.append(f"default {entry.default}")
     return f"{said} ({'; '.join(given)})" if given else said
 
 
 def _plain(description: Any) -> str:
-    """The text of what cyclopts has made of a docstring."""
+    """Return the plain text of a description that cyclopts has parsed."""
     described = getattr(description, "primary_renderable", description)
     return str(getattr(described, "plain", described) or "").strip()
 
@@ -322,7 +332,7 @@ def _text(content: str, style: str = "") -> Any:
 
 
 def whole(least: int, most: float = math.inf) -> Parameter:
-    """What makes an option of type int take these numbers alone. Cyclopts itself would round 1.5."""
+    """Return a parameter that accepts whole numbers within bounds. Cyclopts itself would round 1.5."""
     wanted = f"of at least {least}" if most == math.inf else f"from {least} to {most}"
 
     def read(_: type, tokens: Sequence[Token]) -> int:

@@ -1,4 +1,4 @@
-"""From features to clusters, as functions of arrays: k-means, sizes, the number of clusters, scores."""
+"""Functions of feature arrays: k-means, cluster sizes, the number of clusters, neighbours, scores."""
 
 from twincluster.core import attach_stub
 

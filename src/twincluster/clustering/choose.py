@@ -1,9 +1,8 @@
-"""How many clusters there are, from features alone: the number that two halves of the data agree on.
+"""Choose the number of clusters from features alone: the number on which two halves of the data agree best.
 
-K-means on whitened features sets all true clusters equally far apart, so that too few centres must merge some of them
-and too many must split some, each time at random; only the right number comes out the same on two halves. A second
-opinion, the silhouette on features that are not whitened, decides ties and may raise doubt.
-Shapes: N rows, K clusters, D feature, M rows looked at.
+Whitening sets all true clusters equally far apart. So k-means with too few centroids merges some of them and with too
+many splits some, at random each time; only the right number gives the same clusters on two halves. The silhouette on
+features that are not whitened decides ties and may raise doubt. Shapes: N rows, K clusters, D features, M sampled rows.
 """
 
 import math
@@ -18,43 +17,43 @@ from torch import Tensor
 from twincluster.clustering import kmeans
 from twincluster.core import InputError
 
-ROWS = 12_000  # rows looked at, unless there are many clusters ...
-ROWS_PER_CLUSTER = 20  # ... of which each half should see ten rows
-FEWEST_PER_CLUSTER = 4  # below, halves do not share enough rows of a cluster to agree on it
-VARIANCE_KEPT = 0.9  # the directions that hold this share of the variance: the rest is noise, and costs time
-FEWEST_DIRECTIONS = 32  # kept in any case: rows of unit length in one or two directions form clusters by themselves
+ROWS = 12_000  # sampled rows, unless there are many clusters ...
+ROWS_PER_CLUSTER = 20  # ... of which each half needs ten rows
+FEWEST_PER_CLUSTER = 4  # rows per cluster; with fewer, two halves cannot agree
+VARIANCE_KEPT = 0.9  # share of the variance in the directions used; the rest is noise
+FEWEST_DIRECTIONS = 32  # least directions used, because unit rows in one or two directions always form clusters
 SPLITS = 3  # into two halves, the same splits for every number of clusters
-STARTS = 6  # of each k-means: a poor local optimum reads as disagreement, so few starts blur the peak
-STARTS_MANY = 2  # above assign.FEW_CLUSTERS, where every start takes long and errs by a few clusters of many
+STARTS = 6  # of each k-means: with few starts, poor local optima look like disagreement
+STARTS_MANY = 2  # above kmeans.FEW_CLUSTERS, where starts are slow and local optima matter less
 ROUNDS = 30  # of each k-means
-STEP = 1.2  # ratio of neighbouring candidates at first
-REFINED = 6  # further candidates between the best one's neighbours
-APART = 1.3  # numbers whose ratio is smaller are the same answer
-SECOND_ROWS = 5_000  # rows that the second opinion looks at
-SECOND_STARTS = 3  # of its k-means
-TIE = 0.06  # difference of scores that another seed may turn round: about two standard errors of a mean of three splits
-EVIDENCE = 0.15  # by which halves must agree better than halves of a cloud without clusters
+STEP = 1.2  # ratio of neighbouring candidates in the first pass
+REFINED = 6  # more candidates between the neighbours of the best
+APART = 1.3  # numbers with a smaller ratio count as the same answer
+SECOND_ROWS = 5_000  # sampled rows for the silhouette
+SECOND_STARTS = 3  # of k-means for the silhouette
+TIE = 0.06  # difference of scores within noise: about two standard errors of a mean of three splits
+EVIDENCE = 0.15  # least difference from the agreement on a Gaussian cloud without clusters
 
 
 @dataclass(frozen=True)
 class Candidate:
     n_clusters: int
-    score: float  # adjusted Rand index of the clusters found in two halves: 1 is agreement, 0 chance
+    score: float  # adjusted Rand index between the clusters of two halves: 1 is agreement, 0 chance
     spread: float  # standard deviation of the score over the splits
 
 
 @dataclass(frozen=True)
 class Choice:
-    n_clusters: int  # the best number; where the evidence is not clear, a guess
-    candidates: tuple[Candidate, ...]  # all that were tried, by rising number
+    n_clusters: int  # the best number; a guess unless `clear`
+    candidates: tuple[Candidate, ...]  # all that were tried, in ascending order
     runners_up: tuple[Candidate, ...]  # the best other answers, best first
     clear: bool
-    reason: str  # why one cannot tell; empty when the evidence is clear
+    reason: str  # why the number is a guess; "" if clear
 
     def describe(self) -> str:
-        """The decision in one line."""
+        """Return the decision as one line."""
         if not self.clear:
-            return f"cannot tell how many clusters there are, took {self.n_clusters}: {self.reason}"
+            return f"cannot tell how many clusters there are, using {self.n_clusters}: {self.reason}"
         others = " or ".join(str(other.n_clusters) for other in self.runners_up)
         return f"{self.n_clusters} clusters, chosen because two halves of the data agree on them best" + (
             f" (else {others})" if others else ""
@@ -63,7 +62,7 @@ class Choice:
 
 @torch.no_grad()
 def choose_clusters(features: Tensor | np.ndarray, low: int, high: int, *, seed: int) -> Choice:
-    """The number of clusters between `low` and `high` that is found most reproducibly in features (N,D)."""
+    """Return the number of clusters from `low` to `high` that is reproduced best in features (N,D)."""
     features = torch.as_tensor(features).float()
     _check(features, low, high)
     generator = torch.Generator().manual_seed(seed)
@@ -85,7 +84,7 @@ def choose_clusters(features: Tensor | np.ndarray, low: int, high: int, *, seed:
 
 
 def plot(choice: Choice, path: str | Path) -> None:
-    """Draw score against number of clusters, with the choice and its runners-up, as the file type that `path` names."""
+    """Plot score against number of clusters, with the choice and its runners-up, in the file format of `path`."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -111,24 +110,24 @@ def plot(choice: Choice, path: str | Path) -> None:
 
 def _check(features: Tensor, low: int, high: int) -> None:
     if not 2 <= low <= high:
-        raise InputError(f"{low} to {high} is no range of clusters: ask for 2 or more, the smaller number first")
+        raise InputError(f"{low} to {high} is not a range of clusters: choose 2 or more, the smaller number first")
     most = len(features) // FEWEST_PER_CLUSTER
     if high > most:
         raise InputError(
             f"{len(features)} rows are too few to tell whether they form {high} clusters: "
-            + (f"ask for at most {most}" if most >= low else f"give at least {FEWEST_PER_CLUSTER * low} images")
+            + (f"choose at most {most}" if most >= low else f"add images, to {FEWEST_PER_CLUSTER * low} or more")
         )
 
 
 def _rows(features: Tensor, high: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Whitened rows (M,D) of some of the features in their main directions, and the variance of each direction (D,)."""
+    """Return whitened rows (M,D) of a sample in their main directions, and the variance of each direction (D,)."""
     whitening = kmeans.whiten(features)
     size = max(ROWS, ROWS_PER_CLUSTER * high)
     if len(features) > size:
         features = features[torch.randperm(len(features), generator=generator)[:size].to(features.device)]
     rows = whitening(features)
     variance = rows.var(0)  # (D,)
-    # the whitening has divided each direction by a length: with it, the variance as the features have it
+    # undo the scaling of the whitening, to get the variance of the features
     order = (variance / whitening.matrix.square().sum(0)).sort(descending=True)
     share = order.values.cumsum(0) / order.values.sum()
     n_kept = max(FEWEST_DIRECTIONS, int((share < VARIANCE_KEPT).sum()) + 1)
@@ -137,7 +136,7 @@ def _rows(features: Tensor, high: int, generator: torch.Generator) -> tuple[Tens
 
 
 def _grid(low: int, high: int) -> list[int]:
-    """Numbers from `low` to `high`, each about STEP times the last."""
+    """Return numbers from `low` to `high`, each about STEP times the one before."""
     grid = [low]
     while grid[-1] < high:
         grid.append(min(high, max(grid[-1] + 1, round(grid[-1] * STEP))))
@@ -145,7 +144,7 @@ def _grid(low: int, high: int) -> list[int]:
 
 
 def _between(best: int, tried: list[int]) -> list[int]:
-    """At most REFINED numbers, evenly spread, between the neighbours of the best one so far."""
+    """Return at most REFINED evenly spread numbers between the neighbours of the best one."""
     place = tried.index(best)
     low, high = tried[max(0, place - 1)], tried[min(len(tried) - 1, place + 1)]
     untried = [k for k in range(low + 1, high) if k != best]
@@ -155,7 +154,9 @@ def _between(best: int, tried: list[int]) -> list[int]:
 
 
 def _candidate(rows: Tensor, n_clusters: int, seed: int) -> Candidate:
-    """K-means on two halves of the rows, several times; each result labels all rows, and the two are compared."""
+    """Score a number: run k-means on two halves, label all rows with each result, and compare; repeat for several
+    splits.
+    """
     scores = []
     n_init = STARTS if n_clusters <= kmeans.FEW_CLUSTERS else STARTS_MANY
     for split in range(SPLITS):
@@ -175,7 +176,10 @@ def _labels(rows: Tensor, half: Tensor, n_clusters: int, n_init: int, seed: int)
 
 
 def _adjusted_rand(first: Tensor, second: Tensor, n_clusters: int) -> float:
-    """Share of pairs of rows on which two labellings agree, from 0 for chance to 1; one single cluster is chance."""
+    """Return the agreement of two labellings on pairs of rows: 0 for chance, 1 for equal.
+
+    A single cluster counts as chance.
+    """
     counts = torch.bincount(first * n_clusters + second, minlength=n_clusters**2).view(n_clusters, n_clusters)
     together, left, right = (_pairs(part) for part in (counts, counts.sum(1), counts.sum(0)))
     expected = left * right / _pairs(counts.sum())
@@ -192,7 +196,7 @@ def _best(found: dict[int, Candidate]) -> Candidate:
 
 
 def _answers(candidates: tuple[Candidate, ...], at_most: int = 4) -> list[Candidate]:
-    """The best candidates that differ clearly in number, best first."""
+    """Return the best candidates with clearly different numbers, best first."""
     answers: list[Candidate] = []
     for candidate in sorted(candidates, key=lambda candidate: (-candidate.score, candidate.n_clusters)):
         if len(answers) < at_most and all(_apart(candidate, other) for other in answers):
@@ -206,7 +210,7 @@ def _apart(one: Candidate, other: Candidate) -> bool:
 
 
 def _silhouette(rows: Tensor, n_clusters: int, seed: int) -> float:
-    """Mean silhouette by cosine of k-means on unit rows (M,D), in M*K steps: a mean of distances is one to a mean."""
+    """Return the mean cosine silhouette of k-means on unit rows (M,D), in M*K steps by way of sums."""
     n_clusters = min(n_clusters, len(rows))
     found = kmeans.spherical_kmeans(rows, n_clusters, seed=seed, n_init=SECOND_STARTS)
     sizes = torch.bincount(found.labels, minlength=n_clusters)  # (K,)
@@ -222,40 +226,39 @@ def _silhouette(rows: Tensor, n_clusters: int, seed: int) -> float:
 
 
 def _settle(answers: list[Candidate], second: dict[int, float]) -> list[Candidate]:
-    """The same answers; of those that tie with the best, the one with the highest silhouette leads."""
+    """Reorder the answers: of those that tie with the best, the one with the highest silhouette comes first."""
     tied = [answer for answer in answers if answer.score > answers[0].score - TIE]
     leader = max(tied, key=lambda answer: second[answer.n_clusters])
     return [leader, *(answer for answer in answers if answer is not leader)]
 
 
 def _doubt(best: Candidate, by_chance: Candidate, others: list[Candidate], tried: tuple[Candidate, ...]) -> str:
-    """Why one cannot tell, or nothing. The edge at 2 is no doubt: there is no smaller number to ask for."""
+    """Return why the number is uncertain, or "". The edge at 2 raises no doubt, because nothing smaller is possible."""
     k, low = best.n_clusters, tried[0].n_clusters
     if len(tried) == 1:
-        return f"only {k} was tried: ask for a range"
+        return f"only {k} was tried: set a range"
     if best.score < by_chance.score + EVIDENCE:
         return (
-            f"two halves agree on their clusters hardly better ({best.score:.2f} at {k}) than in data without any "
-            f"({by_chance.score:.2f}): they form no distinct groups, or none that the features show"
+            f"two halves of the data agree hardly better ({best.score:.2f} at {k}) than data without clusters "
+            f"({by_chance.score:.2f}): the images form no distinct groups, or none that the features show"
         )
     if edge := _upper_edge(best, tried):
         return edge
     if k == low > 2:
-        return f"the best number is the smallest that was tried, {low}: ask for a range that begins lower"
+        return f"the best number is the smallest that was tried, {low}: set a range that begins lower"
     if others and others[0].score > best.score - TIE:
         other = others[0]
         return (
             f"two halves agree about as well on {other.n_clusters} clusters ({other.score:.2f}) as on {k} "
-            f"({best.score:.2f}), which are set apart more clearly"
+            f"({best.score:.2f}), which are better separated"
         )
     return ""
 
 
 def _upper_edge(best: Candidate, tried: tuple[Candidate, ...]) -> str:
-    """Doubt where nothing beyond the best number was tried that could show agreement fall again: the largest number is
-    the same answer, or nearly, and halves agree on it about as well."""
+    """Return a doubt if the best number is close to the largest one that was tried, or ""."""
     last, top = tried[-1], _best({candidate.n_clusters: candidate for candidate in tried})
-    further = "ask for a range that goes further, or for the number that you want"
+    further = "set a range that goes further, or the number that you want"
     if best is last and top is not last:  # it ties, and its silhouette made it the guess
         return (
             f"two halves agree about as well on {top.n_clusters} clusters ({top.score:.2f}) as on the largest number "
@@ -276,13 +279,13 @@ def _second_doubt(best: Candidate, second: dict[int, float]) -> str:
     if second[other] <= second[best.n_clusters]:
         return ""
     return (
-        f"two halves agree best on {best.n_clusters} clusters, but {other} are set apart more clearly "
+        f"two halves agree best on {best.n_clusters} clusters, but {other} are better separated "
         f"(silhouette {second[other]:.2f} against {second[best.n_clusters]:.2f})"
     )
 
 
 def _ticks(numbers: list[int], chosen: int) -> list[int]:
-    """The chosen number, the ends, and others at least a quarter apart from these, so that no two overlap."""
+    """Return the chosen number, the ends, and others at least a quarter apart, so that labels do not overlap."""
     ticks: list[int] = []
     for number in [chosen, numbers[0], numbers[-1], *numbers]:
         if all(max(number, tick) >= 1.25 * min(number, tick) for tick in ticks):

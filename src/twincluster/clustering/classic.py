@@ -1,7 +1,7 @@
-"""The classic systems, through scikit-learn.
+"""Classic clustering methods from scikit-learn, on pixels or on the features of a run.
 
-They cluster whatever comes as rows of numbers: pixels, or the features of a run. Those that do not scale see a random
-sample of the rows. Those that do not take a number of clusters get it in another form where there is one.
+Methods that do not scale cluster a random sample of the rows. Methods without a number of clusters get it in another
+form if there is one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from twincluster.core import InputError, closest
 
 STARTS = 10  # of k-means
-LARGEST = {  # rows; time and memory of most grow as their square
+LARGEST = {  # most rows; time and memory of most methods grow quadratically
     "ward": 5000, "average": 5000, "spectral": 5000, "nmf": 10_000, "gmm": 20_000, "birch": 20_000, "mean-shift": 1000,
     "affinity": 1000, "dbscan": 5000, "hdbscan": 5000, "optics": 5000,
 }  # fmt: skip
@@ -24,13 +24,13 @@ TITLES = {
     "gmm": "GMM", "birch": "BIRCH", "mean-shift": "mean shift", "affinity": "affinity propagation", "dbscan": "DBSCAN",
     "hdbscan": "HDBSCAN", "optics": "OPTICS",
 }  # fmt: skip
-NEAR = 5  # neighbours that make a row dense
+NEAR = 5  # neighbours of a dense row
 
 
 def cluster_by(name: str, rows: np.ndarray, n_clusters: int, seed: int = 0) -> np.ndarray:
-    """Clusters (n,) int64 of rows (n,d) by one of CLASSICS; -1 for rows that are left out of its sample.
+    """Return clusters (n,) int64 of rows (n,d) by one of CLASSICS; -1 for rows outside its sample.
 
-    Rows that a system calls noise are a cluster of their own, the last one.
+    Rows that a method calls noise form the last cluster.
 
     >>> from sklearn.datasets import load_iris
     >>> int(cluster_by("ward", load_iris().data, 3).max())
@@ -50,7 +50,7 @@ def cluster_by(name: str, rows: np.ndarray, n_clusters: int, seed: int = 0) -> n
 
 
 def pixel_rows(pixels: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """The chosen images (N,H,W,3) as rows of numbers from 0 to 1; rows of numbers stay what they are."""
+    """Return the chosen images (N,H,W,3) as rows of numbers from 0 to 1; rows of numbers are returned unchanged."""
     if pixels.ndim == 2:
         return np.asarray(pixels[rows])
     if pixels.strides[-1] == 0:

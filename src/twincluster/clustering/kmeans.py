@@ -1,12 +1,12 @@
-"""From features to clusters, by cosine: whitening, spherical k-means, and a prior on the sizes of clusters.
+"""Spherical k-means on whitened features, with a prior on cluster sizes.
 
-The prior is one shift per cluster beside the centres that k-means finds: a row belongs to the cluster with the largest
-`row @ centre + shift`, which is what a linear head computes. `regroup` then moves whole groups of neighbouring rows
-between clusters where that raises the worth of the partition.
+The prior adds one shift per cluster to the centroids: a row belongs to the cluster with the largest `row @ centre +
+shift`, which a linear head can compute. `regroup` then moves whole groups of neighbouring rows between clusters if that
+raises the score of the partition.
 
-Everything runs where the features are, in chunks of bounded memory; random draws come from a generator on the CPU,
-so a seed means the same on every device. Shapes: N rows, K clusters, D feature, R starts, T trials, M seeding pool,
-P parts that are joined to clusters.
+Everything runs on the device of the features, in chunks of bounded memory; random draws come from a generator on the
+CPU, so a seed has the same effect on every device. Shapes: N rows, K clusters, D features, R starts, T trials, M
+seeding pool, P parts that are joined to clusters.
 """
 
 import math
@@ -20,12 +20,12 @@ from torch import Tensor
 
 from twincluster.core import InputError
 
-CELLS = 2**24  # similarities held at once: 64 MiB in float32
-SEEDING_POOL = 16_384  # rows that starting centres are drawn from, at least; more rows do not make better starts
-STARTS_DRAWN = 4  # starts drawn for each one that is followed: a blob missed at the start stays missed ...
-FEW_CLUSTERS = 50  # ... up to this many clusters; above, drawing costs more than it brings
-ROWS_PER_DIRECTION = 10  # as many rows, and the variances of a whitening begin to be known
-SAME = 1e-6  # rows closer than this (1 - cosine) count as one: float32 cannot tell them apart
+CELLS = 2**24  # similarities in memory at once: 64 MiB in float32
+SEEDING_POOL = 16_384  # least rows to draw starting centroids from; more do not improve the starts
+STARTS_DRAWN = 4  # starts drawn per start that is run, because k-means never finds a blob missed by its start ...
+FEW_CLUSTERS = 50  # ... up to this many clusters; above, drawing costs too much
+ROWS_PER_DIRECTION = 10  # with fewer rows, the variances of a whitening are not reliable
+SAME = 1e-6  # rows closer than this (1 - cosine) are equal in float32
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,26 +38,27 @@ class Clusters:
 
 @dataclass(frozen=True, eq=False)
 class Whitening:
-    """Removes what all rows have in common and evens out the directions in which they differ."""
+    """Removes the mean of all rows and equalises the variance of their directions."""
 
     mean: Tensor  # (D,)
     matrix: Tensor  # (D,D)
 
     def __call__(self, features: Tensor) -> Tensor:
-        """(N,D) unit rows."""
+        """Return whitened unit rows (N,D)."""
         return unit_rows(self.rows(features))
 
     def rows(self, features: Tensor) -> Tensor:
-        """(N,D) the same, each as long as it comes out."""
+        """Return whitened rows (N,D), not normalised."""
         return (features.to(self.mean.dtype) - self.mean) @ self.matrix
 
 
 @torch.no_grad()
 def whiten(features: Tensor, shrinkage: float = 0.3) -> Whitening:
-    """The whitening of some rows. Directions with less than `shrinkage` times the mean variance are not blown up,
-    nor larger ones where there are few rows per direction: then small variances are an accident of the rows.
+    """Return the whitening of some rows.
 
-    Without it a few directions of large variance, which contrastive features always have, decide every cluster.
+    Directions with less than `shrinkage` times the mean variance are not amplified; with few rows per direction the
+    limit is higher, because small variances are then accidental. Without whitening, the few directions of large
+    variance that contrastive features always have decide every cluster.
     """
     features = _finite(features.float())
     mean = features.mean(0)
@@ -69,7 +70,7 @@ def whiten(features: Tensor, shrinkage: float = 0.3) -> Whitening:
 
 
 def principal_directions(centred: Tensor) -> tuple[Tensor, Tensor]:
-    """Variances (d,), smallest first, and the directions (d,d) they lie in, as columns."""
+    """Return variances (d,), smallest first, and their directions (d,d) as columns."""
     with torch.autocast(centred.device.type, enabled=False):
         covariance = centred.T @ centred / len(centred)
     variance, directions = _eigen(covariance.double())
@@ -77,11 +78,11 @@ def principal_directions(centred: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _eigen(covariance: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues (d,), smallest first, and eigenvectors (d,d) of a symmetric matrix in double precision."""
+    """Return eigenvalues (d,), smallest first, and eigenvectors (d,d) of a symmetric matrix in double precision."""
     try:
         variance, directions = torch.linalg.eigh(covariance)
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
-        # divide and conquer may not converge where rows are few or alike and most variances zero; QR iteration does
+        # divide and conquer may not converge if most variances are zero; QR iteration does
         values, vectors = scipy.linalg.eigh(covariance.cpu().numpy(), driver="ev")
         variance = torch.from_numpy(values).to(covariance)
         directions = torch.from_numpy(vectors).to(covariance)
@@ -99,13 +100,13 @@ def spherical_kmeans(
     n_iter: int = 50,
     tol: float = 1e-4,
 ) -> Clusters:
-    """K-means by cosine: the best of `n_init` k-means++ starts and, where given, of the warm start `init` (K,D).
+    """Run k-means by cosine. Return the best of `n_init` k-means++ starts and, if given, the warm start `init` (K,D).
 
     A start stops after `n_iter` rounds, or when a round lowers the mean of (1 - cosine) by less than the share `tol`.
     """
     if not 1 <= n_clusters <= len(features):
         raise InputError(
-            f"{len(features)} rows cannot form {n_clusters} clusters: ask for 1 to {len(features)} clusters"
+            f"{len(features)} rows cannot form {n_clusters} clusters: choose 1 to {len(features)} clusters"
         )
     if n_init < 0 or (n_init == 0 and init is None):
         raise ValueError("n_init must be at least 1, or 0 together with init")
@@ -122,13 +123,13 @@ def spherical_kmeans(
 
 
 def nearest(rows: Tensor, centres: Tensor, shift: Tensor | float = 0.0) -> Tensor:
-    """(N,) the centre with the largest product with each row, after `shift` (K,) is added."""
+    """Return the centroid (N,) with the largest product with each row, plus `shift` (K,)."""
     return torch.cat([(part @ centres.T + shift).argmax(dim=1) for part in torch.split(rows, _rows(len(centres)))])
 
 
 def match_labels(old: Tensor, new: Tensor, n_clusters: int) -> Tensor:
-    """The permutation p (K,) for which p[new] agrees with `old` on most rows; rows labelled -1 do not vote."""
-    from scipy.optimize import linear_sum_assignment  # slow to import, and not needed before training
+    """Return the permutation p (K,) for which p[new] agrees with `old` on most rows; rows labelled -1 do not count."""
+    from scipy.optimize import linear_sum_assignment  # slow to import
 
     both = (old >= 0) & (new >= 0)
     pairs = new[both].long() * n_clusters + old[both].long()
@@ -138,9 +139,9 @@ def match_labels(old: Tensor, new: Tensor, n_clusters: int) -> Tensor:
 
 
 def surest(gap: Tensor, labels: Tensor, share: float) -> Tensor:
-    """(n,) bool: the `share` of each cluster whose members prefer it by the largest gap, rounded up."""
+    """Return a mask (n,) of the `share` of each cluster's members with the largest gap, rounded up."""
     order = gap.argsort(descending=True, stable=True)
-    order = order[labels[order].argsort(stable=True)]  # by cluster, and within it the surest first
+    order = order[labels[order].argsort(stable=True)]  # by cluster, largest gap first
     sizes = torch.bincount(labels)
     first = sizes.cumsum(0) - sizes  # of each cluster in that order
     rank = torch.arange(len(labels), device=labels.device) - first[labels[order]]
@@ -150,29 +151,29 @@ def surest(gap: Tensor, labels: Tensor, share: float) -> Tensor:
 
 
 def unit_rows(rows: Tensor) -> Tensor:
-    """Rows of length one in float32. A zero row has no direction: it gets the diagonal, so that it can be placed."""
+    """Return rows of length one in float32. A zero row, which has no direction, becomes the diagonal."""
     rows = rows.float()
     largest = _finite(torch.linalg.vector_norm(rows, ord=math.inf, dim=1, keepdim=True))
-    rows = rows / largest.clamp(min=torch.finfo(torch.float32).tiny)  # so that squares neither overflow nor vanish
+    rows = rows / largest.clamp(min=torch.finfo(torch.float32).tiny)  # so that squares neither overflow nor underflow
     rows[largest[:, 0] == 0] = 1.0
     return rows.div_(torch.linalg.vector_norm(rows, dim=1, keepdim=True))
 
 
 def _finite(values: Tensor) -> Tensor:
     if not values.isfinite().all():
-        raise InputError("the features hold NaN or infinite values: training diverged, lower the learning rate")
+        raise InputError("the features contain NaN or infinite values: training diverged, lower the learning rate")
     return values
 
 
 def _rows(n_columns: int) -> int:
-    """How many rows of similarities to `n_columns` others are held at once."""
+    """Return how many rows of similarities to `n_columns` others fit in memory at once."""
     return max(1, CELLS // n_columns)
 
 
 def _starting_centres(features: Tensor, n_clusters: int, n_starts: int, generator: torch.Generator) -> Tensor:
-    """The best (n_starts,K,D) of R starts by greedy k-means++, drawn side by side.
+    """Return the best (n_starts,K,D) of R starts by greedy k-means++, drawn in parallel.
 
-    Each next centre is, of T rows drawn in proportion to their squared distance, the one that serves the pool best.
+    Each next centroid is the best for the pool of T rows drawn in proportion to their squared distance.
     """
     pool = features
     size = max(SEEDING_POOL, 32 * n_clusters)
@@ -196,14 +197,14 @@ def _starting_centres(features: Tensor, n_clusters: int, n_starts: int, generato
 
 
 def _draw(weights: Tensor, uniform: Tensor) -> Tensor:
-    """Indices (R,T) into M, in proportion to the weights (R,M); where all weights are zero, every index alike."""
+    """Draw indices (R,T) into M in proportion to the weights (R,M); uniformly if all weights are zero."""
     weights = weights + (weights.sum(dim=1, keepdim=True) == 0)
     steps = _wide(weights).cumsum(dim=1)  # (R,M)
     return torch.searchsorted(steps, _wide(uniform) * steps[:, -1:], right=True).clamp(max=weights.shape[1] - 1)
 
 
 def _wide(values: Tensor) -> Tensor:
-    """For long sums: float64 wherever the device has it."""
+    """Convert to float64 for long sums, if the device supports it."""
     return values if values.device.type == "mps" else values.double()
 
 
@@ -211,7 +212,7 @@ def _wide(values: Tensor) -> Tensor:
 class _Round:
     clusters: Clusters
     sums: Tensor  # (K,D) of the members of each cluster
-    lost: Tensor  # (K,) bool, clusters that have no direction: no member, or members that cancel out
+    lost: Tensor  # (K,) bool, clusters without direction: no members, or members that cancel out
 
 
 def _lloyd(features: Tensor, centres: Tensor, n_iter: int, tol: float) -> Clusters:
@@ -242,34 +243,34 @@ def _assign(features: Tensor, centres: Tensor) -> _Round:
 
 
 def add_rows(sums: Tensor, labels: Tensor, rows: Tensor) -> None:
-    """Add each row to the sum of its cluster, in an order that is the same every time."""
+    """Add each row to the sum of its cluster, in a deterministic order."""
     if not sums.is_cuda:
         sums.index_add_(0, labels, rows)
         return
-    # index_add_ on CUDA adds in whichever order threads arrive; a product does not
+    # index_add_ on CUDA adds in random order; a product does not
     member = rows.new_zeros(len(rows), len(sums)).scatter_(1, labels[:, None], 1.0)
     sums += member.T @ rows
 
 
 def _move(features: Tensor, now: _Round) -> Tensor:
-    """New centres: the direction of each sum; a lost cluster goes to the row that is served worst."""
+    """Return new centroids: the direction of each sum. A lost cluster moves to the row that fits worst."""
     centres: Tensor = now.sums / torch.linalg.vector_norm(now.sums, dim=1, keepdim=True).clamp(min=SAME)
     similarity = now.clusters.similarity
     for cluster in now.lost.nonzero()[:, 0].tolist():
         worst = features[similarity.argmin()]
         centres[cluster] = worst
-        similarity = torch.maximum(similarity, features @ worst)  # rows near it are served now: the next goes elsewhere
+        similarity = torch.maximum(similarity, features @ worst)  # rows near it are covered now
     return centres
 
 
-MARGIN = 3.0  # mean gap, in nats, between a sample's two best clusters; sizes are weighed on this scale
-PARTS = 3  # for each cluster, when clusters may be uneven: k-means cuts large kinds up, and joining mends that
-MOST_PARTS = 8_000  # that are joined: the distances of all pairs take 256 MB, and as much again while joining
+MARGIN = 3.0  # mean gap between a sample's two best clusters, in nats; the scale of the prior on sizes
+PARTS = 3  # per cluster, if sizes may be uneven: k-means splits large clusters, and joining the parts repairs that
+MOST_PARTS = 8_000  # parts to join: the distances of all pairs take 256 MB, and the same again while joining
 ROWS_PER_PART = 4
-SHARPNESS = 0.3  # temperature at which sizes are counted: near enough to counting each row once, and still smooth
-ROUNDS = 20  # of moving centres after sizes, and sizes after centres
-STEPS = 30  # towards the right shifts, in a round; the next one goes on from there
-SETTLED = 1e-3  # share of rows that change their cluster in the last round; nats that a shift moves in the last step
+SHARPNESS = 0.3  # temperature of soft counts of sizes: almost hard, but smooth
+ROUNDS = 20  # of alternating updates of centroids and sizes
+STEPS = 30  # updates of the shifts per round; the next round continues
+SETTLED = 1e-3  # converged: share of rows that change cluster in a round, or nats that a shift moves in a step
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,18 +278,18 @@ class Sized:
     centres: Tensor  # (K,D) unit rows
     shift: Tensor  # (K,) added to the products of rows and centres
     labels: Tensor  # (N,) int64
-    strain: float  # spread (standard deviation) of the shifts that the prior asked for at first, in nats
+    strain: float  # standard deviation of the shifts that the prior needs, in nats
 
 
 @torch.no_grad()
 def weigh_sizes(rows: Tensor, found: Clusters, balance: float, unit: Tensor | None = None) -> Sized:
-    """Clusters of rows (N,D, of any length), from those of k-means by cosine, under a prior on their sizes.
+    """Return clusters of rows (N,D, of any length) under a prior on their sizes, starting from those of k-means.
 
-    unit: the same rows at length one, for who has them.
+    `unit` are the same rows at length one, if the caller has them.
 
-    balance: 1 makes sizes equal and 0 leaves them to k-means. Between, N times their entropy counts with the weight
-    MARGIN * balance / (1 - balance) against the sum of the products in nats. Below 0 sizes follow the rows: a cluster
-    gets -balance times the logarithm of its share, which at -1 is what a mixture with learned weights does.
+    With `balance` 1 sizes are equal, with 0 they are left to k-means. In between, N times their entropy counts with
+    weight MARGIN * balance / (1 - balance) against the sum of the products in nats. Below 0 sizes follow the rows: a
+    cluster gets -balance times the logarithm of its share; at -1 this is a mixture with learned weights.
     """
     centres, shift = found.centres, rows.new_zeros(len(found.centres))
     if not balance or len(centres) == 1:
@@ -299,7 +300,7 @@ def weigh_sizes(rows: Tensor, found: Clusters, balance: float, unit: Tensor | No
     for _ in range(ROUNDS):
         shift = _shifts(scale * sample @ centres.T, shift, balance)
         labels = nearest(rows, centres, shift / scale)
-        if _count(labels) < _count(best.labels):  # too many small clusters to be told from one another
+        if _count(labels) < _count(best.labels):  # too many small clusters to distinguish
             break
         asked.append(float(shift.std()))
         changed = float((labels != best.labels).float().mean())
@@ -312,34 +313,34 @@ def weigh_sizes(rows: Tensor, found: Clusters, balance: float, unit: Tensor | No
 
 
 def check_parts(n_clusters: int, balance: float) -> None:
-    """Before anything is trained: whether so many clusters can be joined from parts."""
+    """Raise InputError before training if too many clusters would have to be joined from parts."""
     if balance < 0 and n_clusters > MOST_PARTS // 2:
         raise InputError(
-            f"the balance is {balance:g}, which joins parts of clusters and compares all of them: there may be "
-            f"{MOST_PARTS // 2:,} clusters then, not {n_clusters:,}; ask for fewer, or for a balance of 0"
+            f"a balance of {balance:g} allows at most {MOST_PARTS // 2:,} clusters, not {n_clusters:,}: choose fewer, "
+            "or a balance of 0"
         )
 
 
 def some(rows: Tensor, n_clusters: int) -> Tensor:
-    """As many as are compared with the centres at once: shares and gaps can be told from them."""
+    """Return a subset of rows for estimates, as many as fit in memory with all centroids."""
     return rows[:: math.ceil(len(rows) * n_clusters / CELLS)]
 
 
 def nats(rows: Tensor, centres: Tensor) -> Tensor:
-    """What the products of rows and centres are multiplied by, to be on the scale of MARGIN."""
+    """Return the factor that brings products of rows and centroids to the scale of MARGIN."""
     return MARGIN / gaps(some(rows, len(centres)) @ centres.T).mean().clamp(min=1e-6)
 
 
 def gaps(logits: Tensor) -> Tensor:
-    """(N,) by how much the best cluster of a row is ahead of the next."""
+    """Return the difference (N,) between the best and second-best cluster of each row."""
     best = logits.topk(2, dim=1).values
     return best[:, 0] - best[:, 1]
 
 
 @torch.no_grad()
 def joined_parts(unit: Tensor, n_clusters: int, *, seed: int, n_init: int) -> Clusters:
-    """Clusters of unit rows that may be of any size: more than are wanted, by k-means, and the closest ones joined."""
-    from scipy.cluster.hierarchy import cut_tree, linkage  # which takes a third of a second
+    """Cluster unit rows into clusters of any size: run k-means with more clusters than wanted, and join the closest."""
+    from scipy.cluster.hierarchy import cut_tree, linkage  # takes a third of a second
 
     n_parts = min(PARTS * n_clusters, MOST_PARTS, len(unit) // ROWS_PER_PART)
     if n_parts <= n_clusters:
@@ -348,7 +349,7 @@ def joined_parts(unit: Tensor, n_clusters: int, *, seed: int, n_init: int) -> Cl
     tree = linkage(parts.centres.double().cpu().numpy(), method="average")  # (P-1,4)
     joined = torch.as_tensor(cut_tree(tree, n_clusters=n_clusters)[:, 0], dtype=torch.int64, device=unit.device)
     labels = joined[parts.labels]
-    if _count(labels) < n_clusters:  # the same few rows again and again
+    if _count(labels) < n_clusters:  # few distinct rows
         return spherical_kmeans(unit, n_clusters, seed=seed, n_init=n_init)
     centres = directions(unit, labels, n_clusters)
     similarity = (unit * centres[labels]).sum(1)
@@ -356,12 +357,12 @@ def joined_parts(unit: Tensor, n_clusters: int, *, seed: int, n_init: int) -> Cl
 
 
 def directions(unit: Tensor, labels: Tensor, n_clusters: int) -> Tensor:
-    """(K,D): the mean direction of the rows of each cluster, zero for one without any."""
+    """Return the mean direction of the rows of each cluster, (K,D); zero for empty clusters."""
     return F.normalize(sums(unit, labels, n_clusters), dim=1)
 
 
 def sums(rows: Tensor, labels: Tensor, n_clusters: int) -> Tensor:
-    """(K,D) of the rows of each cluster."""
+    """Return the sum of the rows of each cluster, (K,D)."""
     total, chunk = rows.new_zeros(n_clusters, rows.shape[1]), max(1, CELLS // n_clusters)
     for part, label in zip(torch.split(rows, chunk), torch.split(labels, chunk), strict=True):
         add_rows(total, label, part)
@@ -369,14 +370,14 @@ def sums(rows: Tensor, labels: Tensor, n_clusters: int) -> Tensor:
 
 
 def _shifts(logits: Tensor, shift: Tensor, balance: float) -> Tensor:
-    """The shifts (K,) under which the shares of the clusters, and what the prior makes of them, agree."""
+    """Return the shifts (K,) at which cluster shares agree with the prior."""
     n_clusters = logits.shape[1]
     for _ in range(STEPS):
         share = ((logits + shift) / SHARPNESS).softmax(1).mean(0).clamp(min=1e-9)
-        excess = (n_clusters * share).log()  # (K,) 0 where a cluster has its equal share
+        excess = (n_clusters * share).log()  # (K,) 0 for equal shares
         if balance < 0:
             new = -balance * excess
-        else:  # a step of Sinkhorn's; where the prior is soft, a shorter one
+        else:  # a Sinkhorn step, shorter for a soft prior
             weight = MARGIN * balance
             new = weight / (weight + SHARPNESS * (1 - balance)) * (shift - SHARPNESS * excess)
         new = new - new.mean()
@@ -387,34 +388,34 @@ def _shifts(logits: Tensor, shift: Tensor, balance: float) -> Tensor:
 
 
 def _count(labels: Tensor) -> int:
-    """How many clusters have rows."""
+    """Return the number of clusters that have rows."""
     return int((torch.bincount(labels) > 0).sum())
 
 
-GROUPS = (5, 10, 20, 40)  # for each cluster: what moves must be neither a part of a kind nor more than one
-ROWS_PER_GROUP = 8  # at least, on average: fewer move on their own, as k-means has it
-POOL = 8_192  # rows that groups are found among; the others join the nearest
-FEW_ROUNDS = 5  # of finding them: they need not be the best
-REGROUP_ROUNDS = 5  # of moving groups, and rows after them
-LEAST = 1e-7  # nats, as a mean over all rows, that a move must bring
-GAIN = 1e-5  # share of the score by which a round must be better, or it is the last
+GROUPS = (5, 10, 20, 40)  # per cluster: neither fragments nor several true clusters
+ROWS_PER_GROUP = 8  # least average; k-means moves fewer rows by itself
+POOL = 8_192  # rows to find groups among; the others join the nearest group
+FEW_ROUNDS = 5  # of k-means for groups, which need not be optimal
+REGROUP_ROUNDS = 5  # of moving groups, then rows
+LEAST = 1e-7  # least gain of a move, in nats, as a mean over all rows
+GAIN = 1e-5  # least relative gain of a round; otherwise it is the last
 
 
 class _Groups(NamedTuple):
-    """Sums over the members of each, divided by N."""
+    """Sums over the members of each group, divided by N."""
 
-    unit: Tensor  # (G,D) of unit rows, which make centres
-    rows: Tensor  # (G,D) of rows of any length, which are compared with them
+    unit: Tensor  # (G,D) of unit rows, for centroids
+    rows: Tensor  # (G,D) of rows of any length, to compare with centroids
     share: Tensor  # (G,1) of all rows
 
     def of(self, clusters: Tensor) -> "_Groups":
-        """The same sums over the groups of each cluster, given (G,K) as ones and zeros."""
+        """Return the sums over the groups of each cluster, given as (G,K) ones and zeros."""
         return _Groups(*(clusters.T @ sums for sums in self))
 
 
 @torch.no_grad()
 def regroup(unit: Tensor, rows: Tensor, sized: Sized, balance: float, *, per_cluster: int, seed: int) -> Sized:
-    """Clusters at least as good as `sized`, by their score; those themselves where there is nothing to move."""
+    """Move groups between clusters while that raises the score. Return `sized` itself if nothing moves."""
     n_clusters = len(sized.centres)
     n_groups = min(per_cluster * n_clusters, len(unit) // ROWS_PER_GROUP)
     if balance < 0 or not 1 < n_clusters <= FEW_CLUSTERS or n_groups < 2 * n_clusters:
@@ -422,16 +423,18 @@ def regroup(unit: Tensor, rows: Tensor, sized: Sized, balance: float, *, per_clu
     group = _groups(unit, n_groups, seed)  # (N,)
     each = (unit, rows, torch.ones_like(rows[:, :1]))
     groups = _Groups(*(sums(values, group, n_groups) / len(rows) for values in each))
-    # the same for any prior: with a weight that falls with the balance, moves came out worse where it is soft
+    # the same weight for any prior: a weight that falls with the balance gave worse moves for soft priors
     weight, best = MARGIN if balance else 0.0, worth(rows, sized)
     for _ in range(REGROUP_ROUNDS):
         members = torch.bincount(group * n_clusters + sized.labels, minlength=n_groups * n_clusters)
-        before = members.view(n_groups, n_clusters).argmax(1)  # (G,) where most of them are
+        before = members.view(n_groups, n_clusters).argmax(1)  # (G,) majority cluster
         after = _move_groups(groups, before, n_clusters, nats(rows, sized.centres), weight)
         if torch.equal(before, after):
             break
         moved = directions(unit, after[group], n_clusters)
-        init = torch.where(moved.any(1, keepdim=True), moved, sized.centres)  # without a group: from where it was
+        init = torch.where(
+            moved.any(1, keepdim=True), moved, sized.centres
+        )  # a cluster without groups keeps its centroid
         found = spherical_kmeans(unit, n_clusters, seed=seed, init=init, n_init=0)
         new = weigh_sizes(rows, found, balance, unit)
         reached = worth(rows, new)
@@ -442,13 +445,13 @@ def regroup(unit: Tensor, rows: Tensor, sized: Sized, balance: float, *, per_clu
 
 
 def worth(rows: Tensor, sized: Sized) -> float:
-    """Mean of what rows get from their clusters: product with the centre, and shift."""
+    """Return the mean over rows of the product with their centroid plus its shift."""
     parts = torch.split(rows, max(1, CELLS // len(sized.centres)))
     return sum(float((part @ sized.centres.T + sized.shift).amax(1).double().sum()) for part in parts) / len(rows)
 
 
 def _groups(unit: Tensor, n_groups: int, seed: int) -> Tensor:
-    """(N,) the group of each row. Where rows are alike, some groups have none."""
+    """Return the group (N,) of each row. If rows are equal, some groups are empty."""
     drawn = torch.randperm(len(unit), generator=torch.Generator().manual_seed(seed))[:POOL]
     pool = unit[drawn.to(unit.device)]
     centres = pool[:n_groups]
@@ -459,7 +462,7 @@ def _groups(unit: Tensor, n_groups: int, seed: int) -> Tensor:
 
 
 def _move_groups(groups: _Groups, clusters: Tensor, n_clusters: int, scale: Tensor, weight: float) -> Tensor:
-    """The cluster of each group, (G,), after the best move, the best after that, and so on while there is one."""
+    """Return the cluster (G,) of each group after greedy moves, the best first, until no move helps."""
     clusters, numbers = clusters.clone(), torch.arange(len(clusters), device=clusters.device)
     inhabited = (groups.share > 0).long()  # (G,1)
     for _ in range(len(clusters)):
@@ -469,7 +472,7 @@ def _move_groups(groups: _Groups, clusters: Tensor, n_clusters: int, scale: Tens
         loss = (now - _worth(whole, groups, -1, scale, weight))[numbers, clusters]  # (G,)
         gain = _worth(whole, groups, 1, scale, weight) - now - loss[:, None]  # (G,K)
         gain[numbers, clusters] = 0.0
-        gain[(member * inhabited).sum(0)[clusters] == 1] = 0.0  # the last one stays: no cluster becomes empty
+        gain[(member * inhabited).sum(0)[clusters] == 1] = 0.0  # the last group stays, so that no cluster becomes empty
         best = int(gain.argmax())
         if not gain.flatten()[best] > LEAST:
             break
@@ -478,7 +481,7 @@ def _move_groups(groups: _Groups, clusters: Tensor, n_clusters: int, scale: Tens
 
 
 def _worth(whole: _Groups, groups: _Groups, sign: int, scale: Tensor, weight: float) -> Tensor:
-    """(G,K): what each cluster counts once each group has joined (1) or left (-1), or as it is (0)."""
+    """Return (G,K): the score of each cluster after each group has joined (1) or left (-1), or unchanged (0)."""
     product = (whole.rows * whole.unit).sum(1) + sign**2 * (groups.rows * groups.unit).sum(1, keepdim=True)
     product = product + sign * (groups.rows @ whole.unit.T + groups.unit @ whole.rows.T)
     square = (whole.unit**2).sum(1) + sign**2 * (groups.unit**2).sum(1, keepdim=True)

@@ -1,7 +1,7 @@
-"""How good a clustering is: against labels (ACC, NMI, ARI, kNN) and without any (silhouette, health).
+"""Score a clustering against labels (ACC, NMI, ARI, kNN) or without labels (silhouette, health).
 
-Labels are only ever read here; nothing in this file is optimised or chooses a checkpoint.
-Shapes: N rows, K clusters, C classes, D feature.
+Labels are only compared; nothing here is optimised or selects a checkpoint. Shapes: N rows, K clusters, C classes, D
+features.
 """
 
 import math
@@ -15,36 +15,36 @@ from torch import Tensor
 
 from twincluster.core import InputError
 
-CELLS = 2**24  # similarities held at once by knn_accuracy: 64 MiB in float32
-LARGEST_TABLE = 10**8  # cells of a confusion matrix: beyond, a label is an identifier and no class
+CELLS = 2**24  # similarities in memory at once in knn_accuracy: 64 MiB in float32
+LARGEST_TABLE = 10**8  # most cells of a confusion matrix; beyond, labels are identifiers, not classes
 
-# Thresholds of Health.warning. Assignments are uniform while mean max q is below 1/K + min(.5/K, .05 (1 - 1/K)):
-# K=2 .525, K=10 .145, K=100 .015. The first bound is for large K, where certainty is far away; the second for small K.
+# Thresholds of Health.warning. Assignments are uniform if mean max q is below 1/K + min(.5/K, .05 (1 - 1/K)):
+# K=2 .525, K=10 .145, K=100 .015. The first bound is for large K, the second for small K.
 UNIFORM_EXCESS = 0.5
 UNIFORM_SHARE = 0.05
 DOMINANT_SHARE = 0.9  # one cluster with more than this share of the images
-AGREEMENT_SHARE = 0.25  # views agree less than a quarter of the way from chance to always
+AGREEMENT_SHARE = 0.25  # least agreement of views, as a share of the way from chance to 1
 STRAIN = 0.35  # nats by which a prior on sizes (kmeans.py) moves clusters; images prefer theirs by 3 on average
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What to try with a method, as the ends of sentences. The defaults are for any method."""
+    """What to try with a method, as the ends of sentences. The defaults fit any method."""
 
-    surer: str = "use milder augmentation or the default method"  # makes assignments more certain
-    evener: str = "the default method"  # makes clusters more even
-    looser: str = ""  # makes them less even
+    surer: str = "use milder augmentation or the default method"  # for more certain assignments
+    evener: str = "the default method"  # for more even clusters
+    looser: str = ""  # for less even clusters
 
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Accuracy under the best one-to-one matching, mutual information and Rand index of one and the same partition."""
+    """Accuracy under the best one-to-one matching, mutual information and Rand index of the same partition."""
 
     acc: float
     nmi: float
     ari: float
     confusion: np.ndarray  # (K,C) counts
-    matching: np.ndarray  # (K,) class of each cluster, -1 where a cluster has no class of its own
+    matching: np.ndarray  # (K,) class of each cluster, -1 for clusters without a class of their own
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -57,16 +57,18 @@ class Scores:
 
 
 def score(labels: np.ndarray, clusters: np.ndarray) -> Scores:
-    """Compare clusters (N,) with labels (N,), both numbered from 0; a row with -1 in either is left out.
+    """Score clusters (N,) against labels (N,), both numbered from 0; rows with -1 in either are ignored.
 
-    The numbers of clusters and classes may differ: clusters left over match no class and their rows count as errors.
+    The numbers of clusters and classes may differ: extra clusters match no class, and their rows count as errors.
     """
     from scipy.optimize import linear_sum_assignment  # both take a second to import: training starts without them
     from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
     labels, clusters = _numbers(labels, "labels"), _numbers(clusters, "clusters")
     if labels.shape != clusters.shape:
-        raise InputError(f"there are {len(labels)} labels for {len(clusters)} clustered rows: give one label per row")
+        raise InputError(
+            f"there are {len(labels)} labels for {len(clusters)} clustered rows: expected one label per row"
+        )
     known = (labels >= 0) & (clusters >= 0)
     labels, clusters = labels[known], clusters[known]
     if len(labels) == 0:
@@ -79,7 +81,7 @@ def score(labels: np.ndarray, clusters: np.ndarray) -> Scores:
     rows, columns = linear_sum_assignment(confusion, maximize=True)
     overlap = confusion[rows, columns]
     matching = np.full(len(confusion), -1, dtype=np.int64)
-    matching[rows] = np.where(overlap > 0, columns, -1)  # a pair without a common row is no match
+    matching[rows] = np.where(overlap > 0, columns, -1)  # pairs without common rows do not match
     return Scores(
         acc=float(overlap.sum() / len(labels)),
         nmi=float(normalized_mutual_info_score(labels, clusters, average_method="arithmetic")),
@@ -92,10 +94,10 @@ def score(labels: np.ndarray, clusters: np.ndarray) -> Scores:
 def _numbers(values: np.ndarray, name: str) -> np.ndarray:
     values = np.asarray(values)
     if values.ndim != 1 or not np.issubdtype(values.dtype, np.integer):
-        raise InputError(f"{name} are {values.dtype} of shape {values.shape}: give whole numbers, one per row")
+        raise InputError(f"{name} are {values.dtype} of shape {values.shape}: expected whole numbers, one per row")
     values = values.astype(np.int64)
     if len(values) and values.min() < -1:
-        raise InputError(f"{name} hold {values.min()}: number them from 0, with -1 for unknown")
+        raise InputError(f"{name} contain {values.min()}: number them from 0, with -1 for unknown")
     return values
 
 
@@ -107,10 +109,11 @@ def knn_accuracy(
     neighbours: int = 20,
     temperature: float = 0.1,
 ) -> float:
-    """Share of test rows whose label wins the vote of their nearest training rows, weighted by exp(cosine / T).
+    """Return the share of test rows whose label wins the vote of their nearest training rows, weighted by exp(cosine /
+    T).
 
-    Without a split every fifth row of a fixed random order is the test part. Rows labelled -1 are left out; with
-    nothing to train or to test on the answer is nan.
+    Without a split, every fifth row of a fixed random order is a test row. Rows labelled -1 are ignored; the result is
+    nan if there are no training or no test rows.
     """
     labels = _numbers(labels, "labels")
     if is_test is None:
@@ -127,7 +130,9 @@ def knn_accuracy(
         for part in np.array_split(test, math.ceil(len(test) * len(train) / CELLS)):
             rows = F.normalize(features[part].float(), dim=1)
             similarity, index = (rows @ bank.T).topk(min(neighbours, len(train)), dim=1)  # (chunk, neighbours)
-            weight = ((similarity - similarity[:, :1]) / temperature).exp()  # the best weighs 1: no overflow
+            weight = (
+                (similarity - similarity[:, :1]) / temperature
+            ).exp()  # the nearest has weight 1, so that nothing overflows
             votes = torch.zeros(len(part), int(labels.max()) + 1, device=features.device)
             votes.scatter_add_(1, bank_target[index], weight)
             right += int((votes.argmax(dim=1) == target[part]).sum())
@@ -135,9 +140,9 @@ def knn_accuracy(
 
 
 def silhouette(features: np.ndarray, clusters: np.ndarray, sample: int = 2000, seed: int = 0) -> float:
-    """Mean silhouette by Euclidean distance of a random sample of rows; nan where it has fewer than two clusters.
+    """Return the mean Euclidean silhouette of a random sample of rows; nan for fewer than two clusters.
 
-    Rows in no cluster (-1) and rows that are not finite are left out. Pass unit rows to judge clusters by cosine.
+    Rows without a cluster (-1) and rows that are not finite are ignored. Pass unit rows to use cosine.
     """
     from sklearn.metrics import silhouette_score  # as in score
 
@@ -154,30 +159,30 @@ def silhouette(features: np.ndarray, clusters: np.ndarray, sample: int = 2000, s
 
 @dataclass(frozen=True)
 class Health:
-    """What assignments look like, without labels."""
+    """Label-free statistics of assignments."""
 
     sizes: list[int]  # rows per cluster by argmax
     confidence: float  # mean max q
     marginal_entropy: float  # of the mean q, divided by log K: 1 is balanced, 0 is one cluster
-    agreement: float | None  # share of rows whose argmax is the same in two views
-    strain: float = 0.0  # what a prior on sizes takes, in nats
-    empty: int | None = None  # clusters without a row, where that is known better than from the sizes of views
-    final: bool = False  # the sizes are those of the result, which no other epoch will mend
+    agreement: float | None  # share of rows with the same argmax in two views
+    strain: float = 0.0  # of the prior on sizes, in nats
+    empty: int | None = None  # clusters without rows, if known more precisely than from the sizes
+    final: bool = False  # the sizes are those of the result, not of an epoch
 
     @classmethod
     def of_result(cls, sizes: list[int]) -> Self:
-        """What the sizes of a finished run tell: whether it collapsed, and no more."""
+        """Return the health of a finished run from its sizes, which show only collapse."""
         return cls(sizes, confidence=1.0, marginal_entropy=1.0, agreement=None, final=True)
 
     def warning(self, method: str, advice: Advice, precision: str = "float32") -> str | None:
         """Return one sentence on what is wrong and what to try with this method, or None."""
         n_clusters = len(self.sizes)
         if not math.isfinite(self.confidence):
-            return f"the assignments are not numbers: training diverged; {steadier(method, precision)}"
+            return f"the assignments are NaN: training diverged; {steadier(method, precision)}"
         if self.confidence < _uniform_below(n_clusters):
             return (
                 f"the assignments stay uniform (mean largest probability {self.confidence:.3f}, chance is"
-                f" {1 / n_clusters:.3f}), so the clusters mean little; train longer, or {advice.surer}"
+                f" {1 / n_clusters:.3f}), so the clusters are not meaningful; train longer, or {advice.surer}"
             )
         return self._collapse(advice.evener) or self._disagreement() or self._strained(advice.looser)
 
@@ -185,16 +190,16 @@ class Health:
         n_clusters, n_rows = len(self.sizes), sum(self.sizes)
         largest = max(self.sizes) / n_rows
         if n_clusters > 1 and largest > DOMINANT_SHARE:
-            why = " (they are the same, or the network sees no difference between them)" if largest == 1 else ""
+            why = " (the images are equal, or the network cannot distinguish them)" if largest == 1 else ""
             return (
-                f"the clusters collapsed: one of {n_clusters} holds {largest:.0%} of the images{why}; lower"
-                f" optimiser.learning_rate, make clusters more even with {evener}, or ask for fewer"
+                f"the clusters collapsed: one of {n_clusters} contains {largest:.0%} of the images{why}; lower"
+                f" optimiser.learning_rate, make clusters more even with {evener}, or choose fewer"
             )
         empty = self.sizes.count(0) if self.empty is None else self.empty
         expected = n_clusters * (1 - 1 / n_clusters) ** n_rows  # empty by chance: few rows cannot fill many clusters
         if empty > (0 if self.final else expected + 3 * math.sqrt(expected)):
             return (
-                f"the clusters collapsed: {empty} of {n_clusters} {'is' if empty == 1 else 'are'} empty; ask for fewer"
+                f"the clusters collapsed: {empty} of {n_clusters} {'is' if empty == 1 else 'are'} empty; choose fewer"
                 f" clusters, or make them more even with {evener}"
             )
         return None
@@ -214,14 +219,14 @@ class Health:
         if self.strain <= STRAIN:
             return None
         return (
-            f"the clusters are made more even than the images are (the prior on sizes shifts them by {self.strain:.2f}"
-            " nats, see docs/uneven.md), which cuts large groups up and joins small ones; lower it, for example"
+            f"the clusters are more even than the images suggest (the prior on sizes shifts them by {self.strain:.2f}"
+            " nats, see docs/uneven.md), which splits large groups and joins small ones; lower the prior, for example"
             f" {looser}"
         )
 
 
 def steadier(method: str, precision: str) -> str:
-    """What to try after training diverged."""
+    """Return what to try after training diverged."""
     ways = ["lower the learning rate (optimiser.learning_rate)"]
     if precision == "bf16":
         ways.append("train in float32 (--precision float32)")
@@ -232,13 +237,13 @@ def steadier(method: str, precision: str) -> str:
 
 @torch.no_grad()
 def health(probabilities: Tensor, other_view: Tensor | None = None) -> Health:
-    """Sizes, confidence, balance and, with a second view of the same rows, agreement of assignments q (N,K)."""
+    """Return sizes, confidence, balance and, with a second view of the same rows, agreement of assignments q (N,K)."""
     if len(probabilities) == 0:
         raise ValueError("health needs at least one row of probabilities")
     n_clusters = probabilities.shape[1]
     top, label = probabilities.max(dim=1)
     mean = probabilities.mean(dim=0, dtype=torch.float32)  # (K,)
-    entropy = 0.0 - torch.xlogy(mean, mean).sum().item()  # the difference knows no negative zero
+    entropy = 0.0 - torch.xlogy(mean, mean).sum().item()  # subtracted from 0.0 to avoid -0.0
     return Health(
         sizes=torch.bincount(label, minlength=n_clusters).tolist(),
         confidence=top.mean(dtype=torch.float32).item(),

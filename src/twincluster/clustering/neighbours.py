@@ -1,11 +1,11 @@
-"""Which rows are near to each other: nearest neighbours, agglomeration on their graph, and a flat map.
+"""Nearest neighbours of rows, agglomerative clustering on their graph, and a two-dimensional layout.
 
-Agglomeration joins the two clusters of highest affinity, again and again. Affinities are those of Zhang et al. 2012
-("Graph degree linkage"), as JULE has them (Yang et al. 2016). Neighbours are found among all pairs, where the rows are;
-merging runs on the host and knows no more than the neighbours. A map is t-SNE by openTSNE where that is installed, else
-the two principal components.
+Agglomeration repeatedly merges the two clusters with the highest affinity, that of Zhang et al. 2012 ("Graph degree
+linkage") as used in JULE (Yang et al. 2016). Neighbours are found among all pairs on the device of the rows; merging
+runs on the host and uses only the neighbours. The layout is t-SNE if openTSNE is installed, otherwise the first two
+principal components.
 
-Shapes: n rows, M of them in the pool that neighbours come from, k neighbours, F features, C clusters.
+Shapes: n rows, M of them in the pool of neighbours, k neighbours, F features, C clusters.
 """
 
 from __future__ import annotations
@@ -22,24 +22,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-POOL = 20_000  # rows that neighbours, and directions, are found among: all pairs of more take longer than training
+POOL = 20_000  # rows to search for neighbours and directions; all pairs of more take longer than training
 CHUNK = 2048  # rows compared with the pool at once
 
 
 def nearest_rows(rows: Tensor, count: int, pool: int = POOL) -> Tensor:
-    """(n,k) positions of the `count` rows of highest cosine, or of as many as there are, the row itself left out."""
+    """Return the positions (n,k) of the `count` nearest rows by cosine, or of all if there are fewer, without the row
+    itself.
+    """
     step = pool_step(len(rows), pool)
     return step * nearest_in_pool(torch.split(rows, CHUNK), rows[::step], step, count)
 
 
 def pool_step(n_rows: int, pool: int = POOL) -> int:
-    """How far apart the rows of the pool lie."""
+    """Return the distance between rows of the pool."""
     return -(-n_rows // pool)
 
 
 @torch.no_grad()
 def nearest_in_pool(parts: Iterable[Tensor], pool: Tensor, step: int, count: int) -> Tensor:
-    """The same as places in the pool (M,d), which is every `step`-th of the rows that come in parts."""
+    """Return the nearest rows as indices into the pool (M,d), which is every `step`-th of the rows in `parts`."""
     unit, members, found, start = F.normalize(pool, dim=1), step * torch.arange(len(pool)).to(pool.device), [], 0
     for part in parts:
         similarity = F.normalize(part, dim=1) @ unit.T  # (chunk,M)
@@ -50,13 +52,13 @@ def nearest_in_pool(parts: Iterable[Tensor], pool: Tensor, step: int, count: int
     return torch.cat(found)
 
 
-CELLS = 2**26  # similarities held at once: 256 MiB in float32
+CELLS = 2**26  # similarities in memory at once: 256 MiB in float32
 FEW = 100  # clusters, up to which the next best affinities of a cluster do not count
 Links = list[dict[int, float]]  # of each cluster, to those near to it
 
 
 def first_groups(unit: Tensor) -> np.ndarray:
-    """(n,) a group for all rows that following the nearest neighbour of each leads together."""
+    """Return the connected components (n,) of the graph that links each row to its nearest neighbour."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -66,7 +68,9 @@ def first_groups(unit: Tensor) -> np.ndarray:
 
 
 def all_merged(unit: Tensor, n_clusters: int, *, share: float, neighbours: int, near: int) -> np.ndarray:
-    """(n,) clusters of unit rows (n,F), from the first groups on, with new affinities after each `share` of merging."""
+    """Return clusters (n,) of unit rows (n,F): start from the first groups, and recompute affinities after each `share`
+    of merges.
+    """
     group = first_groups(unit)
     if group.max() + 1 < n_clusters:
         group = np.arange(len(unit))
@@ -92,7 +96,9 @@ def merged(unit: Tensor, group: np.ndarray, n_clusters: int, *, share: float, ne
 
 
 def graph(unit: Tensor, neighbours: int) -> Any:
-    """W, sparse (n,n): exp(-d^2 / sigma^2) to the nearest neighbours of each row, sigma^2 being the mean of d^2."""
+    """Return W, sparse (n,n): exp(-d^2 / sigma^2) to the nearest neighbours of each row, where sigma^2 is the mean of
+    d^2.
+    """
     from scipy.sparse import csr_array
 
     found, distance = nearest(unit, neighbours)  # (n,k) each

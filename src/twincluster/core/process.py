@@ -1,7 +1,7 @@
-"""This process: interrupts, its end, child processes, garbage collection, memory and threads.
+"""Interrupts, exit and child processes of this process; garbage collection, memory and threads.
 
-An interrupt (Ctrl-C), or the SIGTERM of a batch queue, waits for a moment at which a run can be saved. A process that
-runs one command ends within seconds of it, whatever is under way (`end_on_interrupt`).
+An interrupt (Ctrl-C), or the SIGTERM of a batch queue, waits until a run can be saved. A process that runs one command
+ends within seconds of it, whatever it is doing (`end_on_interrupt`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From a source to pixels: listing, decoding, the store of decoded images, augmentation, batches."""
+"""From a source to pixels: listing, decoding, the cache of decoded images, augmentation, batches."""
 
 from twincluster.core import attach_stub
 

@@ -1,7 +1,7 @@
-"""Turn an image file into a small square of pixels, or say in a few words why that cannot be done.
+"""Decode an image file to a small square of pixels, or return a short reason why that is impossible.
 
-Files come from strangers: nothing here raises for what a file holds, and none takes more memory than headers.LARGEST.
-A JPEG or JPEG 2000 that is larger is reduced while it is decoded, other formats strip by strip afterwards.
+Files are untrusted: nothing here raises for a file's content, and none uses more memory than headers.LARGEST. A JPEG or
+JPEG 2000 that is larger is reduced during decoding, other formats strip by strip afterwards.
 """
 
 import ctypes
@@ -38,9 +38,9 @@ from twincluster.data.headers import (
 )
 from twincluster.data.listing import CHANGED, Input, RefusedError, open_input, suffix_of
 
-INCOMPLETE = "incomplete"  # status of a file that ends before its image does
-TOO_LARGE = "too_large"  # status of an image that takes more memory than LARGEST
-DEFAULT_SIDE = 96  # pixels a side, at most, where nothing says how large images are to be
+INCOMPLETE = "incomplete"  # status of a truncated file
+TOO_LARGE = "too_large"  # status of an image that needs more memory than LARGEST
+DEFAULT_SIDE = 96  # largest default side in pixels
 
 Decoded = tuple[np.ndarray | None, str]  # (side, side, 3) uint8 and "ok", or None and the reason
 Size = tuple[int, int]  # width and height
@@ -87,7 +87,7 @@ _INKS = (0x5A, 0xA5)  # values that memory is filled with before decoding
 
 
 def header_sizes(files: Sequence[Input], sample: int = 100) -> list[Size]:
-    """Width and height of some of the files, by their headers; those that cannot be read are left out."""
+    """Return width and height of a sample of files from their headers; unreadable files are skipped."""
     sizes = []
     for source in files[:: max(1, len(files) // sample)]:
         try:
@@ -99,17 +99,17 @@ def header_sizes(files: Sequence[Input], sample: int = 100) -> list[Size]:
 
 
 def typical_side(sizes: Sequence[Size], frame: Frame = "crop") -> int:
-    """Median side of the squares that images of such sizes fill; 0 when there is none."""
+    """Return the median side of the squares that images of such sizes fill; 0 without images."""
     return int(np.median([filled_side(size, frame) for size in sizes] or [0]))
 
 
 def largest_side(sizes: Sequence[Size], frame: Frame = "crop") -> int:
-    """The largest of those sides; 0 when there is none."""
+    """Return the largest of those sides; 0 without images."""
     return max((filled_side(size, frame) for size in sizes), default=0)
 
 
 def filled_side(size: Size, frame: Frame) -> int:
-    """Side of the square that an image fills with pixels of its own."""
+    """Return the side of the square that an image fills with its own pixels."""
     return min(size) if frame == "crop" else max(size)
 
 
@@ -118,17 +118,17 @@ class LargeError(Exception):
 
 
 def admit_all(nbytes: int) -> AbstractContextManager[None]:
-    """Let every image take what it needs."""
+    """Admit every image."""
     return nullcontext()
 
 
 def decode(source: Input, side: int, frame: Frame = "crop", admit: Admit = admit_all) -> Decoded:
-    """An image as a square of side x side pixels; the first frame of an animation. Raises only what `admit` raises."""
+    """Decode an image to side x side pixels; the first frame of an animation. Raises only what `admit` raises."""
     return _decoded(source, side, frame, lambda image: square(image, side, frame), admit)
 
 
 def decode_whole(source: Input, longest: int) -> Decoded:
-    """An image in its own proportions, its longer edge at most `longest` pixels, (h,w,3). Never raises."""
+    """Decode an image in its own proportions, its longer edge at most `longest` pixels, (h,w,3). Never raises."""
     return _decoded(source, longest, "letterbox", lambda image: _within(image, longest), admit_all)
 
 
@@ -151,9 +151,10 @@ def _decoded(
 def _read(
     source: Input, ink: int, side: int, frame: Frame, shape: Callable[[Image.Image], np.ndarray], admit: Admit
 ) -> np.ndarray | None:
-    """None where lines have the ink that memory was filled with before: they are missing, or really have this colour.
+    """Decode a file. Return None if lines still have the ink that memory was filled with: missing, or really that
+    colour.
 
-    The image is closed before others are admitted in its place.
+    The image is closed before other images are admitted.
     """
     with open_input(source) as file:
         opening = bytes_to_open(file, _head(file))
@@ -174,7 +175,7 @@ def _within(image: Image.Image, longest: int) -> np.ndarray:
 
 
 def square(image: Image.Image, side: int, frame: Frame = "crop") -> np.ndarray:
-    """An open image as a square: upright, on white (`_on_white`), in three channels of eight bits."""
+    """Return an open image as a square: upright, on white (`_on_white`), in three 8-bit channels."""
     image = _plain(image)
     width, height = image.size
     size = (side, side)
@@ -187,10 +188,10 @@ def square(image: Image.Image, side: int, frame: Frame = "crop") -> np.ndarray:
 
 
 def letterboxed(pixels: np.ndarray) -> np.ndarray:
-    """(...,h,w,3) uint8 in the middle of a square as large as its longer edge; squares as they are.
+    """Return (...,h,w,3) uint8 in the centre of a square as large as its longer edge; squares unchanged.
 
-    The bars have the mean colour of the image's border. One fixed colour would be the same strong mark in every image
-    of a shape, and clusters would follow the shapes; this one lies close to what it adjoins.
+    The bars have the mean colour of the image's border. A fixed colour would mark all images of one shape, and clusters
+    would follow the shapes.
     """
     height, width = pixels.shape[-3:-1]
     if height == width:
@@ -205,7 +206,7 @@ def letterboxed(pixels: np.ndarray) -> np.ndarray:
 
 
 def may_pass(status: str) -> bool:
-    """Whether a status speaks of the moment (rights, a missing file), not of the content: worth another try."""
+    """Return True if a status is temporary (permissions, a missing file), so that another attempt may succeed."""
     return status.removeprefix("unreadable: ") in _PASSING
 
 
@@ -226,7 +227,7 @@ def _silence_libtiff() -> None:
 
 
 def _opened(file: BinaryIO, source: Input) -> Image.Image:
-    """The image in a file as far as its header says; its pixels are not read yet."""
+    """Open an image; reads only its header."""
     head = _head(file)
     if head.startswith(_JPEG):
         try:
@@ -341,9 +342,9 @@ def _is_whole(image: Image.Image, file: BinaryIO, ink: int) -> bool:
 
 
 def _goes_on(image: Image.Image, file: BinaryIO) -> bool:
-    """Whether a JPEG has its end marker too early: libjpeg makes mid-grey of what is missing.
+    """Return True if the end marker of a JPEG comes too early: libjpeg fills the missing part with mid-grey.
 
-    Where the last corner is mid-grey, more data in front of the marker must not change the picture.
+    If the last corner is mid-grey, more data before the marker must not change the picture.
     """
     corner = image.getpixel((image.width - 1, image.height - 1))
     if not set(corner if isinstance(corner, tuple) else (corner,)) <= _MID_GREY:
@@ -410,13 +411,13 @@ def _shrunk(image: Image.Image, side: int, frame: Frame) -> Image.Image:
 
 
 def _in_blocks(start: int, end: int, block: int) -> tuple[int, int]:
-    """The middle of a range that holds whole blocks; all of it where it holds none."""
+    """Return the centre part of a range that consists of whole blocks; all of it if there is no whole block."""
     rest = (end - start) % block if end - start > block else 0
     return start + rest // 2, end - rest + rest // 2
 
 
 def _centre(size: Size) -> tuple[int, int, int, int]:
-    """The square in the middle, as a box."""
+    """Return the centre square as a box."""
     width, height = size
     edge = min(size)
     left, top = (width - edge) // 2, (height - edge) // 2
@@ -424,7 +425,7 @@ def _centre(size: Size) -> tuple[int, int, int, int]:
 
 
 def _plain(image: Image.Image) -> Image.Image:
-    """The same picture, upright, in mode L, RGB, RGBA or another of eight bits that can be resized and converted."""
+    """Return the image upright, in mode L, RGB, RGBA or another 8-bit mode that can be resized and converted."""
     _refuse_garbled(image)
     image.load()
     tone, turn = _tone(image), _turn(image)
@@ -462,7 +463,7 @@ def _tone(image: Image.Image) -> _Tone | None:
 
 
 def _strips(image: Image.Image) -> Iterator[np.ndarray]:
-    """The values of an image, some lines at a time."""
+    """Yield the values of an image, some lines at a time."""
     rows = max(1, STRIP // image.width)
     for top in range(0, image.height, rows):
         strip = image.crop((0, top, image.width, min(top + rows, image.height)))
@@ -480,7 +481,7 @@ def _eight_bits(image: Image.Image, tone: _Tone | None) -> Image.Image:
 
 
 def _on_white(image: Image.Image) -> np.ndarray:
-    """On black where nothing could be seen on white and something can there: white icons are made for dark pages."""
+    """Compose on white, or on black if the image is invisible on white: white icons are made for dark pages."""
     if image.mode == "RGBA":
         white, black = (Image.new("RGBA", image.size, (level, level, level, 255)) for level in (255, 0))
         page = _laid(white, image)

@@ -1,12 +1,11 @@
-"""What the trainer reads: one row of pixels, or of numbers, for every input of a source.
+"""Rows of pixels or numbers for every input of a source, ready for training.
 
-Arrays are used where they are, unless they are far larger than asked for; files are decoded once into a memory-mapped
-store, which the next run opens at once.
+Arrays are used in place. Files are decoded once into a memory-mapped store, which the next run opens at once.
 
-Images of an array that are much larger than training needs are made smaller once, as files are when they are decoded:
-a crop is sampled bilinearly, which skips pixels of an image that is several times as large as the view. Few images are
-held in memory; of more a copy is kept in the cache, and the next run opens it once it has read the array through: a
-copy is known by all bytes of what it was made of. The copies last used stay, older ones make room for new ones.
+Arrays of images much larger than training needs are shrunk once, as files are when they are decoded: a bilinear crop of
+an image several times larger than the view would skip pixels. Small results stay in memory. Large ones are cached under
+a hash of all bytes of the array, so the next run only has to read the array through; the most recently used copies are
+kept.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a source names, before anything is decoded: files, images inside archives, arrays; and how folders are walked.
+"""List the inputs of a source before decoding: files, images inside archives, and arrays; search folders for images.
 
-An image in an archive is read where it lies; nothing is ever unpacked, and no name inside an archive is used as a path.
-File names are written so that any of them fits on one line of a text file.
+Images in archives are read in place; nothing is unpacked, and no name inside an archive is used as a path. File names
+are escaped so that each fits on one line of a text file.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ class RefusedError(Exception):
 
 
 class Member(NamedTuple):
-    """An image inside a larger file."""
+    """An image inside an archive."""
 
     archive: Path
     start: int  # of its bytes
     size: int
     suffix: str  # ".jpg"
-    changed: int  # the archive's time of change in ns, when it was searched
-    problem: str = ""  # why there is nothing to read
+    changed: int  # modification time of the archive in ns when it was searched
+    problem: str = ""  # why it cannot be read
 
 
 class Content(NamedTuple):
-    """An image file that was read already."""
+    """The content of an image file in memory."""
 
     data: bytes
     suffix: str = ""
@@ -63,7 +63,7 @@ Input = File | Content
 
 @contextmanager
 def open_input(source: Input) -> Iterator[BinaryIO]:
-    """Whatever it is as a file of its own, which is not empty; else RefusedError, or what the system says."""
+    """Open an input as a non-empty file. Raise RefusedError if it is none of these, and OSError from the system."""
     if isinstance(source, Content):
         _refuse_empty(len(source.data))
         yield io.BytesIO(source.data)
@@ -73,13 +73,13 @@ def open_input(source: Input) -> Iterator[BinaryIO]:
     place = source.archive if isinstance(source, Member) else source
     found = os.stat(place)
     if not stat.S_ISREG(found.st_mode):
-        raise RefusedError("not a regular file")  # opening a named pipe would wait for ever
+        raise RefusedError("not a regular file")  # opening a named pipe would block
     if not isinstance(source, Member):
         _refuse_empty(found.st_size)
         with open(place, "rb") as file:
             yield file
         return
-    if found.st_mtime_ns != source.changed:  # what lies there now may be another image, or half of two
+    if found.st_mtime_ns != source.changed:  # the offset may now hold another image, or parts of two
         raise RefusedError(CHANGED)
     _refuse_empty(source.size)
     with open(place, "rb", buffering=0) as archive:
@@ -87,7 +87,7 @@ def open_input(source: Input) -> Iterator[BinaryIO]:
 
 
 def suffix_of(source: Input) -> str:
-    """As in ".jpg", in small letters."""
+    """Return the suffix in lower case, for example ".jpg"."""
     return (source if isinstance(source, Member | Content) else PurePath(source)).suffix.lower()
 
 
@@ -97,7 +97,7 @@ def _refuse_empty(size: int) -> None:
 
 
 class _Part(io.RawIOBase):
-    """Some bytes of an open file, as if there were no others."""
+    """A range of bytes of an open file, as a file of its own."""
 
     def __init__(self, whole: io.FileIO, start: int, size: int) -> None:
         self.whole, self.start, self.size, self.at = whole, start, size, 0
@@ -124,11 +124,10 @@ _UNWRITABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\\\\]")
 
 
 def walk(folder: Path, name: str) -> tuple[list[str], int]:
-    """Every image below a folder, relative and sorted, and the number of other files.
+    """Return every image below a folder, relative and sorted, and the number of other files.
 
-    Links are followed, after everything that is really there; no directory is entered twice, and none above the
-    folder, so links in a circle end and each image is found once. Run folders are not entered: what is in them, plots
-    for example, was made of the images.
+    Links are followed after real folders. No folder is entered twice and none above the start, so circular links end
+    and each image is found once. Run folders are skipped: their images are plots.
     """
     found, others = [], 0
     pending = deque([""])
@@ -150,7 +149,7 @@ def walk(folder: Path, name: str) -> tuple[list[str], int]:
             path = f"{here}/{entry.name}" if here else entry.name
             if _is_folder(entry):
                 pending.append(path) if entry.is_symlink() else pending.appendleft(path)
-            elif entry.name.lstrip(".").lower().endswith(_ENDINGS):  # nothing but a suffix is a hidden file
+            elif entry.name.lstrip(".").lower().endswith(_ENDINGS):  # ".jpg" alone is a hidden file
                 found.append(path)
             else:
                 others += 1
@@ -177,7 +176,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def printable(name: str) -> str:
-    """A file name as one line of UTF-8, one to one: controls, bytes that are no UTF-8 and backslashes are escaped."""
+    """Escape a file name reversibly to one line of UTF-8: controls, invalid UTF-8 and backslashes."""
     return _UNWRITABLE.sub(_escape, name)
 
 
@@ -190,30 +189,30 @@ def _escape(found: re.Match[str]) -> str:
     return f"\\x{code:02x}" if code < 0x80 else f"\\u{code:04x}"
 
 
-FEW = 64  # inputs, which are decoded again in less time than anybody notices
+FEW = 64  # inputs; decoding so few again takes no noticeable time
 EXPECTED = "expected uint8 images (n,h,w[,c]) or float rows (n,d)"
-CELLS_AT_ONCE = 2**22  # numbers of rows that are looked at together
-SHARP = 1000  # times the error of float32 by which numbers of a column should differ, else these are lost ...
-ROUNDING = 1e-12  # ... unless they differ by no more than such a share of themselves, which is an error of float64
+CELLS_AT_ONCE = 2**22  # numbers to check at once
+SHARP = 1000  # least range of a column, in units of its float32 error; less loses its differences ...
+ROUNDING = 1e-12  # ... unless the range is only the rounding error of float64, relative to the numbers
 
 LONGEST_PATH = 32_767  # letters; Windows takes most. A table with longer fields than 131,072 could not be read again
 
-Entry = tuple[str, int, int]  # path as written, size, time of change in ns; -1 where there is no file
+Entry = tuple[str, int, int]  # path as written, size, modification time in ns; -1 if there is no file
 
 
 @dataclass(frozen=True, eq=False)
 class Listing:
-    """What a source names, one entry per input in a stable order, before anything is decoded."""
+    """The inputs of a source, one entry per input in a stable order, before decoding."""
 
     name: str  # for messages and config.json, e.g. "digits", "photos/"
-    paths: tuple[str, ...]  # as written to assignments.csv: relative path, as in a list, or row number for an array
+    paths: tuple[str, ...]  # as in assignments.csv: relative path, path in a list, or row number of an array
     files: tuple[File, ...] | None = None  # absolute; None for arrays
     array: np.ndarray | None = None  # uint8 (n,h,w) or (n,h,w,c), or float32 rows (n,d)
     labels: np.ndarray | None = None  # int64 (n,), -1 where unknown
-    class_names: tuple[str, ...] | None = None  # what label 0, 1, ... is called
+    class_names: tuple[str, ...] | None = None  # names of labels 0, 1, ...
     split: np.ndarray | None = None  # int8 (n,): 0 train, 1 test
     skipped: int = 0  # files without an image suffix
-    blurred: str = ""  # which column of rows has lost its differences, since rows are kept in float32
+    blurred: str = ""  # the first column of rows whose differences are lost in float32
     root: Path | None = None  # the folder that was searched, the list that was read, or the pattern of shards
 
     def __post_init__(self) -> None:
@@ -230,13 +229,17 @@ class Listing:
 
     @property
     def is_passing(self) -> bool:
-        """A few files that are named one by one, or an array of few images: nothing made of them is kept on the disk,
-        which would fill with it where a program asks about image after image."""
+        """True for a few files named one by one, or an array of few images.
+
+        Inputs of 64 images or fewer are not cached.
+        """
         return self.root is None and len(self.paths) <= FEW
 
     def part(self, rows: Sequence[int]) -> Listing:
-        """Some of the inputs. Files among them, unless they are few, get a store of their own: that of the whole source
-        stays."""
+        """Return some of the inputs.
+
+        If there are many files, they get a store of their own beside that of the whole source.
+        """
         return replace(
             self,
             paths=tuple(self.paths[row] for row in rows),
@@ -249,15 +252,16 @@ class Listing:
 
     @cached_property
     def sizes(self) -> list[Size]:
-        """Width and height of some of the files, by their headers, which are read once."""
+        """Width and height of a sample of the files, from their headers."""
         from twincluster.data.decoding import header_sizes
 
         return header_sizes(self.files or ())
 
     @cached_property
     def entries(self) -> list[Entry]:
-        """What each file was like when it was first asked for. It is looked at once: on a slow disk that takes long,
-        and a file that changes later is found changed by whoever lists it next."""
+        """Size and modification time of each file, read once: that is slow on some disks, and later changes are found
+        by the next listing.
+        """
         with uncollected():
             return [_entry(path, file) for path, file in zip(self.paths, self.files or (), strict=True)]
 
@@ -298,7 +302,7 @@ def from_array(
 
 
 def load_array(path: Path) -> Any:
-    """An array, memory-mapped, or what an .npz holds. Nothing is ever unpickled."""
+    """Load an array memory-mapped, or the arrays of an .npz. Nothing is unpickled."""
     try:
         loaded = np.load(path, mmap_mode="r", allow_pickle=False)
         return loaded if isinstance(loaded, np.ndarray) else {key: loaded[key] for key in loaded.files}
@@ -310,7 +314,7 @@ def load_array(path: Path) -> Any:
 def _rows(array: np.ndarray, name: str) -> np.ndarray:
     if array.shape[1] == 0:
         raise InputError(f"{name}: rows of shape {array.shape} have no columns; {EXPECTED}")
-    with np.errstate(over="ignore"):  # too large for float32 becomes infinity, which is said below
+    with np.errstate(over="ignore"):  # numbers too large for float32 become infinity, which is reported below
         rows = array.astype(np.float32, copy=False)
     some = max(1, CELLS_AT_ONCE // rows.shape[1])
     for start in range(0, len(rows), some):
@@ -328,7 +332,7 @@ def _rows(array: np.ndarray, name: str) -> np.ndarray:
 
 
 def _blurred(given: np.ndarray, rows: np.ndarray) -> str:
-    """The first column, and its numbers, whose differences are lost in the same rows as float32."""
+    """Return the first column, and its numbers, whose differences are lost in float32; "" if there is none."""
     if given.dtype == np.float32 or given.dtype.itemsize < 4:
         return ""
     low, high, error = (np.full(rows.shape[1], start) for start in (np.inf, -np.inf, 0.0))
@@ -352,7 +356,7 @@ def _pictures(array: np.ndarray, name: str) -> np.ndarray:
             raise InputError(f"{got} with NaN or infinity: replace those, bring the values to 0 .. 255 and cast")
         if low >= 0 and high <= 1:
             raise InputError(f"{got}: multiply by 255 and cast, (images * 255).astype('uint8')")
-        if low < 0 or high > 255:  # which a cast alone would wrap around, as a difference of whole numbers may
+        if low < 0 or high > 255:  # a cast alone would wrap around
             factor = 255 / (float(high) - float(low))
             raise InputError(
                 f"{got} with values of {low:g} to {high:g}: bring them to 0 .. 255 and cast, "
@@ -370,24 +374,24 @@ def _pictures(array: np.ndarray, name: str) -> np.ndarray:
 
 
 def data_root(root: Path | None) -> Path:
-    """The folder named sets are looked for in, and downloaded to."""
+    """Return the folder where named data sets are stored and downloaded to."""
     return _folder(root, "TWINCLUSTER_DATA", "~/.cache/twincluster/data")
 
 
 def cache_folder(cache: Path | None = None) -> Path:
-    """Where decoded images and features are kept, unless a folder is given."""
+    """Return the folder for decoded images and features."""
     return _folder(cache, "TWINCLUSTER_CACHE", "~/.cache/twincluster/store")
 
 
 def _folder(given: Path | None, variable: str, usual: str) -> Path:
     folder = os.path.expanduser(given or os.environ.get(variable) or usual)
-    if folder.startswith("~"):  # some containers and services have no home
+    if folder.startswith("~"):  # some containers have no home folder
         raise InputError(f"{folder}: there is no such home folder; set {variable} to a folder")
     return Path(folder)
 
 
 def from_prepared(folder: Path) -> Listing:
-    """A folder with images.npy and, perhaps, labels.npy and split.npy."""
+    """List a folder with images.npy and optionally labels.npy and split.npy."""
     name = printable(folder.resolve().name) + "/"
     present = [part for part in ("labels", "split") if os.path.exists(folder / f"{part}.npy")]
     parts = {part: load_array(folder / f"{part}.npy") for part in present}
@@ -395,7 +399,7 @@ def from_prepared(folder: Path) -> Listing:
 
 
 def prepared_set(name: str, kept: Path, class_names: tuple[str, ...] | None) -> Listing | None:
-    """A named set from its folder of arrays below `kept`, if it has one."""
+    """Return a named data set from its folder of arrays in `kept`, if there is one."""
     if not os.path.exists(kept / name / "images.npy"):
         return None
     listing = replace(from_prepared(kept / name), name=name)
@@ -411,7 +415,7 @@ def prepared_set(name: str, kept: Path, class_names: tuple[str, ...] | None) -> 
 
 
 def absent(name: str, kept: Path, why: str, what: str) -> InputError:
-    """What to tell a user whose named set is nowhere: `what` is to be put into `kept`."""
+    """Return the error for a named data set that is not available: `what` has to be put into `kept`."""
     beside = f"; for the {name} in this folder write ./{name}" if os.path.exists(name) else ""
     return InputError(
         f"{name} {why}: put {what}, or a folder {name} with images.npy, labels.npy and split.npy, into {kept} "

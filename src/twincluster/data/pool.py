@@ -1,9 +1,9 @@
-"""Decode many files into the rows of one, in several processes; a file that ends its process costs its own row only.
+"""Decode many files in several processes. A file that crashes its process loses only its own row.
 
-Each process writes what it has decoded by itself, and says only what came of it: pixels take long through a pipe.
+Each process writes its pixels directly and returns only the status: sending pixels through a pipe is slow.
 
-A process takes at most 600 MB: headers.LARGEST for an image, which the system enforces where it can. All together take
-at most 2 GB: who decodes a large image waits until there is room. This process leaves large images to one of its own.
+A process uses at most 600 MB: headers.LARGEST per image, enforced by the system where possible. All processes together
+use at most 2 GB: large images wait for free memory. This process leaves large images to a separate one.
 """
 
 import math
@@ -54,7 +54,7 @@ _TRIES = 2  # a process may also be ended from outside
 
 @dataclass(frozen=True)
 class RowFile:
-    """A file of as many rows of pixels as there are images, which is there already; any process may fill any row."""
+    """An existing file of pixel rows, one per image; any process may write any row."""
 
     path: Path
     start: int  # of the first row, in bytes
@@ -66,20 +66,22 @@ class RowFile:
         return self.write(row, *_bounded(decode(source, self.side, self.frame, admit)))
 
     def write(self, row: int, pixels: np.ndarray | None, status: str) -> Said:
-        """Without pixels the row becomes black, whatever an earlier try has left there."""
+        """Write a row. Without pixels the row becomes black, whatever an earlier attempt wrote."""
         if pixels is None:
             pixels = np.zeros((self.side, self.side, 3), np.uint8)
         left = np.ascontiguousarray(pixels).data.cast("B")
         with open(self.path, "r+b", buffering=0) as file:
             file.seek(self.start + row * len(left))
-            while left:  # the system may write a part, and say only next time that the disk is full
+            while left:  # a full disk may first cause a partial write
                 left = left[file.write(left) :]
         return status, digest_of(pixels)
 
 
 def decode_many(tasks: Sequence[Task], rows: RowFile, workers: int) -> Generator[Said, None, None]:
-    """Fill rows in that many processes, 23 at most. What is said of one, in the order of tasks, is said after it was
-    written; at most a few batches per process are ahead of that."""
+    """Fill rows in several processes, 23 at most.
+
+    Yield statuses in the order of the tasks, each after its row was written.
+    """
     workers = min(workers, _MOST_WORKERS)
     done, crashed = 0, False
     while workers > 1 and len(tasks) - done >= _WORTH_A_POOL and (pool := _pool(workers)):
@@ -98,21 +100,23 @@ def decode_many(tasks: Sequence[Task], rows: RowFile, workers: int) -> Generator
 
 
 def decode_few(files: Sequence[Input], side: int, frame: Frame) -> Iterator[Decoded]:
-    """Decode files in this process, large ones in another."""
+    """Decode files in this process, and large ones in a separate process."""
     with _one_apart() as apart:
         for file in files:
             yield apart(partial(decode, file, side, frame)) or (None, CRASHED)
 
 
 def _carefully(tasks: Sequence[Task], rows: RowFile, apart: bool) -> Iterator[Said]:
-    """One file after another; `apart`, after a crash: each alone in a process, so that the one to blame is known."""
+    """Decode one file after another; with `apart`, after a crash, each alone in a process, to find the file that
+    crashes.
+    """
     with _one_apart() as run:
         for task in tasks:
             yield run(partial(rows.decode, task), apart) or rows.write(task[0], None, CRASHED)
 
 
 def _pool(workers: int) -> ProcessPoolExecutor | None:
-    """Processes to decode in, all starting, one of which has proved to work; None where none can be started."""
+    """Start a pool of processes to decode in; None if processes cannot be started."""
     if multiprocessing.current_process().daemon:
         return None  # it may have no children
     context = multiprocessing.get_context("spawn")  # a fork would copy locks held by the threads of torch or BLAS
@@ -142,7 +146,7 @@ def _submit(pool: ProcessPoolExecutor, work: Callable[P, T], *args: P.args, **na
 
 
 class _Room(NamedTuple):
-    """What all processes of a pool may take together, in units."""
+    """The memory that all processes of a pool share, in units."""
 
     units: int
     free: multiprocessing.synchronize.Semaphore
@@ -150,7 +154,7 @@ class _Room(NamedTuple):
 
     @contextmanager
     def admit(self, nbytes: int) -> Iterator[None]:
-        """Wait for so many bytes. A process that dies with them takes its pool along."""
+        """Wait until that many bytes are free."""
         units = min(math.ceil(nbytes / _UNIT), self.units) if nbytes > _SMALL else 0
         with self.turn if units else nullcontext():
             for _ in range(units):
@@ -185,7 +189,7 @@ def _start_worker(room: _Room) -> None:
 
 
 def _ready() -> None:
-    """Runs in a worker: it started, and found this module."""
+    """Do nothing in a worker, to prove that it has started."""
 
 
 def _in_order(pool: ProcessPoolExecutor, tasks: Sequence[Task], rows: RowFile, window: int) -> Iterator[list[Said]]:
@@ -201,7 +205,7 @@ def _decode_batch(tasks: Sequence[Task], rows: RowFile) -> list[Said]:
 
 
 def _inside(work: Callable[..., T]) -> T:
-    """In a process that was started to decode."""
+    """Run work in a decoding process."""
     assert _room is not None
     return work(admit=_room.admit)
 
@@ -214,9 +218,9 @@ def _here(nbytes: int) -> AbstractContextManager[None]:
 
 @contextmanager
 def _one_apart() -> Iterator[Callable[..., T | None]]:
-    """Run work in this process; in another, which then stays, where it is too large or asked to be apart.
+    """Yield a function that runs work in this process, or in a separate one if it is large or `apart`.
 
-    None where that process crashed each time.
+    It returns None if the separate process crashes each time.
     """
     pool: ProcessPoolExecutor | None = None
 
@@ -241,7 +245,7 @@ def _one_apart() -> Iterator[Callable[..., T | None]]:
 
 
 def _limit_memory() -> None:
-    """Have the system refuse more memory than an image may take, whatever its decoder asks for."""
+    """Limit the memory of this process to what an image may use, whatever its decoder requests."""
     with suppress(ImportError, OSError, ValueError, IndexError):  # where there are no such limits
         import resource
 
@@ -251,5 +255,5 @@ def _limit_memory() -> None:
 
 
 def _bounded(decoded: Decoded) -> Decoded:
-    """Where memory is limited, an image that it did not suffice for is too large."""
+    """Report images that exceed the memory limit as too large."""
     return (None, TOO_LARGE) if _room is not None and decoded[1] == f"unreadable: {NO_MEMORY}" else decoded

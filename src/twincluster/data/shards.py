@@ -1,9 +1,9 @@
-"""WebDataset shards: .tar archives whose files belong together when their names agree up to the first dot.
+"""Read WebDataset shards: .tar archives in which files with the same name up to the first dot belong together.
 
-Images are decoded from where they lie in the archive; nothing is unpacked. Names may stand for many shards, as in a
-shell: s-{000..099}.tar, {train,val}/s-*.tar. Where files lie in a large archive is kept beside the decoded images; it
-counts while the archive has the size and the time of change it had then. Reads the tar formats of POSIX (ustar, pax)
-and of GNU several times as fast as the tarfile of Python, which also stops at a damaged place without a word.
+A pattern names many shards, as in a shell: s-{000..099}.tar, {train,val}/s-*.tar. Images are decoded from the archive;
+nothing is unpacked. The index of a large archive is cached and valid while the archive keeps its size and modification
+time. Supports the tar formats of POSIX (ustar, pax) and GNU; Python's tarfile is several times slower and stops
+silently at damage.
 """
 
 import glob

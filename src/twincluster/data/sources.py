@@ -1,8 +1,6 @@
-"""Lists of image files: .txt with one path a line, or a column of a .csv or .parquet table.
+"""Find the images that a user names: a data set, a folder, an array, a list of paths, shards, or Python objects.
 
-Find the images a user names: a data set, a folder, an array file, a list of paths, shards, or objects of Python.
-
-Nothing is decoded here. A new kind of source is one more function in NAMED or READERS that returns a Listing.
+Nothing is decoded here. To add a kind of source, add a function that returns a Listing to NAMED or READERS.
 """
 
 import difflib
@@ -34,10 +32,10 @@ TABLES = (".csv", ".parquet")
 
 
 def from_list(file: Path) -> Listing:
-    """One input per line or row, in their order, whether or not there is such a file, and however often.
+    """List one input per line or row, in order, including duplicates and missing files.
 
-    Relative paths start in the folder of the list. In a .txt, blank lines and lines that start with # are left out.
-    A table has its paths in the column path, or in the only one it has.
+    Relative paths start in the folder of the list. In a .txt, blank lines and lines that start with # are skipped. In a
+    table, paths are in the column path, or in its only column.
     """
     name = printable(file.name)
     written = _lines(file, name) if file.suffix.lower() == ".txt" else _column(file, name)
@@ -51,14 +49,14 @@ def from_list(file: Path) -> Listing:
 
 
 def labels_of_list(file: Path) -> Labels:
-    """The column label of a table of paths, row by row: a file that stands there twice may have two."""
+    """Read the column label of a table of paths, row by row: a path that occurs twice may have two labels."""
     name = printable(file.name)
     table = read_table(file, name)
     if "label" not in table:
-        raise InputError(f"{name} has no column label: add one, or name other labels")
+        raise InputError(f"{name} has no column label: add one, or choose other labels")
     labels = [label.strip() for label in table["label"]]
     if not any(labels):
-        raise InputError(f"{name}: the column label is empty; fill it in, or name other labels")
+        raise InputError(f"{name}: the column label is empty; fill it in, or choose other labels")
     return as_labels(np.array(labels), len(labels), name)
 
 
@@ -74,9 +72,9 @@ def _column(file: Path, name: str) -> list[str]:
     if len(table) == 1:
         return next(iter(table.values()))
     if not table:
-        raise InputError(f"{name} has no columns: give it a column path with one file a row")
+        raise InputError(f"{name} has no columns: add a column path with one file per row")
     columns = ", ".join(printable(column) for column in table)
-    raise InputError(f"{name} has the columns {columns}: call the one with the files path")
+    raise InputError(f"{name} has the columns {columns}: rename the column of the files to path")
 
 
 __all__ = ["NAMED", "Listing", "open_source"]
@@ -123,7 +121,7 @@ def open_source(
 
 
 def location_of(source: Any) -> str | None:
-    """What opens the same source again from another working directory, when it has a name."""
+    """Return what opens the same source from another working directory; None for Python objects."""
     if not isinstance(source, str | os.PathLike):
         return None
     path = Path(os.path.expanduser(source))
@@ -135,8 +133,8 @@ def location_of(source: Any) -> str | None:
 def _from_name(source: str | bytes | os.PathLike[Any], root: Path | None) -> Listing:
     if isinstance(source, str) and source in NAMED:
         return NAMED[source](root)
-    if not os.fspath(source):  # a variable that is not set; as a path it would be the folder we are in
-        raise InputError("the source has no name: give a folder, an array, a list of paths or a data set")
+    if not os.fspath(source):  # an unset variable; as a path it would be the current folder
+        raise InputError("the source is empty: name a folder, an array, a list of paths or a data set")
     path = Path(os.path.expanduser(os.fsdecode(source)))
     shown = printable(os.fsdecode(source))
     if os.path.isdir(path):
@@ -158,7 +156,7 @@ def _from_name(source: str | bytes | os.PathLike[Any], root: Path | None) -> Lis
 
 
 def _close_files(path: Path) -> list[str]:
-    """What lies where a path leads to and has nearly its name."""
+    """Return the file in the same folder with the most similar name, if any."""
     try:
         beside = os.listdir(path.parent)
     except (OSError, ValueError):
@@ -167,7 +165,7 @@ def _close_files(path: Path) -> list[str]:
 
 
 def _own_table(source: Any, labels: str) -> Path | None:
-    """The source as a file, when it is a table of paths and `labels` names that same table."""
+    """Return the source as a file if it is a table of paths and `labels` names the same file."""
     if not isinstance(source, str | bytes | os.PathLike):
         return None
     file = Path(os.path.expanduser(os.fsdecode(source)))
@@ -204,7 +202,7 @@ def _npz(path: Path) -> Listing:
     key = "images" if "images" in parts else images[0] if len(images) == 1 else None
     if key is None:
         held = ", ".join(printable(key) for key in parts) or "nothing"
-        raise InputError(f"{name} holds {held}: call the array to cluster 'images'")
+        raise InputError(f"{name} contains {held}: rename the array to cluster to 'images'")
     return from_array(parts[key], name, labels=parts.get("labels"), split=parts.get("split"))
 
 
@@ -219,7 +217,7 @@ READERS: dict[str, Callable[[Path], Listing]] = {
 
 
 def _from_objects(source: Any) -> Listing:
-    """Arrays and whatever numpy can make one of (tensors, data frames, lists of rows), or paths."""
+    """List arrays and objects that numpy can convert (tensors, data frames, lists of rows), or paths."""
     if isinstance(source, Image.Image):
         raise InputError("a single image cannot be clustered: pass a list of images")
     try:
@@ -232,7 +230,7 @@ def _from_objects(source: Any) -> Listing:
         return from_array(np.asarray(items), "array")
     except InputError:
         raise
-    except Exception as error:  # ragged rows, a tensor on another device, something that is no sequence at all
+    except Exception as error:  # ragged rows, a tensor on a GPU, not a sequence
         said = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(f"array: {EXPECTED}, or paths, or PIL images ({said})") from None
 

@@ -1,18 +1,18 @@
-"""The cache of decoded images: being killed at any moment costs seconds, not all that was decoded.
+"""The cache of decoded images. A kill at any moment loses seconds of work, not the whole cache.
 
-Files: <tag>.npy, the pixels, beside <tag>.jsonl, the journal: a line for each row that has been written (and, of a
-finished store, <tag>.json: what became of every file). A store is complete when no line is missing, so a killed build
-cannot claim to be; the next goes on where that one stopped. The journal has a checksum of each row: rows whose pixels
-are not what was written are decoded again. The tag stands for every name, size and time of change: after a change a
-new store copies the rows that stayed as they were and decodes the others. The last few old ones stay: a run whose files
-have moved is shown from the one it used.
+A store has <tag>.npy, the pixels, and <tag>.jsonl, the journal, with one line per row that has been written; a finished
+store also has <tag>.json, the status of every file. A store is complete when no line is missing, so an interrupted
+build is never taken for a complete one; the next build continues it. The journal has a checksum of each row, and
+damaged rows are decoded again. The tag is a hash of every name, size and modification time: after a change, a new store
+copies the unchanged rows and decodes the others. The last few old stores are kept, because a run whose files have moved
+shows images from its store.
 
-A start that finds <tag>.json need not read a journal of a line per image. It counts only while journal and pixels have
-the size and the time of change they had then, and a sample of rows agrees with the journal.
+If <tag>.json exists, a start need not read the journal. It is valid while journal and pixels keep their size and
+modification time, and a sample of rows matches the journal.
 
-Arrays have checksums of their blocks: a page that a disk lost, or that another program wrote, must not change results.
-Comparing all of a large array takes as long as reading it, so that happens only where its size or its time of change is
-not what it was when it was last compared, and at each opening for a sample of blocks: of small arrays for all of them.
+Arrays have checksums of their blocks, so that lost pages or changes by other programs cannot alter results. Comparing a
+large array takes as long as reading it, so that is done only if its size or modification time has changed; otherwise a
+random sample of blocks is compared at each opening.
 """
 
 import errno
@@ -46,7 +46,7 @@ class Row(NamedTuple):
 
 
 class Store:
-    """Where the files of one state of a source are, and what is in them."""
+    """The files of one state of a source, and their content."""
 
     def __init__(self, folder: Path, entries: list[Entry], side: int, frame: Frame = "crop") -> None:
         self.folder, self.entries, self.side, self.frame = folder, entries, side, frame
@@ -58,7 +58,7 @@ class Store:
         self.nbytes = len(self.header) + len(entries) * self.row_bytes
 
     def rows(self) -> dict[int, Row]:
-        """What the journal says is there; nothing when there are no pixels to go with it."""
+        """Return the rows in the journal; none if there are no pixels."""
         if not self.has_pixels():
             return {}
         expected = dict(enumerate(self.entries))
@@ -72,12 +72,12 @@ class Store:
             return file.read(len(self.header)) == self.header
 
     def open_pixels(self) -> np.ndarray:
-        """The rows as they are in the file, whatever its header says."""
+        """Return the rows of the file, without reading its header."""
         shape = (len(self.entries), self.side, self.side, 3)
         return np.memmap(self.pixels, np.uint8, "r", len(self.header), shape)
 
     def sound(self, rows: dict[int, Row]) -> dict[int, Row]:
-        """Those of them whose pixels are as they were written."""
+        """Return the rows whose pixels match their checksum."""
         pixels = self.open_pixels() if rows else np.empty(0)
         return {row: kept for row, kept in rows.items() if kept.digest == digest_of(pixels[row])}
 
@@ -85,9 +85,9 @@ class Store:
         return len(rows) == len(self.entries) and not any(may_pass(kept.status) for kept in rows.values())
 
     def allocate(self) -> None:
-        """Take the whole room at once: a full disk is known before an hour of decoding, and never while reading."""
+        """Allocate the whole file, so that a full disk is noticed before decoding."""
         self.journal.unlink(missing_ok=True)
-        if self.has_pixels():  # another process may be reading them: cutting the file short would end it
+        if self.has_pixels():  # truncating would kill processes that read them
             self.write_header()
             return
         try:
@@ -107,11 +107,11 @@ class Store:
 def build(
     store: Store, files: Sequence[Input], workers: int, progress: OnProgress, checked: bool = False
 ) -> dict[int, Row]:
-    """Decode what is missing from a store or damaged, and say what is in it then. `checked`: nothing is damaged."""
+    """Decode the missing and damaged rows of a store. Return its rows. `checked` skips the check for damage."""
     store.folder.mkdir(parents=True, exist_ok=True)
     with only_one(store.folder):
-        rows = store.rows()  # once more: another process may have built it while this one waited
-        if not checked and recorded(store) is None:  # the machine may have stopped before the pixels were on its disk
+        rows = store.rows()  # again: another process may have built it meanwhile
+        if not checked and recorded(store) is None:  # after a power failure pixels may be missing
             rows = store.sound(rows)
         if rows and not store.has_header():
             store.write_header()
@@ -158,7 +158,7 @@ def read_journal(path: Path) -> dict[int, Row]:
 
 
 def _sound_lines(lines: list[bytes]) -> dict[int, Row]:
-    """Of a journal up to where it is cut off, as when the build was killed."""
+    """Parse a journal up to where it is cut off."""
     rows: dict[int, Row] = {}
     for line in lines:
         try:
@@ -171,14 +171,14 @@ def _sound_lines(lines: list[bytes]) -> dict[int, Row]:
 
 @contextmanager
 def only_one(folder: Path) -> Iterator[None]:
-    """Builds in one folder wait for each other."""
+    """Let only one process build in a folder at a time."""
     with open(folder / LOCK, "ab") as handle:
         lock(handle.fileno())
         yield
 
 
 def _earlier(store: Store) -> dict[Entry, tuple[np.ndarray, int, Row]]:
-    """Rows of other states of the same source, finished or not, by what their file was like."""
+    """Return rows of other states of the source, finished or not, by their entry."""
     found: dict[Entry, tuple[np.ndarray, int, Row]] = {}
     for journal in sorted(set(store.folder.glob("*.jsonl")) - {store.journal}):
         with suppress(OSError, ValueError, EOFError):  # its pixels are gone or cut short
@@ -190,18 +190,18 @@ def _earlier(store: Store) -> dict[Entry, tuple[np.ndarray, int, Row]]:
 
 
 def _prune(store: Store) -> None:
-    """Of other states of the same source only the newest finished ones stay, so that they do not fill the disk."""
+    """Delete other states of the source except the newest finished ones."""
     others = [path for path in store.folder.glob("*.jsonl") if path != store.journal and _is_finished(path)]
     kept = sorted(others, key=lambda path: (path.stat().st_mtime_ns, path.name))[-_KEPT:]
     tags = {store.tag, *(path.stem for path in kept)}
     for path in store.folder.iterdir():
         if path.name != LOCK and path.name.partition(".")[0] not in tags:
-            with suppress(OSError):  # still open elsewhere, on a system that minds
+            with suppress(OSError):  # Windows cannot delete open files
                 path.unlink()
 
 
 def _is_finished(journal: Path) -> bool:
-    """Whether every row has been written, those of files that were missing included: a run may have seen just that."""
+    """Return True if every row was written, including those of missing files."""
     try:
         count = len(np.load(journal.with_suffix(".npy"), mmap_mode="r", allow_pickle=False))
     except (OSError, ValueError, EOFError):
@@ -210,7 +210,7 @@ def _is_finished(journal: Path) -> bool:
 
 
 class _Writer:
-    """Writes the lines that say which pixels are there, after these; those of earlier stores it copies itself."""
+    """Writes journal lines after their pixels, and copies rows of earlier stores."""
 
     def __init__(self, store: Store, rows: dict[int, Row]) -> None:
         self.store, self.rows = store, rows
@@ -223,7 +223,7 @@ class _Writer:
         self.file = open(store.pixels, "r+b")  # noqa: SIM115  whoever writes, this one is told what the disk refused
 
     def note(self, row: int, status: str, digest: str) -> None:
-        """That the pixels of a row have been written."""
+        """Record that the pixels of a row have been written."""
         kept = Row(self.store.entries[row], status, digest)
         if kept == self.rows.get(row):
             return
@@ -232,7 +232,7 @@ class _Writer:
         self.lines.append(_line(row, kept))
 
     def copy(self, row: int, earlier: dict[Entry, tuple[np.ndarray, int, Row]]) -> bool:
-        """Whether the row could be had from another store."""
+        """Copy a row from another store. Return False if there is none."""
         if (found := earlier.get(self.store.entries[row])) is None:
             return False
         pixels, there, kept = found
@@ -269,10 +269,10 @@ def _line(row: int, kept: Row) -> str:
 
 @contextmanager
 def explained(folder: Path, nbytes: int) -> Iterator[None]:
-    """Around the writing of so much: what the system refuses becomes what the user can do about it."""
+    """Convert disk errors while writing `nbytes` to an InputError that says what to do."""
     try:
         yield
-    except BrokenPipeError:  # whoever watched the progress left
+    except BrokenPipeError:  # from printing progress
         raise
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -355,20 +355,20 @@ _VERSION = 1  # of the files with checksums
 
 
 def state_of(path: Path) -> list[int]:
-    """Size and time of change of a file: as long as they stay, so does most likely what is in it."""
+    """Return size and modification time of a file."""
     found = path.stat()
     return [found.st_size, found.st_mtime_ns]
 
 
 def sample_of(count: int, block_bytes: int) -> Sequence[int]:
-    """Which blocks to compare at an opening, other ones each time."""
+    """Return the blocks to compare at an opening, a different random sample each time."""
     if count * block_bytes <= SAMPLE_BYTES or count <= FEWEST:
         return range(count)
     return random.SystemRandom().sample(range(count), FEWEST)  # leaves the seeded generators alone
 
 
 class Sums(NamedTuple):
-    """The checksums of an array's blocks, in a file beside it."""
+    """Checksums of the blocks of an array, stored in a file beside it."""
 
     block: int  # rows in each, but for the last
     digests: list[str]
@@ -379,7 +379,7 @@ class Sums(NamedTuple):
         write_atomically(sums_of(array), json.dumps(written))
 
     def damaged(self, values: np.ndarray, array: Path) -> list[int]:
-        """The blocks of an array that are not what they were; of a file that has not changed among a sample."""
+        """Return the blocks that do not match their checksum; if the file has not changed, compare a sample first."""
         blocks: Sequence[int] = range(len(self.digests))
         if self.state == state_of(array):
             blocks = sample_of(len(blocks), self.block * values[:1].nbytes)
@@ -396,7 +396,7 @@ class Sums(NamedTuple):
 
 
 def read_sums(array: Path, rows: int) -> Sums | None:
-    """None where there are none that could be of an array of so many rows."""
+    """Read the checksums of an array with this many rows; None if there are none."""
     with suppress(OSError, ValueError, TypeError, KeyError):
         written = json.loads(sums_of(array).read_bytes())
         sums = Sums(int(written["block"]), list(map(str, written["digests"])), list(written["state"]))

@@ -1,4 +1,4 @@
-"""The result of a run for use elsewhere: tables, folders, ONNX, a model to share."""
+"""Export the result of a run: tables, folders, ONNX, a model to share."""
 
 from twincluster.core import attach_stub
 

@@ -35,7 +35,7 @@ from twincluster.runs import JUNK, Learned, Merge, Split, State
 OPSET = 18
 INSTALL = "--to onnx needs packages: pip install 'twincluster[onnx]'"
 OUTPUTS = ("probabilities", "embedding")
-ROUTED = ("cluster", "confidence")  # with a person's corrections
+ROUTED = ("cluster", "confidence")  # after corrections
 TAKES = "uint8 ({batch}, height, width, 3)"
 
 

@@ -1,8 +1,8 @@
-"""Networks that turn a batch of images, or of rows, into features; the count of their arithmetic; queues and copies.
+"""Backbones that encode images or rows as features, batch-norm over divided batches, FLOPs, queues and momentum copies.
 
-Every network is written for batch-norm: convolutions carry no bias, and the stem fits the size of the images. Queues of
-past keys and momentum copies of networks are plain buffers, so a checkpoint holds them and a captured graph updates
-them in place. Shapes: N batch, C channels, S side in pixels, D features.
+Every network is written for batch-norm: convolutions have no bias, and the stem fits the size of the images. Queues and
+momentum copies are plain buffers, so checkpoints contain them and a captured graph updates them in place. Shapes: N
+batch, C channels, S side in pixels, D features.
 """
 
 from __future__ import annotations

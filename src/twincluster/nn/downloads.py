@@ -91,7 +91,7 @@ def download_address(address: str, to: Path | None = None) -> Path:
             _refuse_other(path, origin)
             return _copied(path, to / path.name) if to and folder != to else path
     target = (to or _own_folder()) / f"{origin.sha256}.onnx"
-    with _explained(f"onnx:{plain}"):
+    with _explained(f"onnx:{address}"):
         download(origin, target, plain.rpartition("/")[2] or plain)
     return target
 

@@ -1,4 +1,4 @@
-"""What a person sees of a run: the report in one file and the explorer in a browser."""
+"""The pages of a run: the report in one file, and the explorer in a browser."""
 
 from twincluster.core import attach_stub
 

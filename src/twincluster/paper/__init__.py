@@ -1,4 +1,4 @@
-"""The tables and figures of "You Never Cluster Alone", made again."""
+"""Reproduce the tables and figures of "You Never Cluster Alone"."""
 
 from twincluster.core import attach_stub
 

@@ -1,4 +1,4 @@
-"""Several processes that train one run: who speaks, who writes, and how they agree."""
+"""Several processes that train one run: which of them prints and writes, and how they exchange tensors."""
 
 from twincluster.core import attach_stub
 

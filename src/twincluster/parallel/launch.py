@@ -1,6 +1,6 @@
-"""What concerns a command that torchrun started as several processes: one of them speaks, and one says why it ended.
+"""Support for commands started by torchrun as several processes: one of them prints, and one reports the end.
 
-Nothing here imports torch before the processes have to meet; what they say while training is in processes.py.
+Nothing here imports torch before the processes have to connect; their messages during training are in processes.py.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from typing import Any, TextIO, TypeVar
 
 from twincluster.core import InputError
 
-NOTICE = 1.0  # seconds after which torchrun has noticed, and told the system, that a process ended
-GRACE = 5.0  # seconds after an interrupt in which a process should be gone by itself
+NOTICE = 1.0  # seconds until torchrun has noticed that a process ended
+GRACE = 5.0  # seconds after an interrupt before a process is ended
 
 T = TypeVar("T")
 _telling = threading.Lock()
 
 
 def several() -> bool:
-    """Whether there are other processes than this: torchrun has set all of what it sets."""
+    """Return True if torchrun started several processes."""
     return {"RANK", "MASTER_ADDR"} <= os.environ.keys() and os.environ.get("WORLD_SIZE", "1") != "1"
 
 
 def first() -> bool:
-    """Whether this process is the one that prints and writes."""
+    """Return True in the process that prints and writes."""
     return not several() or os.environ["RANK"] == "0"
 
 
 def in_turn(device: str, work: Callable[[], T]) -> T:
-    """`work` that may download what the processes after the first then find."""
+    """Run `work`, which may download files, in the first process before the others."""
     if not several():
         return work()
     from twincluster.parallel.processes import join
@@ -43,7 +43,7 @@ def in_turn(device: str, work: Callable[[], T]) -> T:
 
 
 def decided(device: str, choose: Callable[[], str]) -> str:
-    """What the first process chooses, in all of them."""
+    """Return the first process's choice in all processes."""
     if not several():
         return choose()
     from twincluster.parallel.processes import join
@@ -53,14 +53,14 @@ def decided(device: str, choose: Callable[[], str]) -> str:
 
 
 def refuse_several(command: str) -> None:
-    """For what every process would do once more, into the same files."""
+    """Raise InputError if a command for a single process was started by torchrun."""
     if several():
         raise InputError(f"twincluster {command} works in one process: start it without torchrun")
 
 
 @contextmanager
 def one_voice(how_to_go_on: Callable[[], str]) -> Iterator[None]:
-    """Keep all processes but the first quiet, and have a signal that ends them all explained by one of them."""
+    """Silence all processes except the first, and let one of them report a signal that ends them all."""
     if not several():
         yield
         return
@@ -74,16 +74,16 @@ def one_voice(how_to_go_on: Callable[[], str]) -> Iterator[None]:
 
 
 def may_speak() -> bool:
-    """Whether it falls to this process to say why the run ends. Asking takes the turn: nobody else will get it."""
+    """Return True for exactly one process: the one that reports why the run ends."""
     if not several():
         return True
     if (met := _met()) is None:
-        return os.environ.get("LOCAL_RANK", "0") == "0"  # each machine for itself: others may not even have started
+        return os.environ.get("LOCAL_RANK", "0") == "0"  # one per machine: others may not have started
     return bool(met.may_speak())
 
 
 def tell_end(how_to_go_on: Callable[[], str], stream: TextIO | None = None) -> None:
-    """One line for all processes: which of them is gone, and what to do."""
+    """Print one line for all processes: which of them ended, and how to continue."""
     with _telling:
         met, end = _met(), time.monotonic() + NOTICE
         while not (gone := met.ended_here() if met else []) and time.monotonic() < end:
@@ -91,12 +91,12 @@ def tell_end(how_to_go_on: Callable[[], str], stream: TextIO | None = None) -> N
         if not may_speak():
             return
         which = f"process{'es' * (len(gone) > 1)} {', '.join(map(str, gone))}"
-        what = f"{which} ended" if gone else "a process elsewhere ended, or all were told to"
+        what = f"{which} ended" if gone else "a process on another machine ended, or all were stopped"
         print(f"twincluster: {what}, so the run stopped; {how_to_go_on()}", file=stream or sys.stderr, flush=True)
 
 
 def leave(status: int) -> None:
-    """The end of one of several processes, at once: taking torch's connections down in order waits for the others."""
+    """Exit at once if there are other processes: closing torch's connections in order would wait for them."""
     if several():
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError):
@@ -105,13 +105,13 @@ def leave(status: int) -> None:
 
 
 def _met() -> Any:
-    """processes.py, once the processes have met."""
+    """Return processes.py once the processes are connected, otherwise None."""
     module = sys.modules.get("twincluster.parallel.processes")
     return module if module and module.have_met() else None
 
 
 def _watch(stream: TextIO, how_to_go_on: Callable[[], str]) -> None:
-    """torchrun ends the others when one ends. A thread hears of it even while torch waits for an answer in C++."""
+    """Report the end when torchrun stops the processes. A thread notices it even while torch waits in C++."""
     heard, speaks = os.pipe()
     os.set_blocking(speaks, False)
     signal.set_wakeup_fd(speaks, warn_on_full_buffer=False)
@@ -123,7 +123,7 @@ def _watch(stream: TextIO, how_to_go_on: Callable[[], str]) -> None:
                 tell_end(how_to_go_on, stream)
                 os._exit(1)
             if number[0] == signal.SIGINT:
-                time.sleep(GRACE)  # in which Python raises KeyboardInterrupt, unless torch keeps it from doing so
+                time.sleep(GRACE)  # meanwhile Python raises KeyboardInterrupt, unless torch blocks it
                 os._exit(130)
 
     threading.Thread(target=listen, daemon=True).start()

@@ -1,7 +1,7 @@
-"""Training in several processes, which torchrun starts: who one is, and what is said among them.
+"""Training in several processes started by torchrun: their ranks, and the exchange of tensors between them.
 
-Every process holds all of the state and computes every loss on the whole batch. Only the backbone's work is divided:
-each process takes some rows, and all get the features of all rows. Shapes: N batch, D features.
+Every process holds the whole state and computes every loss on the whole batch. Only the backbone is divided: each
+process encodes some rows, and all receive the features of all rows. Shapes: N batch, D features.
 """
 
 from __future__ import annotations
@@ -23,44 +23,44 @@ from torch.distributed.rendezvous import rendezvous
 from twincluster.core import InputError, ProcessEnded
 from twincluster.parallel.launch import several
 
-PATIENCE = timedelta(minutes=30)  # with a process that says nothing while training
-LONG_PATIENCE = timedelta(days=7)  # with one that decodes a million images for the others
-SMALL = 2**20  # numbers; tensors of fewer travel together
-AGREEMENT = 1e-4  # relative difference of weights that different kinds of processors may lead to
-DRIFTED = "the processes no longer hold the same weights, which no setting explains: go on with --resume, and report it"
-LOST = ("connection", "peer", "timed out", "timeout", "broken pipe")  # in what torch says when a process is gone
+PATIENCE = timedelta(minutes=30)  # timeout for other processes while training
+LONG_PATIENCE = timedelta(days=7)  # timeout while one process decodes a million images for the others
+SMALL = 2**20  # elements; smaller tensors are sent together
+AGREEMENT = 1e-4  # largest relative difference of weights between kinds of processors
+DRIFTED = "the processes have different weights, which is a bug: continue with --resume, and please report it"
+LOST = ("connection", "peer", "timed out", "timeout", "broken pipe")  # words of torch's errors about lost processes
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Processes:
-    """All processes of a run, seen from one of them. Each method is called by all of them at the same point."""
+    """All processes of a run, seen from one of them. All processes call each method at the same point."""
 
     rank: int = 0
     count: int = 1
     local_rank: int = 0  # among those of this machine
-    silent: bool = False  # a rehearsal: nothing is said, stand-ins of the same size take the place of what others have
+    silent: bool = False  # a rehearsal: nothing is sent, blank tensors replace those of other processes
 
     @property
     def first(self) -> bool:
-        """The first process writes files and speaks, and its clock decides."""
+        """True in the first process, which writes files and prints, and whose clock decides."""
         return self.rank == 0
 
     def own(self, rows: Tensor) -> Tensor:
-        """Those of N rows that this process takes."""
+        """Return this process's share of N rows."""
         return rows if self.count == 1 else rows[_rows_of(self.rank, self.count, len(rows))]
 
     def gather(self, own: Tensor, n: int) -> Tensor:
-        """(N,D) from everybody's own rows.
+        """Return (N,D) from the rows of all processes.
 
-        All processes compute the same loss from the result, and their gradients are averaged. So that the average is
-        the gradient of that one loss, the gradient of the own rows is multiplied by the number of processes.
+        All processes compute the same loss from the result, and their gradients are averaged. The gradient of the own
+        rows is multiplied by the number of processes, so that the average is the gradient of that one loss.
         """
         return own if self.count == 1 else _Gather.apply(own, self, n)
 
     def add_up(self, tensor: Tensor) -> Tensor:
-        """The sum of everybody's `tensor`, in place and the same bit for bit everywhere."""
+        """Sum the `tensor` of all processes in place; the result is the same bit for bit everywhere."""
         if self.count > 1 and not self.silent:
             _said(dist.all_reduce, tensor)
         return tensor
@@ -72,7 +72,7 @@ class Processes:
             _spread(self.add_up(flat).div_(self.count), together)
 
     def share(self, tensors: Iterable[Tensor]) -> None:
-        """Everybody's tensors become those of the first process."""
+        """Copy the tensors of the first process to all others."""
         if self.count == 1 or self.silent:
             return
         for together in _by_kind(tensors, at_most=SMALL):
@@ -81,7 +81,7 @@ class Processes:
             _spread(flat, together)
 
     def tell(self, value: Any) -> Any:
-        """What the first process gives, to all: numbers, words, and lists and tables of them."""
+        """Return the first process's value, as JSON, in all processes."""
         if self.count == 1 or self.silent:
             return value
         content = torch.tensor(list(json.dumps(value).encode()), dtype=torch.uint8) if self.first else None
@@ -92,21 +92,21 @@ class Processes:
         return json.loads(bytes(content.tolist()))
 
     def largest(self, number: int) -> int:
-        """The largest of everybody's numbers."""
+        """Return the largest number of all processes."""
         numbers = torch.zeros(self.count, dtype=torch.int64)
         numbers[self.rank] = number
         return int(self.add_up(numbers).max())
 
     def refuse_others(self, known_by: str) -> None:
-        """Everybody trains on the same data and with the same settings, of which this process knows so much."""
+        """Raise InputError if the processes have different data or settings, described by `known_by`."""
         if other := self.largest(self.rank if self.tell(known_by) != known_by else 0):
             raise InputError(
-                f"process {other} sees other data than process 0, or has other settings: give all machines the same "
-                "source and options"
+                f"process {other} has other data or settings than process 0: start all machines with the same source "
+                "and options"
             )
 
     def check(self, weights: Sequence[Tensor]) -> None:
-        """Refuse to train on once somebody holds other weights than the rest."""
+        """Raise InputError if the weights differ between processes."""
         if self.count == 1:
             return
         lengths = torch.stack([weight.detach().double().norm() for weight in weights]).cpu()
@@ -117,8 +117,11 @@ class Processes:
             raise InputError(DRIFTED)
 
     def in_turn(self, work: Callable[[], T]) -> T:
-        """Do what may write to a disk that is shared, or may not: the first process, then one on every other machine,
-        then the rest, who find what the others have written."""
+        """Run work that may write to a shared disk: in the first process, then in one per other machine, then in the
+        rest.
+
+        Later processes find the files of the earlier ones.
+        """
         turn = 0 if self.first else 1 if self.local_rank == 0 else 2
         for now in range(3 if self.count > 1 else 1):
             if now == turn:
@@ -132,7 +135,7 @@ ALONE = Processes()
 
 
 def join(device: str) -> Processes:
-    """The processes that torchrun started, or this one alone; the first call waits until all are there."""
+    """Return the processes that torchrun started, or this one alone. The first call waits for all of them."""
     if not several():
         return ALONE
     rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -150,25 +153,25 @@ def have_met() -> bool:
 
 
 def may_speak() -> bool:
-    """Whether no process has yet said why the run ends: of all that notice, one tells."""
+    """Return True in exactly one process: the one that reports why the run ends."""
     assert _met.store is not None, "ask have_met first"
     try:
         return int(_met.store.add("twincluster/said", 1)) == 1
-    except RuntimeError:  # the store went with the process that kept it
+    except RuntimeError:  # the store ended with its process
         return True
 
 
 def ended_here() -> list[int]:
-    """Ranks of this machine's processes that no longer exist."""
+    """Return the ranks of processes on this machine that no longer exist."""
     return [rank for rank, pid in _met.pids.items() if not _exists(pid)]
 
 
 @dataclass
 class _Met:
-    """What is known since all processes have met."""
+    """State since all processes are connected."""
 
     store: Any = None
-    patient: Any = None  # a group for waits of any length
+    patient: Any = None  # a group with a long timeout
     pids: dict[int, int] = field(default_factory=dict)  # of the processes on this machine, by rank
 
 
@@ -177,7 +180,7 @@ _met = _Met()
 
 def _meet(rank: int, count: int, backend: str) -> None:
     _met.store, _, _ = next(rendezvous("env://", timeout=PATIENCE))
-    # a name of its own: torchrun's agent keeps its affairs in the same store
+    # prefixed, because torchrun's agent uses the same store
     dist.init_process_group(
         backend, store=PrefixStore("twincluster", _met.store), rank=rank, world_size=count, timeout=PATIENCE
     )
@@ -199,10 +202,10 @@ def _take_gpu(local_rank: int) -> None:
 
 
 def _said(speak: Callable[..., object], *arguments: object) -> None:
-    """A call that all processes make; it fails when one of them no longer answers."""
+    """Call a collective operation. Raise ProcessEnded if another process no longer answers."""
     try:
         speak(*arguments)
-    except RuntimeError as error:  # gloo has no kind of its own for a lost connection
+    except RuntimeError as error:  # gloo has no error class for lost connections
         if isinstance(error, dist.DistError) or any(word in str(error).lower() for word in LOST):
             raise ProcessEnded("another process does not answer") from error
         raise
@@ -212,7 +215,7 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, own: Tensor, processes: Processes, n: int) -> Tensor:
         ctx.processes = processes
-        most = -(-n // processes.count)  # rows are sent in blocks of one size, the last of which may be blank
+        most = -(-n // processes.count)  # blocks have equal size; the last may be padded
         block = own.new_zeros(most, *own.shape[1:])
         block[: len(own)] = own
         blocks = [torch.zeros_like(block) for _ in range(processes.count)]
@@ -231,7 +234,7 @@ def _rows_of(rank: int, count: int, n: int) -> slice:
 
 
 def _by_kind(tensors: Iterable[Tensor], at_most: int | None) -> Iterable[list[Tensor]]:
-    """Tensors that can travel as one: of a type, on a device; larger ones than `at_most` go by themselves."""
+    """Group tensors of one type and device, which can be sent as one; those larger than `at_most` stay alone."""
     groups: dict[object, list[Tensor]] = {}
     for tensor in tensors:
         alone = at_most is not None and tensor.numel() > at_most
@@ -251,6 +254,6 @@ def _exists(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # it is there, and somebody else's
+    except PermissionError:  # it exists and belongs to another user
         pass
     return True

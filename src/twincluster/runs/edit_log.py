@@ -172,7 +172,7 @@ Features = Callable[[np.ndarray], np.ndarray]  # rows (m,) to the network's embe
 
 @dataclass(frozen=True)
 class Later:
-    """What can be told of rows that came to a run after an edit; None where their images cannot be had."""
+    """Callbacks for rows added to a run after an edit. They return None if the images are gone."""
 
     features: Callable[[np.ndarray], np.ndarray | None]  # rows (m,) to their embedding
     taught: Callable[[int, np.ndarray], np.ndarray | None]  # number of an `accept` and rows (m,) to their clusters
@@ -267,20 +267,20 @@ class State:
         return chances
 
     def first(self, count: int) -> State:
-        """The state of the first rows: those of the training."""
+        """Return the state of the first rows, those of the training."""
         refused = {cluster: rows[rows < count] for cluster, rows in self.refused.items()}
         names = ("home", "junk", "moved", "guessed", "shown", "sample")
         return replace(self, refused=refused, **{name: getattr(self, name)[:count] for name in names})
 
     def without_answers(self, rows: np.ndarray) -> State:
-        """The state in which nobody has answered the random questions about some rows."""
+        """Return the state without the answers to the random questions about some rows."""
         home, junk, shown = self.home.copy(), self.junk.copy(), self.shown.copy()
         home[rows] = np.where(self.sample[rows] >= 0, self.sample[rows], home[rows])
         junk[rows], shown[rows] = self.sample[rows] == JUNK, False
         return replace(self, home=home, junk=junk, shown=shown)
 
     def merged(self, clusters: np.ndarray, since: int) -> np.ndarray:
-        """What has become of clusters (m,) by merges after an `accept`."""
+        """Apply the merges after an `accept` to clusters (m,)."""
         found, steps = clusters.copy(), list(self.joined)
         last = next(at for at, step in enumerate(steps) if isinstance(step, Learned) and step.edit == since)
         for step in steps[last + 1 :]:

@@ -106,7 +106,7 @@ class Edits:
         return in_force(self._log.read())
 
     def before(self, number: int) -> State:
-        """What the run looked like before an edit, without what was undone."""
+        """Return the state before an edit, without undone edits."""
         lines = self._log.read()
         done, _ = in_force(lines)
         return self._replayed(lines, [line for line in done if line["edit"] < number])
@@ -117,9 +117,9 @@ class Edits:
 
     @property
     def taught(self) -> Taught | None:
-        """What was learned from the examples, as the newest accepted proposals have it; None without any in force.
+        """The model taught by the examples, as of the newest accepted proposals; None without any in force.
 
-        It is read from taught.safetensors, or learned again where that is missing, damaged or of other edits.
+        Read from taught.safetensors, or recomputed if that file is missing, damaged or of other edits.
         """
         lines = self._log.read()
         number, key = _newest_lesson(lines)
@@ -131,7 +131,7 @@ class Edits:
             return self._taught
 
     def learn_later(self, paths: Sequence[str], clusters: np.ndarray) -> None:
-        """Note what the taught model says of images (m,) that come to the run."""
+        """Record the clusters (m,) that the taught model gives to images added to the run."""
         if taught := self.taught:
             taught = taught.with_later(paths, clusters)
             taught.write(self._run.folder)
@@ -147,7 +147,7 @@ class Edits:
         return apply_edits(found, self.state, self._rows_of(listing, location), kinds)
 
     def share(self, folder: Path) -> None:
-        """Write edits, and what was learned, for a copy of the model in another folder; they name no image."""
+        """Write the edits and the taught model for a copy of the model in another folder. They name no image."""
         lines = self.without_rows()
         write_atomically(folder / EDITS_FILE, "".join(map(json_line, lines)))
         if taught := self.taught:
@@ -305,11 +305,11 @@ class Edits:
     def answer_labels(
         self, labels: Mapping[int, str], samples: Iterable[int] = (), *, expected: int | None = None
     ) -> State:
-        """Say by their rows what images are called: one edit.
+        """Record the labels of rows as one edit.
 
-        A label that is the name of a cluster means this one, "junk" means junk. Another label names the unnamed cluster
-        in which most of its images lie, if they outnumber there those of each other label; else it opens a new cluster.
-        `samples` are the rows that were random questions.
+        A label that is the name of a cluster means this cluster; "junk" means junk. A new label names the unnamed
+        cluster that holds most of its rows, if they outnumber there the rows of each other label; else it opens a new
+        cluster. `samples` are rows of random questions.
         """
         chosen = some_rows(list(labels))
 
@@ -321,7 +321,7 @@ class Edits:
         return self._append(build, expected)
 
     def extend(self, lines: Iterable[Line], head: Head | None = None) -> State:
-        """Add edits that were made in memory about the same rows, and what was learned from them last."""
+        """Append edits made in memory about the same rows, and the model taught by them."""
         _ = self.paths  # which the first line names
         added = [{name: value for name, value in line.items() if name not in ("edit", "time")} for line in lines]
         self._log.append(lambda before: [*([] if before else [self._start()]), *added])
@@ -331,7 +331,7 @@ class Edits:
         return self.state
 
     def take_over(self, old: State, rows: np.ndarray) -> Carried:
-        """Say of this run what a person has said about another; `rows` (n,) are the rows that hold the same images."""
+        """Carry examples, names and junk over from another run; `rows` (n,) are its rows of the same images."""
         with self._guard:
             self._read_rows([])
             carried = carry(old, rows, self._model_clusters, self.n_clusters)
@@ -416,7 +416,7 @@ class Edits:
         return self._forgetting(build, expected)
 
     def _forgetting(self, build: Callable[[State, list[Line]], Line], expected: int | None) -> State:
-        """Add a line; remove a taught model that no longer counts."""
+        """Add a line and remove a taught model that is no longer valid."""
         before = _newest_lesson(self._log.read())
         self._append(build, expected)
         if _newest_lesson(self._log.read()) != before:
@@ -465,7 +465,7 @@ class Edits:
         return kinds[-1] if isinstance(kinds, tuple) else kinds
 
     def _decided(self, rows: np.ndarray) -> np.ndarray | None:
-        """(m,) what the newest lesson says of rows that came after it; UNREADABLE where that cannot be told."""
+        """Return the taught clusters of rows added after the newest lesson, (m,); UNREADABLE where unknown."""
         try:
             taught = self.taught
         except InputError:  # it is told to those who need it for new images
@@ -590,7 +590,7 @@ def apply_edits(
 
 
 def answer_line(state: State, labels: Mapping[int, str], samples: Iterable[int], free: int) -> Line:
-    """Return the edit that says by their rows what images are called; `free` is an id that no cluster has had."""
+    """Return the edit that records the labels of rows; `free` is an id that no cluster has had."""
     from twincluster.clustering import clusters_for_labels
 
     names = names_of(state)
@@ -617,16 +617,16 @@ class Carried:
     examples: int
     junk: int
     names: tuple[str, ...]  # of clusters
-    homeless: tuple[str, ...]  # names whose images are in no cluster of their own
+    homeless: tuple[str, ...]  # names that match no cluster
 
 
 def carry(old: State, rows: np.ndarray, clusters: np.ndarray, n_clusters: int) -> Carried:
-    """Say what a person has said about one run of another, whose model has clusters (n,) of its own.
+    """Carry examples, names and junk of one run over to another, whose model has clusters (n,) of its own.
 
-    `rows` (n,) are the rows of the old run that hold the same images, -1 for none. A cluster of the old run goes where
-    most of its examples lie, if they outnumber there those of other clusters, else it becomes a new cluster; without
-    examples it gives at most its name, to the cluster in which most of its images lie. Random answers stay what they
-    were: the other model has not seen them.
+    `rows` (n,) are the rows of the old run with the same images, -1 for none. An old cluster becomes the new cluster
+    that holds most of its examples, if they outnumber there the examples of other clusters; else it opens a new
+    cluster. An old cluster without examples only names the cluster that holds most of its images. Answers to random
+    questions stay random answers, because the new model has not seen them.
     """
     there = np.flatnonzero((rows >= 0) & (clusters >= 0))
     given = there[old.shown[rows[there]] & (old.home[rows[there]] >= 0)]
@@ -656,7 +656,7 @@ def carry(old: State, rows: np.ndarray, clusters: np.ndarray, n_clusters: int) -
 
 
 def _homes(belongs: Mapping[int, int], clusters: np.ndarray, taken: Iterable[int]) -> dict[int, int | None]:
-    """Which cluster each old cluster has become, by where its rows lie; None: none of its own."""
+    """Return the new cluster of each old one, by where its rows are; None for none."""
     from twincluster.clustering import clusters_for_labels
 
     labels = {row: str(cluster) for row, cluster in belongs.items() if cluster != JUNK}
@@ -665,7 +665,7 @@ def _homes(belongs: Mapping[int, int], clusters: np.ndarray, taken: Iterable[int
 
 
 def unbind(run: Run) -> State | None:
-    """Before a run trains on: let its edits outlast every model; return their state, None without any."""
+    """Prepare the edits of a run for more training: make them valid for any model. Return their state, None without."""
     log = EditLog(run.folder / EDITS_FILE)
     if not (lines := log.read()) or not run.model.is_file():
         return None
@@ -675,7 +675,7 @@ def unbind(run: Run) -> State | None:
 
 
 def carry_over(run: Run, before: State, clusters: np.ndarray, n_clusters: int) -> None:
-    """Once a run has trained on: say the same of other clusters, where their number has changed."""
+    """After more training, carry the edits over if the number of clusters has changed."""
     log = EditLog(run.folder / EDITS_FILE)
     start = log.read()[0]
     if start["clusters"] != n_clusters:
@@ -689,7 +689,7 @@ def carry_over(run: Run, before: State, clusters: np.ndarray, n_clusters: int) -
 
 
 def bind(run: Run) -> None:
-    """Once a run has its model: its edits are about this one."""
+    """Bind the edits of a run to its model."""
     log = EditLog(run.folder / EDITS_FILE)
     if lines := log.read():
         log.rewrite([lines[0] | {"model": _digest_of_model(run)}, *lines[1:]])
@@ -702,14 +702,14 @@ def _stat(path: Path) -> os.stat_result | None:
 
 
 def _newest_lesson(lines: list[Line]) -> tuple[int, str]:
-    """The number of the newest `accept` in force, 0 without one, and the key of what was learned until then."""
+    """Return the number of the newest `accept` in force, 0 without one, and the key of its taught model."""
     done, _ = in_force(lines)
     last = max((at for at, line in enumerate(done) if line["kind"] == "accept"), default=-1)
     return (int(done[last]["edit"]), key_of([lines[0], *done[: last + 1]])) if last >= 0 else (0, "")
 
 
 def _decided_since(state: State, lines: list[Line], chosen: np.ndarray) -> list[int]:
-    """Rows that the lesson so far has placed since it was accepted, without those that are chosen now."""
+    """Return rows placed by the current taught model since it was accepted, without the rows chosen now."""
     done, _ = in_force(lines)
     inputs = [int(line["inputs"]) for line in done if line["kind"] == "accept"]
     rows = np.arange(len(state.home))[inputs[-1] :] if inputs else np.empty(0, np.int64)

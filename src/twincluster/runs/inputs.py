@@ -1,11 +1,11 @@
-"""The inputs of a run: what their rows are called, whether they have changed, and whether new ones look like them.
+"""The inputs of a run: names of their rows, whether they have changed, and whether new ones look like them.
 
-A row keeps the name that its input has in the run's own source. An input of another source is called by its whole path,
-and a row of an array by the array and its number, so that two sources never share a name by chance.
+A row has the name of its input in the run's own source. An input of another source is named by its absolute path, and a
+row of an array by the array and its number, so that names of two sources never collide.
 
-At the end of training the run keeps what its own images look like to the network: the centre of each cluster, and the
-confidence and the distance from the centre that only one in twenty of its images goes beyond. Of new images that are
-like them about one in twenty goes beyond as well. Shapes: n images, K clusters, D features.
+At the end of training the run stores how its own images look to the network: the centroid of each cluster, and the
+confidence and the distance from the centroid that one in twenty of its images exceeds. Of similar new images, about one
+in twenty exceeds them as well. Shapes: n images, K clusters, D features.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ def read_stamps(folder: Path) -> dict[str, str]:
 
 
 def contents_of(images: Images, frame: str) -> dict[str, str]:
-    """A hash of what can be read of each input, by the names of rows."""
+    """Return a content hash of each readable input, by the names of rows."""
     return {images.listing.paths[row]: content_of(images, row, frame) for row in images.usable.tolist()}
 
 
 def content_of(images: Images, row: int, frame: str) -> str:
-    """A hash of the pixels of an image as they were decoded, or of the numbers of a row."""
+    """Hash the decoded pixels of an image, or the numbers of a row."""
     if images.listing.is_rows:
         return f"rows-{digest_of(images.pixels[row])}"
     return content_of_pixels((images.pixels if images.pictures is None else images.pictures)[row], frame)
 
 
 def content_of_pixels(pixels: np.ndarray, frame: str) -> str:
-    """A hash of pixels (s,s,3), behind their side and frame: only hashes of the same two can be compared."""
+    """Hash pixels (s,s,3). Their side and frame come first: only hashes with the same prefix are comparable."""
     return f"{len(pixels)}-{frame}-{digest_of(pixels)}"
 
 
@@ -73,12 +73,12 @@ def write_contents(folder: Path, contents: Mapping[str, str]) -> None:
 
 
 def read_contents(folder: Path) -> dict[str, str]:
-    """Hashes of the contents by the names of rows; none for runs that were made before there was such a file."""
+    """Read content hashes by the names of rows; empty for runs without the file."""
     return _read_words(folder / CONTENTS_FILE, "content")
 
 
 def _write_words(path: Path, what: str, words: Mapping[str, str]) -> None:
-    """Write a table with one word for each row of a run."""
+    """Write a table with one word per row of a run."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([("path", what), *words.items()])
     write_table(path, text.getvalue())

@@ -1,8 +1,7 @@
-"""How a run came about: when, on what hardware, by which command, and how long it trained.
+"""How a run was made: when, on what hardware, by which command, and how long it trained.
 
-It names neither a user nor a machine. Nothing that a run computes follows from it, so it has a file of its own: runs
-that are the same in all that matters have the same config.json. torch is imported only when a run is made: the command
-line is known long before.
+It contains no user or machine name. No result depends on it, so it has its own file, and equal runs have equal
+config.json. torch is imported only when a run is made, because the command is recorded long before.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ from twincluster.core import InputError, available_cores, counted, duration, rea
 from twincluster.parallel import several
 
 PROVENANCE_FILE = "provenance.json"
-_command: ContextVar[str | None] = ContextVar("command", default=None)  # under way; None in Python
+_command: ContextVar[str | None] = ContextVar("command", default=None)  # the running command; None in Python
 _WHOLE_PATH = re.compile(r"(^|[=:])(/.+)$", re.DOTALL)  # at the end of a word
 
 
 @dataclass(frozen=True)
 class Sitting:
-    """One command, or one call in Python, that trained a run or a part of it. None: not known."""
+    """One command, or one call in Python, that trained a run or a part of it. None means unknown."""
 
     started: str | None = None  # UTC, ISO 8601
-    ended: str | None = None  # None also where it was broken off
+    ended: str | None = None  # None if it was interrupted
     device: str | None = None  # cuda or cpu
     hardware: str | None = None  # name of the GPU, or of the processor
     count: int | None = None  # GPUs, or cores
@@ -41,7 +40,7 @@ class Sitting:
     command: str | None = None  # as typed, quoted for a shell; None in Python
 
     def told(self) -> str:
-        """Where it ran."""
+        """Return the hardware as text."""
         if self.hardware is None:
             return "unknown"
         if self.device == "cuda":
@@ -53,24 +52,24 @@ class Sitting:
 
 @dataclass(frozen=True)
 class Provenance:
-    """All sittings of a run; those after the first have resumed it."""
+    """All sittings of a run; those after the first resumed it."""
 
     sittings: tuple[Sitting, ...] = ()
-    seconds: float | None = None  # of training, in all sittings together; None until it is finished
+    seconds: float | None = None  # of training in all sittings; None until it has finished
 
     def __bool__(self) -> bool:
         return bool(self.sittings)
 
     def begin(self, started: str, device: str) -> Provenance:
-        """With a sitting more, which is under way. `device` is cuda or cpu."""
+        """Return a copy with a new, unfinished sitting. `device` is cuda or cpu."""
         return Provenance((*self.sittings, _here(started, device)))
 
     def end(self, seconds: float) -> Provenance:
-        last = self.sittings[-1] if self.sittings else Sitting()  # somebody may have deleted the file
+        last = self.sittings[-1] if self.sittings else Sitting()  # the file may have been deleted
         return Provenance((*self.sittings[:-1], replace(last, ended=now())), round(seconds, 3))
 
     def told(self) -> dict[str, str]:
-        """What a person would like to know, as far as it is known; without the commands."""
+        """Return the known facts as text, without the commands."""
         if not self.sittings:
             return {}
         began, more, said = self.sittings[0].started, len(self.sittings) - 1, {}
@@ -83,18 +82,18 @@ class Provenance:
         return said
 
     def command(self) -> str | None:
-        """That of the first sitting, for pages that are passed on: of whole paths only the last part stays."""
+        """The command of the first sitting, for pages that are shared: absolute paths are cut to their last part."""
         command = self.sittings[0].command if self.sittings else None
         try:
             return command and shlex.join(_WHOLE_PATH.sub(_last_part, word) for word in shlex.split(command))
-        except (ValueError, AttributeError):  # somebody changed it by hand
+        except (ValueError, AttributeError):  # edited by hand
             return None
 
     def without_commands(self) -> Provenance:
         return replace(self, sittings=tuple(replace(sitting, command=None) for sitting in self.sittings))
 
 
-UNKNOWN = Provenance((Sitting(),))  # a run from before this was kept
+UNKNOWN = Provenance((Sitting(),))  # a run of an earlier version
 
 
 def now() -> str:
@@ -103,7 +102,7 @@ def now() -> str:
 
 @contextmanager
 def typed(words: Sequence[str]) -> Iterator[None]:
-    """What is made in here was made by `twincluster WORDS`."""
+    """Record that runs made in this context were made by `twincluster WORDS`."""
     before = _command.set(shlex.join(("twincluster", *words)))
     try:
         yield
@@ -112,7 +111,7 @@ def typed(words: Sequence[str]) -> Iterator[None]:
 
 
 def read(run: Path) -> Provenance:
-    """Read that of a run folder; an empty one without a file."""
+    """Read the provenance of a run folder; empty if there is no file."""
     path = run / PROVENANCE_FILE
     try:
         if isinstance(content := read_json(path), dict) and "sittings" not in content:

@@ -1,7 +1,7 @@
-"""taught.safetensors: what a run has learned from a person, as the proposals have it that were accepted last.
+"""taught.safetensors: the model taught by a person's answers, as of the newest accepted proposals.
 
-The file follows from edits.jsonl and from the features of the run: it can be made again at any time, and counts only
-while its key is that of the edits in force. Shapes: m images, D dimensions, C clusters.
+The file is derived from edits.jsonl and the features of the run and can be recomputed. It is valid only while its key
+matches the edits in force. Shapes: m images, D dimensions, C clusters.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from twincluster.clustering import Head
 
 TAUGHT_FILE = "taught.safetensors"
-FINITE = ("weight", "bias")  # tensors of the head that a damaged file may hold NaN in
+FINITE = ("weight", "bias")  # tensors that must not contain NaN
 
 
 @dataclass(frozen=True, eq=False)
 class Taught:
-    """The head, and what it has said of images that came to the run later."""
+    """The head, and its decisions about images added to the run later."""
 
     key: str
     head: Head
-    later: Mapping[str, int] = field(default_factory=dict)  # clusters, by digests of paths
+    later: Mapping[str, int] = field(default_factory=dict)  # digest of a path to its cluster
 
     def clusters_of(self, paths: Sequence[str]) -> np.ndarray:
-        """(m,) of images that came later; UNREADABLE where nothing was said."""
+        """Return the clusters of added images, (m,); UNREADABLE where none is recorded."""
         return np.array([self.later.get(digest_of_path(path), UNREADABLE) for path in paths], dtype=np.int64)
 
     def with_later(self, paths: Sequence[str], clusters: np.ndarray) -> Taught:
@@ -57,7 +57,7 @@ class Taught:
 
     @classmethod
     def read(cls, folder: Path, key: str) -> Taught | None:
-        """Read what belongs to some edits; None where there is no file, a damaged one or one of other edits."""
+        """Read the file; None if it is missing, damaged or of other edits."""
         from safetensors import SafetensorError, safe_open
 
         from twincluster.clustering import Head
@@ -80,7 +80,7 @@ class Taught:
 
 
 def key_of(lines: Sequence[Line]) -> str:
-    """Tell apart the edits that a head has learned from: the first line of the log, and those in force up to it."""
+    """Return a digest of the edits that a head was taught by: the first line of the log and those in force."""
     return hashlib.sha256("\n".join(map(json.dumps, lines)).encode()).hexdigest()[:32]
 
 

@@ -1,11 +1,11 @@
-"""The one training loop. It draws batches, descends a method's loss, keeps its memory, and records what happens.
+"""The one training loop. It draws batches, minimises a method's loss, updates its memory, and records each epoch.
 
 On a CPU a step runs eagerly in float32; on CUDA the same step is one captured graph, and the host waits for it once per
 epoch. Several processes run this loop in step (parallel/processes.py). Read `Trainer.run`, then `Trainer.step`. Below
-the trainer stand the clock and learning rate of a run, the record of each epoch in metrics.jsonl, and the checkpoint.
+the trainer are the clock and learning rate of a run, the record of each epoch in metrics.jsonl, and the checkpoint.
 
-A checkpoint is one safetensors file: tensors in its body, progress as JSON in its header. It is replaced atomically, so
-a reader finds the old state or the new one, never half of each; and nothing in it is ever unpickled.
+A checkpoint is one safetensors file: tensors in its body, progress as JSON in its header. It is replaced atomically,
+and nothing in it is unpickled.
 """
 
 from __future__ import annotations

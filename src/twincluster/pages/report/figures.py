@@ -1,4 +1,4 @@
-"""Figures of the kinds the paper has, as PNG and SVG: map, training curves, sizes of clusters, confusion matrix."""
+"""Figures as in the paper, as PNG and SVG: map, training curves, cluster sizes, confusion matrix."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from twincluster.pages.report.material import Material
 from twincluster.pages.report.page import Gathered
 
 FOLDER = "figures"
-RESOLUTION = 200  # dots an inch of a PNG
-NAMED = 12  # classes or clusters that a figure names
+RESOLUTION = 200  # dots per inch of a PNG
+NAMED = 12  # most classes or clusters named in a figure
 HUES = ("#332288", "#cc6677", "#117733", "#b07d00", "#3f93bd", "#882255", "#2a9d8f", "#77771c", "#aa4499", "#20242a")
 SHAPES = ("o", "s", "^", "D", "P")
 LONGEST = 18  # letters of a name
@@ -24,13 +24,13 @@ STYLE: dict[Any, Any] = {"font.size": 8, "axes.spines.top": False, "axes.spines.
 
 
 def check_installed(what: str = "--figures") -> None:
-    """Refuse figures where they cannot be drawn, before any work is done."""
+    """Raise InputError if matplotlib is missing, before any work is done."""
     if importlib.util.find_spec("matplotlib") is None:
         raise InputError(f"{what} needs a package: pip install 'twincluster[plots]'")
 
 
 def write_figures(material: Material, gathered: Gathered) -> Path:
-    """RUN/figures with two files for each figure that the run has material for."""
+    """Write RUN/figures: a PNG and an SVG of each figure that the run has data for."""
     folder = material.run.folder / FOLDER
     folder.mkdir(exist_ok=True)
     data = gathered.data
@@ -50,7 +50,7 @@ def write_figures(material: Material, gathered: Gathered) -> Path:
 
 @contextmanager
 def in_style() -> Iterator[None]:
-    """How all figures look."""
+    """Apply the style of all figures."""
     import matplotlib
 
     with matplotlib.rc_context(STYLE):
@@ -58,7 +58,7 @@ def in_style() -> Iterator[None]:
 
 
 def save_figure(figure: Any, path: Path) -> None:
-    """As PNG and as SVG."""
+    """Save a figure as PNG and SVG."""
     for suffix in (".png", ".svg"):
         with unfinished(path.with_suffix(suffix)) as partial:
             figure.savefig(partial, format=suffix[1:], dpi=RESOLUTION, bbox_inches="tight", metadata=_undated(suffix))
@@ -69,7 +69,7 @@ def _undated(suffix: str) -> dict[str, None] | None:
 
 
 def blank_figure(width: float, height: float, columns: int = 1, *, same_scale: bool = True) -> tuple[Any, Any]:
-    """A figure and its axes, beside each other."""
+    """Return a figure with its axes side by side."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -77,7 +77,7 @@ def blank_figure(width: float, height: float, columns: int = 1, *, same_scale: b
 
 
 def _map_figure(data: dict[str, Any]) -> Any:
-    """One colour and shape for each cluster, or for each class where there are labels."""
+    """Draw the map, with a colour and shape per cluster, or per class if there are labels."""
     figure, (axes,) = blank_figure(4, 4)
     images, places = np.array(data["map"]["image"]), data["map"]
     by_label, called = "acc" in data["labels"], _called(data)
@@ -139,7 +139,7 @@ def _confusion_figure(labels: dict[str, Any], called: dict[int, str]) -> Any:
 
 
 def _called(data: dict[str, Any]) -> dict[int, str]:
-    """What stands for each cluster: its name, or its number."""
+    """Return the name of each cluster, or its number."""
     return {cluster["id"]: cluster["short"] for cluster in data["clusters"]}
 
 
@@ -148,5 +148,5 @@ def _name(names: list[str], code: int) -> str:
 
 
 def _text(text: str) -> str:
-    """Letters as they are: matplotlib takes a pair of dollar signs for a formula."""
+    """Escape dollar signs, which matplotlib would read as a formula."""
     return text.replace("$", r"\$")

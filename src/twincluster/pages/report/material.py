@@ -1,10 +1,10 @@
-"""What a run offers to show: assignments, labels, features, pictures in sheets, and images that deserve a second look.
+"""The content of a report: assignments, labels, features, sheets of pictures, and images that need a second look.
 
-What is not available any more (images that are gone, a run made in Python) is left out, with a sentence that says why.
-The clusters are those of the model or, once a person has corrected them, what they have become. Inside, clusters are
-numbered from 0 without gaps, by their place; the page has the ids and names that the explorer and exports have.
+Missing content (images that are gone, a run made in Python) is left out, with a sentence that says why. Clusters are
+those of the model or, after corrections by hand, the corrected ones. Inside this module clusters are numbered from 0
+without gaps; the page shows the ids and names of the explorer and exports.
 
-Small pictures come in a few large ones: a sheet of tiles is smaller and much quicker to decode than a file for each.
+Small pictures are combined into sheets of tiles, which are smaller and much faster to decode than one file each.
 Shapes: n rows of the run, K clusters.
 """
 
@@ -33,27 +33,27 @@ from twincluster.run_images import Pictures, RunImages, truth_of
 from twincluster.runs import JUNK_STATUS, Assignments, Run, RunData
 from twincluster.teacher import Trust, trust_of
 
-MOST_FEATURES = 50_000  # inputs whose features are looked at
-CPU_FEATURES = 20_000  # the same on a CPU ...
-CPU_PIXELS = 10_000 * 32 * 32  # ... and for large images fewer, so that a report takes seconds
+MOST_FEATURES = 50_000  # most inputs to compute features of
+CPU_FEATURES = 20_000  # on a CPU ...
+CPU_PIXELS = 10_000 * 32 * 32  # ... and fewer for large images, so that a report takes seconds
 FEWEST_FEATURES = 2_000
 
 
 @dataclass(frozen=True, eq=False)
 class Material:
-    """Arrays of n inputs, of which the first are those of the training, and m of them with features."""
+    """Arrays of n inputs, those of the training first; m of them have features."""
 
     run: Run
     config: Config
-    data: RunData  # what config.json says of the source
+    data: RunData  # entry of config.json about the source
     assignments: Assignments  # whose clusters are places in ...
     groups: Groups
     pictures: Pictures | None = None
-    no_pictures: str = ""  # why there are none
-    visible: int = 0  # inputs that can be seen as the model saw them, of which ...
-    rows: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # ... (m,) have features, rising
+    no_pictures: str = ""  # why there are no pictures
+    visible: int = 0  # inputs whose images are unchanged, of which ...
+    rows: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # ... (m,) have features, ascending
     features: np.ndarray = field(default_factory=lambda: np.empty((0, 1), np.float32))  # (m,D), of length 1
-    truth: np.ndarray | None = None  # (n,) class of each input, -1 where unknown
+    truth: np.ndarray | None = None  # (n,) class of each input, -1 if unknown
     class_names: tuple[str, ...] | None = None
     scores: Scores | None = None
     scored_on: Split = "all"
@@ -64,7 +64,7 @@ class Material:
 
     @property
     def unseen(self) -> int:
-        """RunImages that have a cluster and cannot be seen again."""
+        """Number of inputs with a cluster whose image is missing or has changed."""
         return int((self.clusters >= 0).sum()) - self.visible
 
     @property
@@ -85,11 +85,13 @@ def open_material(
     device: str = "auto",
     decoding: OnProgress | None = None,
 ) -> Material:
-    """`labels` as `twincluster evaluate` takes them. `source` is what the run was trained on, where that is listed
-    already; the labels that it has are taken."""
+    """Collect the material of a run. `labels` are as for `twincluster evaluate`.
+
+    `source` is the listing of the training, if the caller has it; its labels are used.
+    """
     inputs = RunImages(run, root, device, decoding)
     if source is not None:
-        inputs.listing = source  # else it is listed again
+        inputs.listing = source  # avoids listing it again
     (assignments, groups), data = corrected_rows(inputs), inputs.data
     known: dict[str, Any] = {"choice": run.read_choice(), "metrics": run.read_metrics()}
     known["pictures"], known["no_pictures"] = inputs.pictures()
@@ -103,7 +105,7 @@ def open_material(
 
 
 def spread_evenly(rows: np.ndarray, count: int) -> np.ndarray:
-    """At most `count` of the rows, at even distances, so that every part of the source is there."""
+    """Return at most `count` of the rows, evenly spaced, so that every part of the source is represented."""
     if len(rows) <= count:
         return rows
     return rows[np.linspace(0, len(rows) - 1, count).round().astype(np.int64)]
@@ -134,10 +136,10 @@ def _features(inputs: RunImages, clusters: np.ndarray) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Groups:
-    ids: tuple[int, ...]  # (K,) rising
-    names: tuple[str, ...]  # (K,) what a person has called them, "" where nobody did
+    ids: tuple[int, ...]  # (K,) ascending
+    names: tuple[str, ...]  # (K,) names given by a person, "" without one
     corrections: int = 0  # edits in force
-    junk: int = 0  # rows that were marked as such, and have no cluster
+    junk: int = 0  # rows marked as junk, which have no cluster
 
     @classmethod
     def of_model(cls, n_clusters: int) -> Groups:
@@ -156,7 +158,7 @@ class Groups:
 
 
 def corrected_rows(inputs: RunImages) -> tuple[Assignments, Groups]:
-    """The rows of a run with the places of their clusters; junk and what is unreadable have -1."""
+    """Return the rows of a run with cluster numbers from 0; junk and unreadable rows have -1."""
     assignments, state, corrections = inputs.edited()
     if not corrections:
         return assignments, Groups.of_model(inputs.config.n_clusters)
@@ -168,16 +170,16 @@ def corrected_rows(inputs: RunImages) -> tuple[Assignments, Groups]:
     return dataclasses.replace(assignments, clusters=places), groups
 
 
-SIDES = (160, 128, 96, 64, 48, 32)  # of a tile; multiples of 16, so that no block of the codec lies across two of them
+SIDES = (160, 128, 96, 64, 48, 32)  # of a tile; multiples of 16, so that no codec block covers two tiles
 QUALITIES = (78, 60, 40)
-SHEET = 2048  # pixels a side of a whole sheet, which phones still decode at full size
-SMALLEST = 32  # sides below are enlarged by whole numbers: codecs smear what is smaller than a block
-PROBED = 96  # tiles that tell how large all of them will be
+SHEET = 2048  # pixels a side of a sheet; phones decode this at full size
+SMALLEST = 32  # smaller tiles are enlarged by whole factors, because codecs blur them
+PROBED = 96  # sample of tiles to estimate the size of all
 
 
 @dataclass(frozen=True)
 class Sheets:
-    """Tile t lies in sheet t // per_sheet, row by row."""
+    """Sheets of tiles: tile t is in sheet t // per_sheet, row by row."""
 
     count: int  # of tiles
     side: int  # of a tile in pixels
@@ -191,13 +193,13 @@ class Sheets:
 
 
 class Squares(Protocol):
-    """Pictures by their row: an array (n,s,s,3), or what is made of several."""
+    """Pictures by row: an array (n,s,s,3), or a collection of several."""
 
     def __getitem__(self, row: int, /) -> np.ndarray: ...
 
 
 def make_sheets(pictures: Squares, rows: np.ndarray, *, budget: int, largest: int) -> Sheets:
-    """Tiles of the given rows of `pictures`, as large and as good as `budget` bytes allow."""
+    """Return tiles of the given rows of `pictures`, in the best size and quality that `budget` bytes allow."""
     own = len(pictures[int(rows[0])]) if len(rows) else SMALLEST
     sides = [side for side in SIDES if side <= min(largest, own)] or [own * -(-SMALLEST // own)]
     probe = rows[np.linspace(0, len(rows) - 1, min(PROBED, len(rows))).astype(np.int64)] if len(rows) else rows
@@ -211,7 +213,7 @@ def make_sheets(pictures: Squares, rows: np.ndarray, *, budget: int, largest: in
 
 
 def tile(picture: np.ndarray, side: int) -> np.ndarray:
-    """(side,side,3) uint8 of a square picture; small ones keep their pixels as squares."""
+    """Return a square picture as (side,side,3) uint8; small pictures keep their pixels as squares."""
     if len(picture) == side:
         return picture
     how = Image.Resampling.NEAREST if side > len(picture) else Image.Resampling.BOX
@@ -247,20 +249,20 @@ def _codec() -> tuple[str, str]:
 
 COSINE = 0.99  # of the features of near-duplicates, whose pictures ...
 DIFFERENCE = 0.03  # ... differ by less than this share of full scale, when they are 16 pixels a side
-COSINE_OF_ROWS = 0.999999  # where there are no pictures to compare
-COMPARED = 20_000  # inputs among which duplicates are looked for: all pairs of more take longer than a report should
+COSINE_OF_ROWS = 0.999999  # if there are no pictures to compare
+COMPARED = 20_000  # inputs to search for duplicates; all pairs of more take too long for a report
 CHUNK = 1024  # rows compared with all others at once
 NEIGHBOURS = 10
 TINY = 0.1  # of the average size
-CLOSE = 0.8  # cosine between centres, seen from the middle of all images
-MIXED = 0.1  # share of nearest neighbours that lie in the other cluster of a pair
-LISTED = 200  # entries of a list on the page; the whole is in assignments.csv
+CLOSE = 0.8  # cosine between centroids, relative to the mean of all images
+MIXED = 0.1  # share of nearest neighbours in the other cluster of a pair
+LISTED = 200  # most entries of a list on the page; all are in assignments.csv
 SMALL = 16  # pixels a side at which pictures are compared
 
 
 @dataclass(frozen=True, eq=False)
 class Neighbourhood:
-    """What comparing all features with each other gives."""
+    """The result of comparing all features with each other."""
 
     rows: np.ndarray  # (m,) inputs
     nearest: np.ndarray  # (m,k) positions among them
@@ -287,7 +289,7 @@ def neighbourhood_of(material: Material) -> Neighbourhood:
 
 
 def duplicates(around: Neighbourhood) -> list[list[int]]:
-    """Groups of inputs that are nearly the same, the largest first."""
+    """Return groups of near-duplicate inputs, largest first."""
     if not len(around.pairs):
         return []
     ones = np.ones(len(around.pairs))
@@ -300,7 +302,7 @@ def duplicates(around: Neighbourhood) -> list[list[int]]:
 
 
 def lookalikes(material: Material, middle: np.ndarray, around: Neighbourhood) -> list[dict[str, Any]]:
-    """Pairs of clusters whose centres (K,D) are close or whose images are neighbours, most mixed first."""
+    """Return pairs of clusters with close centroids (K,D) or neighbouring images, most mixed first."""
     clusters = material.clusters[around.rows]
     n_clusters = len(middle)
     met = np.zeros((n_clusters, n_clusters))
@@ -321,7 +323,7 @@ def lookalikes(material: Material, middle: np.ndarray, around: Neighbourhood) ->
 
 
 def small_clusters(sizes: np.ndarray) -> tuple[list[int], list[int]]:
-    """The tiny clusters and the empty ones."""
+    """Return the tiny clusters and the empty ones."""
     bound = TINY * sizes.mean()
     return np.flatnonzero((sizes > 0) & (sizes < bound)).tolist(), np.flatnonzero(sizes == 0).tolist()
 
@@ -394,7 +396,7 @@ def representatives(material: Material, middle: np.ndarray) -> list[tuple[list[i
 
 
 def _pictured(material: Material, members: np.ndarray) -> np.ndarray:
-    """Those that have a picture, if any has."""
+    """Return the members that have a picture; all if none has one."""
     if material.pictures is None or not material.unseen:
         return members
     seen = np.array([row in material.pictures for row in members.tolist()], dtype=bool)
@@ -402,14 +404,14 @@ def _pictured(material: Material, members: np.ndarray) -> np.ndarray:
 
 
 def _members(clusters: np.ndarray, n_clusters: int) -> list[np.ndarray]:
-    """Positions of the members of each cluster."""
+    """Return the positions of the members of each cluster."""
     order = np.argsort(clusters, kind="stable")
     bounds = np.searchsorted(clusters[order], np.arange(n_clusters + 1))
     return [order[bounds[k] : bounds[k + 1]] for k in range(n_clusters)]
 
 
 def _various(features: np.ndarray, order: np.ndarray, count: int) -> list[int]:
-    """The first of `order`, without copies of images that were taken already, unless nothing else is there."""
+    """Return the first of `order` without near-copies of images taken before, unless nothing else is left."""
     taken: list[int] = []
     copies: list[int] = []
     for row in order[: 8 * count].tolist():

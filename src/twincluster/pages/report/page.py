@@ -1,22 +1,22 @@
-"""One HTML file of a run: data, pictures, styles and scripts inside, nothing to fetch from anywhere.
+"""Write the report of a run as one HTML file with data, pictures, styles and scripts, which works offline.
 
-The page's own policy allows its one script and its one style sheet by their digests and no request at all, so that
-neither markup in a name nor a forgotten address can do anything.
+The page's content security policy allows its script and its style sheet by their digests and forbids all requests, so
+that markup in a name cannot do harm.
 
-`gather` collects what a page shows as plain data that becomes JSON; a page in one file and a server use the same. Names
-of files and classes stand there as they are; the page escapes them.
+`gather` collects the content of the page as plain data for JSON; the report and the explorer share it. Names of files
+and classes are not escaped here; the page escapes them.
 
     head        {title, sentences: [text], next: [{text, command?}], facts: [{value, label}], warning?}
     run         {source, kind, inputs, readable, added, unseen, clusters, corrections, junk, folder, method, backbone,
-                epochs, seed, version, made: {what: text}, command (None: not known, or made in Python)}
+                epochs, seed, version, made: {what: text}, command (None: unknown, or made in Python)}
     confidence  {mean, sure, bins: [20 counts of 0 to 1]}
-    images      columns over the images that are shown anywhere, which the rest names by their place in here:
+    images      columns over all images on the page; the other entries refer to images by their index here:
                 {path, cluster, confidence, label (-1 unknown), large, small}: the last two are tiles, -1 for none
     clusters    [{id, name, short (a name or a number), named, size, share, confidence, typical: [image],
                 doubtful: [image], purity?, classes?}]
     map         {method, meaning, note, image, x, y} with coordinates from 0 to 9999, or {absent}
-    curves      how training went: metrics.jsonl as a few short lists of numbers
-    problems    {unreadable, duplicates, tiny, empty, alike}, each with a count and what is listed of it
+    curves      training curves: metrics.jsonl as a few short lists of numbers
+    problems    {unreadable, duplicates, tiny, empty, alike}, each with a count and its listed entries
     labels      {names, acc, nmi, ari, scoredOn, confusion: {clusters, classes, counts, note}}, or {absent}
     thumbnails  {large, small} (see Sheets.to_dict), or {absent}; pixelated: show pixels as squares
 """
@@ -68,7 +68,7 @@ from twincluster.pages.web import read_asset
 from twincluster.runs import REPORT_FILE, Run, provenance
 from twincluster.training import health_of
 
-LARGE_BYTES, SMALL_BYTES = 4_500_000, 3_500_000  # of pictures; as text they take a third more
+LARGE_BYTES, SMALL_BYTES = 4_500_000, 3_500_000  # of pictures; base64 takes a third more
 LARGEST, SMALLER = 160, 64  # pixels a side of a tile on a card and on the map
 
 
@@ -80,7 +80,7 @@ def write_report(
     source: Listing | None = None,
     decoding: OnProgress | None = None,
 ) -> tuple[Path, Material, Gathered]:
-    """Writes RUN/report.html; `labels`, `root` and `source` as `open_material` takes them."""
+    """Write RUN/report.html. `labels`, `root` and `source` are as for `open_material`."""
     material = open_material(run, labels, root, source=source, decoding=decoding)
     path = run.folder / REPORT_FILE
     if material.pictures is None and _has_pictures(path):
@@ -94,7 +94,7 @@ def write_report(
 
 
 def page_of(material: Material, gathered: Gathered) -> str:
-    """The whole page as text."""
+    """Return the page as text."""
     sheets = sheets_of(material, gathered)
     data = gathered.data | {
         "thumbnails": gathered.data["thumbnails"] | {name: s.to_dict() for name, s in sheets.items()}
@@ -116,7 +116,7 @@ def page_of(material: Material, gathered: Gathered) -> str:
 
 
 def sheets_of(material: Material, gathered: Gathered) -> dict[str, Sheets]:
-    """Tiles for cards and for the map, within their budgets."""
+    """Return the tiles for cards and for the map, within their budgets."""
     if material.pictures is None:
         return {}
     wanted = (("large", gathered.large, LARGE_BYTES, LARGEST), ("small", gathered.small, SMALL_BYTES, SMALLER))
@@ -131,7 +131,7 @@ def _has_pictures(path: Path) -> bool:
 
 
 def as_json(value: Any) -> str:
-    """JSON that may stand inside a script element: no < can end it, whatever a file is called."""
+    """Return JSON that is safe inside a script element: names cannot close it, because < is escaped."""
     compact = json.dumps(finite(value), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     compact = compact.encode("utf-8", "backslashreplace").decode("utf-8")
     return compact.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
@@ -145,11 +145,11 @@ def _address(kind: str, image: bytes) -> str:
     return f"data:{kind};base64,{base64.b64encode(image).decode()}"
 
 
-UNSURE = 0.7  # mean confidence below which the whole is doubtful
+UNSURE = 0.7  # mean confidence below which the clusters are doubtful
 
 
 def head_of(material: Material, data: dict[str, Any]) -> dict[str, Any]:
-    """`data` is what gather.py has found so far."""
+    """Return the head of the page. `data` is the rest of the gathered data."""
     run = data["run"]
     what = run["kind"]
     images, clusters = counted(run["readable"], what[:-1]), counted(run["clusters"], "cluster")
@@ -194,15 +194,15 @@ def _sentences(material: Material, data: dict[str, Any], what: str) -> list[str]
 
 
 def _how_firm(material: Material, mean: float) -> str:
-    """Return how firm the clusters are as a whole.
+    """Return how reliable the clusters are as a whole.
 
-    Some methods scale the head to much the same mean confidence on any images. There, agreement of two views tells.
+    Some methods scale the head to the same mean confidence for all images. For these, use the agreement of two views.
     """
     if not method_or_base(material.config.method).steady_confidence:
         low = ", which is low: take the clusters as a first draft" if mean < UNSURE else ""
         return f"; the mean confidence is {_dot(mean)}{low}"
     last = material.metrics[-1] if material.metrics else {}
-    # where the number of clusters was chosen at the end, training had another one
+    # if the number of clusters was chosen at the end, training had another one
     if last.get("agreement") is None or len(last.get("histogram") or ()) != material.config.n_clusters:
         return ""
     return f"; in training two views of an image fell into the same one in {last['agreement']:.0%}"
@@ -224,7 +224,7 @@ def _facts(data: dict[str, Any], what: str) -> list[dict[str, str]]:
 
 
 def _warning(material: Material) -> str | None:
-    """What is wrong with the clusters as a whole, if anything is."""
+    """Return what is wrong with the clusters as a whole, or None."""
     needed = ("histogram", "mean_assignment", "confidence")
     rows = [row for row in material.metrics if all(row.get(name) for name in needed)]
     if not rows or len(rows[-1]["histogram"]) != material.config.n_clusters or material.config.n_clusters < 2:
@@ -261,22 +261,22 @@ def _next(material: Material, data: dict[str, Any]) -> list[dict[str, str]]:
 
 
 def _dot(value: float) -> str:
-    """.93, -.02 and 1.00."""
+    """Format a score as .93, -.02 or 1.00."""
     return f"{value:.2f}".replace("0.", ".", 1) if abs(value) < 0.995 else f"{value:.2f}"
 
 
 BINS = 20  # of the confidence
-SURE = 0.5  # confidence from which one cluster outweighs all others together
-WIDEST = 40  # clusters and classes of a confusion matrix
-CLASSES = 3  # that a card names
-GROUPS, GROUP = 24, 6  # groups of near-duplicates that are listed, and images of each
+SURE = 0.5  # confidence above which a cluster outweighs all others together
+WIDEST = 40  # most clusters and classes of a confusion matrix
+CLASSES = 3  # classes named on a card
+GROUPS, GROUP = 24, 6  # listed groups of near-duplicates, and images of each
 PIXELATED = 16  # pixels a side up to which pixels are shown as squares
 NO_LABELS = "the run was not compared with labels"
 
 
 @dataclass(eq=False)
 class Gathered:
-    """The data of a page, and the inputs whose tiles it needs."""
+    """The data of a page, and the inputs that need tiles."""
 
     data: dict[str, Any]
     large: list[int] = field(default_factory=list)  # inputs in the order of their tiles
@@ -304,16 +304,16 @@ def gather(material: Material) -> Gathered:
 
 
 class _Shown:
-    """Inputs that the page shows, each once, and which tiles they have."""
+    """Inputs on the page, each once, and their tiles."""
 
     def __init__(self, material: Material) -> None:
         self.material = material
-        self.places: dict[int, int] = {}  # of an input among the images
-        self.large: dict[int, int] = {}  # of an input among the tiles of a size
+        self.places: dict[int, int] = {}  # index of each input among the images
+        self.large: dict[int, int] = {}  # index of each input among the tiles of a size
         self.small: dict[int, int] = {}
 
     def add(self, row: int, tiles: dict[int, int]) -> int:
-        """The place of an input among the images; if it has a picture, it gets a tile among `tiles`, large or small."""
+        """Return the index of an input among the images. If it has a picture, add it to `tiles`, large or small."""
         has_picture = self.material.pictures is not None and row in self.material.pictures
         if has_picture and self.material.clusters[row] >= 0:
             tiles.setdefault(row, len(tiles))
@@ -388,7 +388,7 @@ def _clusters(material: Material, middle: np.ndarray, shown: _Shown) -> list[dic
 
 
 def _composition(material: Material, cluster: int) -> dict[str, Any]:
-    """Purity of a cluster and its most common classes, where labels were scored."""
+    """Return the purity of a cluster and its most common classes, if labels were scored."""
     if material.scores is None or cluster >= len(material.scores.confusion):
         return {}
     counts = material.scores.confusion[cluster]
@@ -458,7 +458,7 @@ def _labels(material: Material) -> dict[str, Any]:
     names = material.class_names or tuple(map(str, range(n_classes)))
     largest = np.argsort(-confusion.sum(1), kind="stable")[:WIDEST]
     common = np.sort(np.argsort(-confusion.sum(0), kind="stable")[:WIDEST])
-    # along the diagonal: clusters in the order of the classes they match, those that match none at the end
+    # clusters in the order of their matched classes, those without a match last
     rows = sorted(largest.tolist(), key=lambda k: (matching[k] < 0, matching[k], -confusion[k].sum()))
     whole = max(confusion.shape) <= WIDEST
     note = "" if whole else f"the {len(rows)} largest clusters and the {len(common)} most common classes"
@@ -473,11 +473,11 @@ def _labels(material: Material) -> dict[str, Any]:
     }  # fmt: skip
 
 
-CURVE_POINTS = 200  # of a curve
-MOMENTS = 5  # at which the sizes of clusters are shown
-BARS = 120  # of a histogram
+CURVE_POINTS = 200  # points of a curve
+MOMENTS = 5  # epochs at which cluster sizes are shown
+BARS = 120  # bars of a histogram
 
-# Name in metrics.jsonl, title, and what a good curve does.
+# Name in metrics.jsonl, title, and the shape of a good curve.
 CURVES: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
     (
         "Losses",
@@ -499,7 +499,7 @@ CURVES: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
 
 
 def curves_of(metrics: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """{"epochs": [...], "groups": [{"title", "note", "lines": [{"name", "values"}]}], "histograms": [...]}."""
+    """Return {"epochs": [...], "groups": [{"title", "note", "lines": [{"name", "values"}]}], "histograms": [...]}."""
     kept = [metrics[i] for i in _even(len(metrics), CURVE_POINTS)]
     groups = []
     for title, note, names in CURVES:
@@ -516,7 +516,7 @@ def curves_of(metrics: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def histograms_of(metrics: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Sizes of clusters, largest first, as shares of all images, at a few moments of the training."""
+    """Return the sizes of clusters, largest first, as shares of all images, at a few epochs."""
     counted = [row for row in metrics if len(row.get("histogram") or ()) > 1]
     found = []
     for position in _even(len(counted), MOMENTS):
@@ -529,7 +529,7 @@ def histograms_of(metrics: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _even(length: int, count: int) -> list[int]:
-    """Positions at even distances, the first and the last among them."""
+    """Return evenly spaced positions, including the first and the last."""
     if length <= count:
         return list(range(length))
     return sorted({round(i * (length - 1) / (count - 1)) for i in range(count)})
