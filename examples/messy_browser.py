@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import json
 import shutil
 import signal
 import subprocess
@@ -28,6 +29,8 @@ from twincluster.runs import JUNK, Edits, Run
 JUNK_LABEL = "junk"
 WANTED = 0.97
 MOST_ACTIONS = 60
+REFUSED = 2  # groups at most
+TO_ACCEPT = 4 + REFUSED  # actions: go to the proposals, refuse, accept, undo, accept
 PATIENCE = 300.0  # seconds, on a busy machine
 
 
@@ -113,6 +116,13 @@ class Visit:
                 found[cluster] = label
         return found
 
+    def gain(self, source: int, to: int) -> int:
+        """How many more images would be right if a proposed group moved."""
+        rows = self.page.evaluate(f"fetch('/api/proposals/{source}/{to}').then((answer) => answer.json())")["rows"]
+        kinds = self.kinds(self.edits.state.clusters) | {JUNK: JUNK_LABEL}
+        labels = self.labels[rows]
+        return int((labels == kinds.get(to)).sum()) - int((labels == kinds.get(source)).sum())
+
     # -- the visit
 
     def correct(self) -> float:
@@ -121,14 +131,16 @@ class Visit:
             self.junk()
             self.kill()
             self.junk()
-            self.second_tab()
-            self.questions(10)
+            self.sheets()
+            self.refuse()
             self.accept_and_undo()
             self.page.reload()
             self.accept("the page was loaded again, and all is accepted")
             while self.actions <= MOST_ACTIONS - 7 and self.share < WANTED:
                 self.questions(5)
                 self.accept("accepted")
+            while self.actions < MOST_ACTIONS and self.share < WANTED and self.accept_best():
+                pass
         finally:
             self.server.kill()
         return self.share
@@ -202,6 +214,40 @@ class Visit:
         self.saved()
         self.tell(what)
 
+    def refuse(self) -> None:
+        """Refuse the proposed groups that would do most harm."""
+        for _ in range(REFUSED):
+            gains = self.gains()
+            if not gains or min(gains.values()) > -2:
+                return
+            source, to = min(gains, key=lambda pair: gains[pair])
+            self.click(f"#group-{source}-{to} button:text-is('Refuse')")
+            self.until("explorer.talk.state.undo?.startsWith('keep')")
+            self.saved()
+            self.tell(f"a group refused, which would have made {-gains[source, to]} more images wrong than right")
+
+    def accept_best(self) -> bool:
+        """Accept the one group that would do most good; return whether there is one."""
+        gains = self.gains()
+        if not gains or max(gains.values()) < 1:
+            return False
+        source, to = max(gains, key=lambda pair: gains[pair])
+        number = self.edits.state.number
+        self.click(f"#group-{source}-{to} button:text-is('Accept')")
+        self.until(f"explorer.talk.state.number > {number}")
+        self.tell(f"one group accepted, which makes {gains[source, to]} more images right")
+        return True
+
+    def gains(self) -> dict[tuple[int, int], int]:
+        """What each of the proposed groups would do, once the page shows them."""
+        self.until("explorer.lessons.fresh")
+        if not self.page.evaluate("explorer.lessons.moves"):
+            return {}
+        self.open("proposals", ".proposals .card")
+        self.page.locator(".main[aria-disabled=false]").wait_for()
+        pairs = self.page.evaluate("explorer.view.groups.map(({ source, to }) => [source, to])")
+        return {(source, to): self.gain(source, to) for source, to in pairs}
+
     def accept_and_undo(self) -> None:
         before = self.edits.state.clusters
         self.accept("accepted")
@@ -211,25 +257,47 @@ class Visit:
         assert np.array_equal(before, self.edits.state.clusters), "one undo takes all of it back"
         self.tell("undone")
 
-    def second_tab(self) -> None:
-        """Another tab names a cluster; an answer given here on the old view is rejected, and given again."""
-        other = self.tab()
+    def sheets(self) -> None:
+        """Click what does not belong on contact sheets and confirm the rest, as long as the actions suffice."""
         self.open("teach", ".teach-picture")
+        self.click("[data-name=sheet]")
+        while True:
+            self.page.locator(".sheet-tile").first.wait_for()
+            rows = [int(one.get_attribute("data-row") or -1) for one in self.page.locator(".sheet-tile").all()]
+            clusters = self.edits.state.clusters
+            wanted = self.kinds(clusters).get(int(clusters[rows[0]]))
+            wrong = [row for row in rows if self.labels[row] != wanted]
+            tab = not any("second tab" in line for line in self.log)
+            if self.actions + len(wrong) + 1 + tab + TO_ACCEPT > MOST_ACTIONS or not len(rows):
+                return
+            for row in wrong:
+                self.click(f".sheet-tile[data-row='{row}']")
+            if tab:
+                self.second_tab()
+            number = self.edits.state.number
+            self.key("c")
+            self.saved()
+            assert self.edits.state.number == number + bool(wrong) + (len(wrong) < len(rows))
+            self.until("explorer.lessons.fresh")
+            self.tell(f"a sheet with {len(wrong)} wrong images")
+
+    def second_tab(self) -> None:
+        """Another tab names a cluster; what is confirmed here on the old view is rejected, and the sheet comes back."""
+        other = self.tab()
         cluster = next(iter(self.kinds(self.edits.state.clusters)))
         name = "named elsewhere"
+        sheet = self.page.evaluate("JSON.stringify(explorer.teaching.sheets.sheet)")
         self.page.evaluate("explorer.talk.underway += 1")  # this page does not look for news meanwhile
-        other.evaluate(
-            "([cluster, name]) => explorer.talk.edit('rename', {cluster, name})", [cluster, "named elsewhere"]
-        )
+        other.evaluate("([cluster, name]) => explorer.talk.edit('rename', {cluster, name})", [cluster, name])
         other.close()
-        number, row = self.edits.state.number, self.row
-        self.key("1")
-        self.until("explorer.talk.late === 1")
+        number = self.edits.state.number
+        self.key("c")
+        self.until("explorer.talk.late >= 1 && explorer.talk.underway === 1")
         self.page.evaluate("explorer.talk.underway -= 1")
-        self.saved()
+        self.until(f"JSON.stringify(explorer.teaching.sheets.sheet) === {json.dumps(sheet)}")
         state = self.edits.state
         assert state.names[cluster] == name
-        assert (state.number, self.row) == (number, row), "the answer is rejected, and its question is back"
+        assert state.number == number, "what was made on the old view is rejected"
         self.tell(f"a second tab has named a cluster; this one says: {self.page.locator('#told').text_content()}")
 
     def kill(self) -> None:

@@ -297,7 +297,7 @@ class RunImages:
         refused = {
             cluster: np.searchsorted(rows, apart[np.isin(apart, rows)]) for cluster, apart in state.refused.items()
         }
-        return teach(space, state.clusters[rows], given[rows], refused, self.config.seed)
+        return teach(space, state.clusters_before[rows], given[rows], refused, self.config.seed)
 
     def relearn(self, edit: int) -> Head:
         """Return the head that an `accept` was made with."""

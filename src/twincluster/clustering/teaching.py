@@ -25,7 +25,7 @@ NEIGHBOURS = 15
 COMPARED, PART = 20_000, 500  # rows: each of so many is compared with each; more are divided into parts of this size
 ROUNDS, REACH = 20, 0.8  # of spreading: F <- REACH S F + (1 - REACH) Y
 TRUST = 2.0  # answers that a cluster is worth: so many against it, and its rows no longer follow it
-PRIOR, DOUBT = 40.0, 8  # of the clusters so far beside m answers, a share s of which agrees: PRIOR s^DOUBT / m
+PRIOR, DOUBT = 40.0, 8  # of the clusters so far, if answers agree by a share s, all but d: PRIOR s^DOUBT / (1 + d)
 OTHERS = 200.0  # answers that all rows without one are worth together, in the head's fit
 EVEN = 0.5  # of the head's bias: 1 takes classes to be of one size, 0 of the sizes that the answers suggest
 DECAY = 0.5  # of the head's weights; an answer counts 1
@@ -178,7 +178,7 @@ def teach(
     Parameters
     ----------
     clusters
-        (n,) int64, of each row so far. A prior: answers override it.
+        (n,) int64, of each row so far, of examples before they were answered. A prior: answers override it.
     examples
         (n,) int64, the cluster that a person gave a row, or JUNK; NO_EXAMPLE elsewhere.
     refused
@@ -407,8 +407,11 @@ def _spread(
     answers = np.zeros((len(clusters), len(classes)), np.float32)
     answers[given, np.searchsorted(classes, examples[given])] = 1
     prior = _prior(classes, clusters, answers)
-    agreeing = ((clusters == examples)[given].sum() + 1) / (given.sum() + 2)
-    weight = float(PRIOR * agreeing**DOUBT / max(given.sum(), 1) * len(classes) / len(clusters))
+    placed = examples >= 0
+    against = (clusters != examples)[placed].sum()
+    agreeing = (placed.sum() - against + 1) / (placed.sum() + 2)
+    junk = min(2, (examples == JUNK).sum())  # a hundred junk images say no more against the clusters than two
+    weight = float(PRIOR * agreeing**DOUBT / (1 + against + junk) * len(classes) / len(clusters))
     seeds = answers + weight * prior
     seeds[banned] = 0
     spread = seeds

@@ -207,6 +207,7 @@ class State:
     guessed: np.ndarray  # (n,) bool: came after a split or a lesson, and nobody could tell its cluster
     shown: np.ndarray  # (n,) bool: an example, which a person has put where it is or confirmed there
     sample: np.ndarray  # (n,) int64: the cluster a row had before a random question about it was answered, else NONE
+    before: np.ndarray  # (n,) int64: the cluster an example had before a person placed it, else NONE
     names: Mapping[int, str]  # of the clusters there are, by id
     refused: Mapping[int, np.ndarray] = field(default_factory=dict)  # rows that a person keeps out of a cluster
     ended: Mapping[str, int] = field(default_factory=dict)  # names of clusters that were merged, and into which
@@ -228,6 +229,12 @@ class State:
     def is_taught(self) -> bool:
         """Whether accepted proposals are in force: a taught model decides about other images."""
         return any(isinstance(step, Learned) for step in self.joined)
+
+    @property
+    def clusters_before(self) -> np.ndarray:
+        """(n,) the cluster of each row, of examples the one in which a person found them: it was right, or was not."""
+        moved = self.shown & (self.before != NONE) & ~self.junk
+        return np.where(moved, self.before, self.clusters)
 
     @property
     def is_split(self) -> bool:
@@ -325,7 +332,7 @@ def initial(clusters: np.ndarray, n_clusters: int) -> State:
     none = np.zeros(len(clusters), dtype=bool)
     home = np.array(clusters, dtype=np.int64)
     names = {cluster: str(cluster) for cluster in range(n_clusters)}
-    return State(home, none, none, none, none, np.full(len(home), NONE), names)
+    return State(home, none, none, none, none, np.full(len(home), NONE), np.full(len(home), NONE), names)
 
 
 def in_force(lines: Sequence[Line]) -> tuple[list[Line], list[Line]]:
@@ -401,14 +408,17 @@ def _merge(state: State, line: Line, later: Later | None) -> State:
         raise ValueError("a cluster cannot end in itself")
     names = {cluster: name for cluster, name in state.names.items() if cluster not in ended}
     names[into] = _text(line.get("name") or names[into])
-    home, sample = (np.where(np.isin(where, ended), into, where) for where in (state.home, state.sample))
+    everywhere = (state.home, state.sample, state.before)
+    home, sample, before = (np.where(np.isin(where, ended), into, where) for where in everywhere)
     refused = {cluster: rows for cluster, rows in state.refused.items() if cluster not in ended}
     if apart := [state.refused[cluster] for cluster in (into, *ended) if cluster in state.refused]:
         refused[into] = np.unique(np.concatenate(apart))
     past = {name: into if cluster in ended else cluster for name, cluster in state.ended.items()}
     past |= {state.names[cluster]: into for cluster in ended}
     joined = (*state.joined, Merge(into, np.array(ended, np.int64)))
-    return replace(state, home=home, sample=sample, names=names, refused=refused, ended=past, joined=joined)
+    return replace(
+        state, home=home, sample=sample, before=before, names=names, refused=refused, ended=past, joined=joined
+    )
 
 
 def _split(state: State, line: Line, later: Later | None) -> State:
@@ -428,13 +438,15 @@ def _split(state: State, line: Line, later: Later | None) -> State:
         seen = later.features(rows) if later and step.centres is not None else None
         home[rows] = nearest_part(step, seen)
         guessed[rows] = seen is None
-    sample = np.where(inside & (state.sample == step.cluster), home, state.sample)  # was right, and is so still
+    sample, before = (  # what was right is so still
+        np.where(inside & (where == step.cluster), home, where) for where in (state.sample, state.before)
+    )
     refused = dict(state.refused)
     if (apart := refused.pop(step.cluster, None)) is not None:
         refused |= dict.fromkeys(step.parts.tolist(), apart)
     names = dict(sorted(names.items()))
     return replace(
-        state, home=home, guessed=guessed, shown=shown, sample=sample, names=names, refused=refused,
+        state, home=home, guessed=guessed, shown=shown, sample=sample, before=before, names=names, refused=refused,
         joined=(*state.joined, step),
     )  # fmt: skip
 
@@ -525,10 +537,14 @@ def _put(state: State, rows: np.ndarray, to: np.ndarray, by_hand: bool) -> State
     if not by_hand:
         return replace(state, home=home, junk=junk, guessed=guessed)
     moved, shown, refused = state.moved.copy(), state.shown.copy(), dict(state.refused)
+    before, new = state.before.copy(), rows[~shown[rows]]
+    before[new] = state.clusters[new]
     moved[rows[to != JUNK]], shown[rows] = True, True
     for cluster in refused.keys() & set(to.tolist()):
         refused[cluster] = np.setdiff1d(refused[cluster], rows[to == cluster])
-    return replace(state, home=home, junk=junk, guessed=guessed, moved=moved, shown=shown, refused=refused)
+    return replace(
+        state, home=home, junk=junk, guessed=guessed, moved=moved, shown=shown, before=before, refused=refused
+    )
 
 
 def _pairs(state: State, line: Line, names: Mapping[int, str]) -> tuple[np.ndarray, np.ndarray]:

@@ -45,7 +45,7 @@ class Pcl(Moco):
     network_type = PclNetwork
     settings_type = PclSettings
     prototypes: Tensor  # (H,M,D) of unit norm; the first ones of each clustering are in use
-    concentration: Tensor  # (H,M) phi, infinite where there is no prototype
+    concentration: Tensor  # (H,M) phi, 0 where there is no prototype
     labels: Tensor  # (H,n) the prototype of each sample
     known: Tensor  # () 0 or 1, whether there are prototypes yet
     progress: Tensor  # ()
@@ -57,7 +57,7 @@ class Pcl(Moco):
         coarsest = max(config.n_clusters, round(s.finest * config.n_clusters))
         self.sizes = [min(most, coarsest * 2**step) for step in range(s.n_clusterings)]
         self.register_buffer("prototypes", torch.zeros(s.n_clusterings, max(self.sizes), s.n_features))
-        self.register_buffer("concentration", torch.full((s.n_clusterings, max(self.sizes)), torch.inf))
+        self.register_buffer("concentration", torch.zeros(s.n_clusterings, max(self.sizes)))
         self.register_buffer("labels", torch.zeros(s.n_clusterings, n_samples, dtype=torch.int64))
         self.register_buffer("known", torch.zeros(()))
         self.register_buffer("progress", torch.zeros(()))
@@ -96,7 +96,7 @@ class Pcl(Moco):
             ]
             self.momentum.train()
             samples, rows = (torch.cat(parts) for parts in zip(*found, strict=True))
-            self.concentration.fill_(torch.inf)
+            self.concentration.zero_()
             for place, size in enumerate(self.sizes):
                 seed = self.seed + epoch * len(self.sizes) + place
                 clusters = kmeans.spherical_kmeans(rows, size, seed=seed, n_init=1, n_iter=ROUNDS)

@@ -382,8 +382,8 @@ def concentrations(rows: Tensor, centres: Tensor, labels: Tensor, temperature: f
 
 
 def prototype_contrast(query: Tensor, prototypes: Tensor, concentration: Tensor, label: Tensor) -> Tensor:
-    """PCL, Eq. 11, a number: a query (N,D) finds the prototype (M,D) of its label; an infinite phi (M,) hides one."""
-    known = concentration.isfinite()
+    """PCL, Eq. 11, a number: a query (N,D) finds the prototype (M,D) of its label; a phi (M,) of 0 hides one."""
+    known = concentration > 0
     logits = query @ prototypes.T / torch.where(known, concentration, 1.0)
     logits = logits.masked_fill(~known & known.any(), -torch.inf)  # not all of them, which would have no gradient
     loss = torch.logsumexp(logits, 1) - logits.gather(1, label[:, None]).squeeze(1)

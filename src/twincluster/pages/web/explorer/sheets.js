@@ -23,6 +23,9 @@ export class Sheets {
     /** @type {{sheet: Sheet, edits: number}[]} what `u` takes back */
     this.past = [];
     this.foreign = app.talk.foreign;
+    /** @type {number | null} number of the lesson that the next sheet is of */
+    this.lesson = null;
+    this.turn = 0; // of what is shown: what was asked for before comes too late
     this.number = -1; // of the edits that the sheet is about; -1 before it has been shown
     this.heading = make("h3", { class: "sheet-title" });
     this.text = make("p", { class: "note", role: "status" });
@@ -53,6 +56,8 @@ export class Sheets {
   }
 
   learned() {
+    const { number } = this.app.lessons.now;
+    if (this.next && number !== this.lesson) this.fetchNext(); // a better one, while this one is being looked at
     if (this.number < 0 || (!this.sheet.rows.length && !this.next)) this.load();
   }
 
@@ -80,16 +85,18 @@ export class Sheets {
   async load() {
     if (this.app.lessons.now.stage !== "ready") return;
     const { cluster, rows, wrong } = this.sheet;
+    const turn = ++this.turn;
     this.next = null;
     this.number = this.app.talk.state.number;
     try {
       if (rows.length) {
         const known = await this.app.talk.ask(`/api/details?rows=${rows.join(",")}`);
+        if (turn !== this.turn) return;
         const open = new Set(known.filter((/** @type {any} */ one) => one.cluster === cluster && !one.example).map((/** @type {any} */ one) => one.row));
         this.sheet = { cluster, rows: rows.filter((row) => open.has(row)), wrong: wrong.filter((row) => open.has(row)) };
       }
-      if (!this.sheet.rows.length) this.show(await this.ask());
-      else this.show(this.sheet);
+      const sheet = this.sheet.rows.length ? this.sheet : await this.ask();
+      if (turn === this.turn) this.show(sheet);
     } catch (error) {
       this.text.textContent = messageOf(error);
     }
@@ -97,11 +104,17 @@ export class Sheets {
 
   /** @param {Sheet | null} sheet */
   show(sheet) {
+    this.turn += 1;
     this.sheet = sheet ?? { cluster: null, rows: [], wrong: [] };
     const { cluster } = this.sheet;
     if (cluster !== null) this.recent = [...this.recent.filter((one) => one !== cluster), cluster].slice(-RECENT);
     this.draw();
-    if (sheet) this.next ??= this.ask().catch(() => null);
+    if (sheet && !this.next) this.fetchNext();
+  }
+
+  fetchNext() {
+    this.lesson = this.app.lessons.now.number;
+    this.next = this.ask().catch(() => null);
   }
 
   draw() {
@@ -144,12 +157,13 @@ export class Sheets {
     /** @type {[kind: string, fields: Record<string, unknown>][]} */
     const edits = [...(wrong.length ? [/** @type {[string, {}]} */ (["refuse", { rows: wrong, to: [cluster] }])] : []),
       ...(right.length ? [/** @type {[string, {}]} */ (["confirm", { rows: right }])] : [])];
-    const step = { sheet, edits: edits.length };
+    const step = { sheet, edits: edits.length, back: false };
     this.past.push(step);
     this.follow();
     for (const [kind, fields] of edits) {
       this.app.talk.edit(kind, fields).then(() => { this.number = this.app.talk.state.number; }).catch((error) => {
-        if (this.past.includes(step)) this.show(sheet); // it was not taken: it comes back
+        if (!step.back) this.show(sheet); // it was not taken: it comes back
+        step.back = true;
         this.past = this.past.filter((one) => one !== step);
         this.app.tell(messageOf(error));
       });
@@ -158,10 +172,12 @@ export class Sheets {
 
   async follow() {
     const { next } = this;
+    const turn = ++this.turn;
     this.next = null;
     this.sheet = { cluster: null, rows: [], wrong: [] };
     try {
-      this.show(await (next ?? this.ask()));
+      const sheet = await (next ?? this.ask());
+      if (turn === this.turn) this.show(sheet);
     } catch (error) {
       this.text.textContent = messageOf(error);
     }
