@@ -1,6 +1,5 @@
 """The systems that the paper names in its text: PCL, SCCL, VaDE, SPICE, and our readings of SCL, DHOG and DDC."""
 
-
 import numpy as np
 import pytest
 import torch
