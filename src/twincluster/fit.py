@@ -236,7 +236,9 @@ def train(
     shape, data = data_shape(config, training), describe(images, location, root, split, encoder)
     run = begin(config, shape, data, started) if begin else None
     labels = listing.labels[training.usable] if listing.labels is not None else None
-    trainer = Trainer(config, training, run=run, shape=shape, labels=labels, reporter=reporter)
+    # building an encoder draws random numbers: the trainer derives its shape after seeding, so seeds keep their weights
+    known_shape = None if config.train.finetune else shape
+    trainer = Trainer(config, training, run=run, shape=known_shape, labels=labels, reporter=reporter)
     method = trainer.run(resume=resume)
     if method.choice:
         config = dataclasses.replace(config, n_clusters=method.choice.n_clusters)
