@@ -41,7 +41,7 @@ def test_fit_predict_and_evaluate_by_name(tmp_path: Path, monkeypatch: pytest.Mo
     rows = np.random.default_rng(0).normal(size=(20, 96)).astype(np.float32)
     np.save(tmp_path / "rows.npy", rows)
     complaint = command("predict", run, tmp_path / "rows.npy", "--out", tmp_path / "no.csv").complaint
-    assert "holds rows of 96 numbers" in complaint
+    assert "contains rows of 96 numbers" in complaint
     assert "was trained on images" in complaint
 
 
@@ -117,7 +117,7 @@ def test_what_is_said_of_a_run_with_a_module_is_true(tmp_path: Path) -> None:
     model = TwinContrastClustering(3, backbone=Colour(), settings=settings, epochs=9, device="cpu", random_state=0)
     model.fit(tmp_path / "images.npy").save(tmp_path / "run")
     said = worked("evaluate", tmp_path / "run").out
-    assert "no silhouette, no kNN accuracy: Colour is a module of your own, which no run folder holds" in said
+    assert "no silhouette, no kNN accuracy: Colour is a module of your own, which a run folder cannot contain" in said
     assert "moved" not in said
     done = command("predict", tmp_path / "run", tmp_path / "images.npy", "--out", tmp_path / "new.csv")
     assert "the command line cannot apply it" in done.complaint

@@ -73,7 +73,7 @@ def test_a_saved_run_predicts_with_what_was_learned(tmp_path: Path) -> None:
     [
         ({"train.encoder": ""}, PIXELS, "names no pretrained network"),
         ({"train.encoder": "small:nowhere.safetensors"}, PIXELS, "there is no such file"),
-        ({}, rows(40), "holds rows"),
+        ({}, rows(40), "contains rows"),
     ],
 )
 def test_what_cannot_be_fine_tuned_is_said(tmp_path: Path, settings: dict, data: np.ndarray, message: str) -> None:

@@ -226,11 +226,13 @@ def test_rows_and_images_do_not_mix(tmp_path: Path, photo_folder: Path) -> None:
     of_rows = pipeline.fit(open_source(rows), tiny("train.backbone=mlp"), tmp_path / "rows").run
     of_images = pipeline.fit(labelled(), tiny(), tmp_path / "images").run
     assert set(opening.predict(of_rows, open_source(rows[:5]), "cpu").clusters.tolist()) <= {0, 1, 2}
-    with pytest.raises(InputError, match="array holds rows of 3 numbers, but .*rows was trained on rows of 4 numbers"):
+    with pytest.raises(
+        InputError, match="array contains rows of 3 numbers, but .*rows was trained on rows of 4 numbers"
+    ):
         opening.predict(of_rows, open_source(rows[:, :3]), "cpu")
-    with pytest.raises(InputError, match="photos/ holds images, but .*rows was trained on rows of 4 numbers"):
+    with pytest.raises(InputError, match="photos/ contains images, but .*rows was trained on rows of 4 numbers"):
         opening.predict(of_rows, open_source(photo_folder), "cpu")
-    with pytest.raises(InputError, match="array holds rows of 4 numbers, but .*images was trained on images"):
+    with pytest.raises(InputError, match="array contains rows of 4 numbers, but .*images was trained on images"):
         opening.predict(of_images, open_source(rows), "cpu")
 
 

@@ -132,7 +132,11 @@ class RunImages:
 
     def __post_init__(self) -> None:
         self.config, self.shape, self.data = self.run.config, self.run.shape, self.run.data
-        self.assignments = self.run.read_assignments()
+
+    @cached_property
+    def assignments(self) -> Assignments:
+        """The rows, read on first use: a model can be shared without them."""
+        return self.run.read_assignments()
 
     @cached_property
     def model(self) -> Model:

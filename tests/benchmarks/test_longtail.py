@@ -45,7 +45,7 @@ def test_what_cannot_be_cut_is_refused() -> None:
 def test_the_table_has_a_line_for_kmeans_and_each_balance(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(longtail, "load_encoder", lambda name: Encoder(name, "", Pixels(), side=8))
+    monkeypatch.setattr(longtail, "load_encoder", lambda name, shown: Encoder(name, "", Pixels(), side=8))
     found = measure("digits", 10, 150, 0, [-1.0, 1.0], ["train.epochs=4"])
     assert [line.name for line in found.lines] == ["k-means", "balance -1", "balance 1"]
     for line in found.lines:

@@ -57,7 +57,7 @@ def test_unknown_recipe(recipes: Path) -> None:
     with pytest.raises(InputError, match="^no recipe 'zzz'; `twincluster recipes` lists them$"):
         load_recipe("zzz")
     for name in ("missing.toml", "folder/missing.toml", "folder/small-one", str(recipes)):
-        with pytest.raises(InputError, match=f"^no recipe '{re.escape(name)}': there is no such file$"):
+        with pytest.raises(InputError, match=f"^no recipe '{re.escape(name)}': the file does not exist$"):
             load_recipe(name)
 
 

@@ -133,7 +133,7 @@ def test_a_pretrained_encoder_sees_the_new_images_only(tmp_path: Path, own_cache
     assert sorted(kept) == [(45, 96), (70, 96)]
     rows = np.zeros((20, 96), np.float32)
     np.save(tmp_path / "rows.npy", rows)
-    assert "holds rows of 96 numbers" in command("update", run, tmp_path / "rows.npy").complaint
+    assert "contains rows of 96 numbers" in command("update", run, tmp_path / "rows.npy").complaint
 
 
 @pytest.mark.parametrize("source,complaint", [("nowhere", "no such file"), ("empty", "is empty")])
