@@ -73,7 +73,7 @@ def test_added_images_that_are_gone_are_counted_and_stay_off_the_cards(run: Run,
     worked("update", run.folder, later)
     (later / "201.png").unlink()
     done = worked("report", run.folder)
-    assert "1 cannot be shown" in done.out
+    assert "1 image cannot be shown" in done.out
     found = gather(open_material(run)).data
     assert sum(cluster["size"] for cluster in found["clusters"]) == 16
     assert str(later / "201.png") not in found["images"]["path"]

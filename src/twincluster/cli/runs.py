@@ -212,7 +212,7 @@ def report(
     if material.no_pictures:
         print(f"without pictures: {material.no_pictures}")
     elif material.unseen:
-        print(f"{material.unseen:,} images cannot be shown: they are missing or have changed")
+        print(f"{counted(material.unseen, 'image')} cannot be shown: missing or changed")
     if material.no_scores:
         print(f"without scores: {material.no_scores}")
     if figures:
