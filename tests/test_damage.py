@@ -104,7 +104,7 @@ def test_weights_that_are_not_finite_are_an_error(either: Path, value: float) ->
     save_file(tensors, model)
     (either / "run" / "edits.jsonl").unlink()
     for complaint in complaints_of(either):
-        assert f"model.safetensors and its config.json are damaged or from different runs ({name} holds" in complaint
+        assert f"model.safetensors and its config.json are damaged or from different runs ({name} contains" in complaint
 
 
 def test_zeroed_weights_are_an_error(place: Path) -> None:
