@@ -39,13 +39,13 @@ def colour_model(
     for place, output in enumerate(outputs):
         nodes.append(helper.make_node("Mul", [name, f"factor_{place}"], [output]))
     factors = [numpy_helper.from_array(np.float32(10**place), f"factor_{place}") for place in range(len(outputs))]
-    axes = numpy_helper.from_array(np.array([1]), "axes")
+    axes = [numpy_helper.from_array(np.array([place]), name) for name, place in (("axes", 1), ("last", 2))]
     graph = helper.make_graph(
         nodes, "colours",
         [helper.make_tensor_value_info("images", kind, shape)]
         + [helper.make_tensor_value_info(f"more_{place}", TensorProto.INT64, ["n"]) for place in range(1, inputs)],
         [helper.make_tensor_value_info(output, TensorProto.FLOAT, given) for output in outputs],
-        [numpy_helper.from_array(MIX[: shape[1] if shape[1] == 1 else 3], "mix"), axes, *factors],
+        [numpy_helper.from_array(MIX[: shape[1] if shape[1] == 1 else 3], "mix"), *axes, *factors],
     )  # fmt: skip
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
     path.write_bytes(model.SerializeToString())

@@ -215,7 +215,7 @@ def test_an_encoder_is_loaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     model.save(tmp_path / "run")
     pickled = pickle.dumps(model)
     loaded: list[str] = []
-    monkeypatch.setattr(opening, "load_encoder", lambda name: loaded.append(name) or load_encoder(name))
+    monkeypatch.setattr(opening, "load_encoder", lambda name, shown: loaded.append(name) or load_encoder(name, shown))
     expected = model.predict_proba(pixels)
     assert not loaded
     for again in (pickle.loads(pickled), TwinContrastClustering.load(tmp_path / "run", device="cpu")):

@@ -69,11 +69,13 @@ def test_a_fixed_batch_is_filled_up(tmp_path: Path, batch: int) -> None:
     "made",
     [
         {"shape": ("n", 24, 24, 3), "before": ("Transpose", {"perm": [0, 3, 1, 2]})},
+        {"shape": ("n", "h", "w", 3), "before": ("Transpose", {"perm": [0, 3, 1, 2]})},
         {"kind": TensorProto.FLOAT16},
+        {"after": ("Unsqueeze", {"more": ["last"]}), "given": ("n", 8, 1)},
         {"after": ("Unsqueeze", {"more": ["axes"]}), "given": ("n", "tokens", 8)},  # (n,1,8): tokens
         {"opset": 13},
     ],
-    ids=["channels_last", "float16", "tokens", "old_opset"],
+    ids=["channels_last", "channels_last_any_size", "float16", "columns", "tokens", "old_opset"],
 )
 def test_other_layouts_that_exporters_write(tmp_path: Path, made: dict[str, Any]) -> None:
     path, pixels = colour_model(tmp_path / "net.onnx", **made), some_pixels(9, 24)
@@ -145,6 +147,18 @@ def test_features_are_kept_by_the_hash_of_the_file(tmp_path: Path, own_cache: Pa
     colour_model(path, outputs=("features", "ten"))
     features_of(f"onnx:{path}", pixels, output="ten")
     assert len(list((own_cache / "features").glob("*.npy"))) == 2
+
+
+def test_changed_weights_in_a_file_of_any_name_are_noticed(tmp_path: Path) -> None:
+    path, weights = tmp_path / "net.onnx", tmp_path / "parts" / "weights.bin"
+    weights.parent.mkdir()
+    model = onnx.load(colour_model(path))
+    onnx.save(model, path, save_as_external_data=True, location="parts/weights.bin", size_threshold=0)
+    before, name = load_encoder(f"onnx:{path}").version, f"onnx:{path}"
+    assert load_encoder(name).version == before
+    numbers = np.frombuffer(weights.read_bytes(), np.float32)
+    weights.write_bytes((2 * numbers).tobytes())
+    assert load_encoder(name).version != before
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")

@@ -24,6 +24,7 @@ from twincluster.config import (
     PREFERRED,
     Config,
     DataShape,
+    EncoderInput,
     Precision,
     Train,
     absolute_name,
@@ -88,7 +89,7 @@ def check_method(config: Config, given: Mapping[str, Any] | None = None) -> Conf
     """
     name = DEFAULT if config.method == "auto" else config.method
     kinds = find_method(name).setting_groups()
-    if not config.train.encoder and (given or {}).get("encoder"):
+    if not config.train.encoder and config.encoder != EncoderInput():
         raise InputError("settings encoder.* say how a pretrained network is used: name one, --backbone NAME")
     for group in config.groups:
         if group in kinds or not config.groups[group]:

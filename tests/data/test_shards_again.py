@@ -93,7 +93,7 @@ def test_where_to_find_them_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_fit_and_predict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pattern, run = write_shards(tmp_path / "shards", 48), tmp_path / "run"
     done = worked("fit", pattern, "--clusters", 3, "--labels", "cls", "--out", run, *TINY)
-    assert "48 inputs in s-{000..004}.tar (144 other files left alone), 3 clusters" in done.out
+    assert "48 inputs in s-{000..004}.tar (144 other files ignored), 3 clusters" in done.out
     assert "ACC " in done.out
     assert json.loads((run / "config.json").read_text())["data"]["location"] == pattern
     shard = tmp_path / "shards" / "s-001.tar"

@@ -119,7 +119,7 @@ def test_bad_arrays(tmp_path: Path) -> None:
     for name in ("object.npy", "damaged.npy", "empty.npy", "damaged.npz", "object.npz", "cut.npy"):
         assert complaint(tmp_path / name).startswith(f"{name}: not a readable array of plain numbers")
     np.savez(tmp_path / "two.npz", x=colours(2), y=colours(2))
-    assert "two.npz holds x, y" in complaint(tmp_path / "two.npz")
+    assert "two.npz contains x, y" in complaint(tmp_path / "two.npz")
     np.savez(tmp_path / "labels.npz", images=colours(3), labels=[0, 1])
     assert "expected 3 labels" in complaint(tmp_path / "labels.npz")
     np.savez(tmp_path / "split.npz", images=colours(3), split=[0, 1, 2])

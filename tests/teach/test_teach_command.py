@@ -101,12 +101,13 @@ def test_labels_mean_clusters_by_name_name_unnamed_ones_and_open_new_ones(run: R
     Edits(run).rename(0, "red")
     labels = {
         "000.png": "red", "004.png": "green", "007.png": "green", "005.png": "odd", "002.png": "2", "008.png": "junk",
-        "011.png": " ",
+        "010.png": "Junk", "011.png": " ",
     }  # fmt: skip
-    worked("teach", run.folder, "--answers", write(tmp_path / "answers.csv", labels))
+    done = worked("teach", run.folder, "--answers", write(tmp_path / "answers.csv", labels))
+    assert "7 answers recorded\nnew clusters: odd\n" in done.out
     state = Edits(run).state
     assert state.names == {0: "red", 1: "green", 2: "2", 3: "odd"}
-    assert state.examples[[0, 4, 7, 5, 2, 8, 11]].tolist() == [0, 1, 1, 3, 2, JUNK, NONE]
+    assert state.examples[[0, 4, 7, 5, 2, 8, 10, 11]].tolist() == [0, 1, 1, 3, 2, JUNK, JUNK, NONE]
 
 
 def merged(run: Run) -> None:
@@ -121,6 +122,8 @@ def merged(run: Run) -> None:
     [
         (None, "path,label\n000.png,red\nnot/there.png,red\n", "not/there.png is no image of this run"),
         (None, "path,label\n000.png,red\n000.png,blue\n", "000.png has two labels, 'red' and 'blue': keep one"),
+        (lambda run: Edits(run).rename(0, "red"), "path,label\n000.png,0\n", "0 is the number of the cluster 'red'"),
+        (None, "path;label\n000.png;red\n", "separate the columns by commas"),
         (merged, "path,label\n002.png,2\n000.png,crimson\n", "cluster 'crimson' was merged into 'red' since"),
         (None, "path,label\n", "holds no answer: fill in the column label"),
         (None, "path,label\n000.png,\n", "holds no answer: fill in the column label"),
@@ -128,7 +131,18 @@ def merged(run: Run) -> None:
         (None, "path,label\n000.png\n", "line 2 has 1 fields, expected 2"),
         (None, f"path,label\n000.png,{'x' * 201}\n", "a name has at most 200 characters"),
     ],
-    ids=["unknown path", "two labels", "merged since", "no row", "no label", "no column", "short row", "long name"],
+    ids=[
+        "unknown path",
+        "two labels",
+        "number of a name",
+        "semicolons",
+        "merged since",
+        "no row",
+        "no label",
+        "no column",
+        "short row",
+        "long name",
+    ],
 )
 def test_bad_answers_are_one_line_and_nothing_is_recorded(before, content, expected, run: Run, tmp_path: Path) -> None:
     if before:

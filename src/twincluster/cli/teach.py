@@ -102,8 +102,10 @@ def _ask(teacher: Teacher, count: int, json: bool) -> None:
 
 def _learn(teacher: Teacher, labels: dict[int, str], accept: bool, json: bool) -> None:
     state = teacher.edits.state
+    clusters = set(state.names)
     if labels:
         state = teacher.answer(state, labels)
+    opened = [_called(cluster, state) for cluster in state.names if cluster not in clusters]
     groups = teacher.proposals(state)
     count = sum(len(group.rows) for group in groups)
     if accept and groups:
@@ -115,11 +117,15 @@ def _learn(teacher: Teacher, labels: dict[int, str], accept: bool, json: bool) -
         return
     if labels:
         print(f"{counted(len(labels), 'answer')} recorded")
+    if opened:
+        print(f"new clusters: {', '.join(opened)}")
     print(f"{moved} of {len(state.home):,} images{':' if groups else ''}")
     for line in _lines_of(groups, state):
         print(line)
     if (trust := teacher.trust(now if accept and groups else state)) is not None:
         print(trust.to_text())
+    if accept and not groups:
+        print("nothing was accepted: new images keep the clusters that they had")
     if groups and not accept:
         print(f"next: twincluster teach {teacher.images.run.folder} --accept, or look at them with twincluster serve")
 
@@ -162,9 +168,10 @@ def _read_answers(file: Path, paths: tuple[str, ...]) -> dict[int, str]:
         raise InputError(f"{file}: no such file; check the path")
     try:
         text = file.read_text(encoding="utf-8-sig")
-        table = rows_of_table(text if text.endswith("\n") else f"{text}\n", ("path", "label"))
+        table = rows_of_table(f"{text.rstrip()}\n", ("path", "label"))
     except ValueError as error:
-        raise InputError(f"{file} cannot be read as a table of path, label ({error})") from None
+        hint = "; separate the columns by commas" if ";" in text.partition("\n")[0] else ""
+        raise InputError(f"{file} cannot be read as a table of path, label ({error}){hint}") from None
     places = {path: row for row, path in reversed(list(enumerate(paths)))}
     labels: dict[int, str] = {}
     for path, label in table:

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import mmap
+import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,7 +97,7 @@ class OnnxNetwork(nn.Module):
         except Exception as error:  # onnxruntime has a class for each reason
             raise InputError(
                 f"{self.path} cannot be run on images of {_shown(pixels.shape[1:])} ({first_line(error)}): "
-                "set --set encoder.size to the side it was made for"
+                "name the side it was made for, --set encoder.size=SIDE"
             ) from error
         return torch.from_numpy(np.array(binding.copy_outputs_to_cpu()[0]))
 
@@ -105,11 +108,11 @@ def as_input(images: Tensor, signature: Signature) -> Tensor:
 
 
 def as_rows(output: Tensor) -> Tensor:
-    """(N,D) of (N,T,D), the tokens of a transformer, of which the first sums the image up, or of (N,D,1,1)."""
-    if output.ndim == 3:
-        output = output[:, 0]
-    elif output.ndim == 4 and output.shape[2:] == (1, 1):
+    """Return rows (N,D): of tokens (N,T,D) the first, which sums the image up; all values of (N,D,1,1) or (N,D,1)."""
+    if output.ndim in (3, 4) and output.shape[2:].numel() == 1:
         output = output.flatten(1)
+    elif output.ndim == 3:
+        output = output[:, 0]
     return output.float()
 
 
@@ -131,14 +134,33 @@ def open_session(path: Path, device: str) -> Any:
 
 
 def digest_of_model(path: Path) -> str:
-    """SHA-256 of a file and of the weights that large models keep beside it."""
+    """Return the SHA-256 of a file and of the files beside it that hold its weights."""
     digest = hashlib.sha256()
-    for part in (path, path.with_name(path.name + "_data"), path.with_name(path.name + ".data")):
-        if part.is_file():
-            with open(part, "rb") as file:
-                while block := file.read(1 << 22):
-                    digest.update(block)
+    for part in (path, *_weights_beside(path)):
+        with open(part, "rb") as file:
+            while block := file.read(1 << 22):
+                digest.update(block)
     return digest.hexdigest()[:16]
+
+
+def _weights_beside(path: Path) -> list[Path]:
+    """Return the files that an ONNX file names as the location of tensors, sorted. Needs no package for ONNX."""
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        places = [match.end() for match in re.finditer(rb"\x0a\x08location\x12", content)]
+        names = {_string_at(content, place) for place in places}
+    return sorted(part for name in names if b"\0" not in name and (part := path.parent / os.fsdecode(name)).is_file())
+
+
+def _string_at(content: mmap.mmap, place: int) -> bytes:
+    """Return the string of a protobuf field, which begins with its length as a varint."""
+    length = shift = 0
+    while place < len(content):
+        byte, place = content[place], place + 1
+        length |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            break
+    return content[place : place + length]
 
 
 @torch.inference_mode()
@@ -164,7 +186,7 @@ def _signature(path: Path, session: Any, output: str) -> Signature:
     if entry.type not in _NUMBERS or len(entry.shape) != 4:
         raise InputError(f"{takes}, not images: expected floats (n,3,side,side)")
     batch, *rest = (size if isinstance(size, int) and size > 0 else 0 for size in entry.shape)
-    channels_last = rest[0] not in (0, 3) and rest[2] == 3
+    channels_last = rest[0] != 3 and rest[2] == 3
     channels, height, width = (rest[2], *rest[:2]) if channels_last else rest
     if channels not in (0, 3):
         raise InputError(f"{takes}: expected three channels, (n,3,side,side)")

@@ -594,9 +594,12 @@ def answer_line(state: State, labels: Mapping[int, str], samples: Iterable[int],
     from twincluster.clustering import clusters_for_labels
 
     names = names_of(state)
-    called = {row: label for row, label in labels.items() if label != JUNK_STATUS or JUNK_STATUS in names}
+    called = {row: label for row, label in labels.items() if label.casefold() != JUNK_STATUS or label in names}
     for label in dict.fromkeys(called.values()):
         _refuse_ended(state, a_label(label))
+        number = int(label) if label.isdecimal() else -1
+        if label not in names and number in state.names:
+            raise InputError(f"{label} is the number of the cluster {state.names[number]!r}: answer with its name")
     known = {c: name for c, name in state.names.items() if name != str(c) or name in called.values()}
     found, named = clusters_for_labels(called, known, state.clusters), []
     for label, cluster in found.items():
