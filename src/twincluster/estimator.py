@@ -22,7 +22,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from twincluster.clustering import Head, Space, choose_questions, teach
+from twincluster.clustering import Head, Space, choose_questions
 from twincluster.config import (
     Config,
     clusters_of,
@@ -34,7 +34,7 @@ from twincluster.config import (
     network_settings,
     python_words,
 )
-from twincluster.core import InputError, hold, is_taken
+from twincluster.core import InputError, counted, hold, is_taken
 from twincluster.data import (
     Images,
     Listing,
@@ -52,7 +52,7 @@ from twincluster.model import Model, encoder_of, later_side, open_for, squares_f
 from twincluster.nn import wrap_module
 from twincluster.parallel import decided
 from twincluster.resolve import check_method, resolve_device, suit, with_image_size
-from twincluster.run_images import RunImages
+from twincluster.run_images import RunImages, learn
 from twincluster.runs import (
     JUNK,
     Assignments,
@@ -88,10 +88,9 @@ class _Lessons:
         return self.state
 
     def routed(self) -> State:
-        """The state with the head, which decides about other inputs."""
+        """The state with the head, if there is one, which decides about other inputs."""
         head = self.head
-        assert head is not None
-        return replace(self.state, head=lambda: head)
+        return replace(self.state, head=None if head is None else lambda: head)
 
 
 class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -248,7 +247,7 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         lessons = self._open_lessons()
         rows, space = self._space()
         state = lessons.state
-        lesson = teach(space, state.clusters[rows], state.examples[rows], seed=self.config_.seed)
+        lesson = learn(rows, space, state, self.config_.seed)
         chosen = choose_questions(
             space, lesson if lesson.count else None, state.clusters[rows], state.examples[rows], n, self.config_.seed
         )
@@ -261,9 +260,12 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         written by `save` then follow the answers.
         """
         lessons, given = self._open_lessons(), dict[int, str]()
-        state = lessons.state
+        state, rows, labels = lessons.state, list(rows), list(labels)
+        if len(rows) != len(labels):
+            pair = f"{counted(len(rows), 'row')} and {counted(len(labels), 'label')}"
+            raise InputError(f"{pair} do not go together: give a label, or None, for each row")
         for row, label in zip(rows, labels, strict=True):
-            if not isinstance(row, Integral) or not 0 <= int(row) < len(state.home):
+            if isinstance(row, bool) or not isinstance(row, Integral) or not 0 <= int(row) < len(state.home):
                 raise InputError(f"there is no row {row}: the model was fitted on {len(state.home):,}, counted from 0")
             if label is None or (isinstance(label, float) and np.isnan(label)):
                 continue
@@ -278,7 +280,7 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         places, space = self._space()
         answer = answer_line(state, given, (), max([self.config_.n_clusters, *(one + 1 for one in state.names)]))
         state = lessons.add(answer)
-        lesson = teach(space, state.clusters[places], state.examples[places], seed=self.config_.seed)
+        lesson = learn(places, space, state, self.config_.seed)
         moved, to, _ = lesson.proposals(state.clusters[places])
         accept = {"kind": "accept", "rows": places[moved].tolist(), "to": to.tolist(), "inputs": len(state.home)}
         lessons.head = lesson.head
@@ -289,8 +291,9 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         """Return the cluster of each input, (n,) int64; -1 if a file cannot be read."""
         images = self._images(X)
         found = Assignments.of(images, images.usable, self._predict(images)).clusters
-        if (state := self._taught_state()) is not None:
-            found[images.usable] = state.route(found[images.usable], self._kinds(images))
+        if (state := self._edited_state()) is not None:
+            kinds = self._kinds(images) if state.needs_features else None
+            found[images.usable] = state.route(found[images.usable], kinds)
         return found
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -299,10 +302,11 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         Answers that open a cluster add a column. An empty cluster has probability 0.
         """
         images = self._images(X)
-        state = self._taught_state()
-        if state is None:
-            return spread(self._predict(images), images)
-        return spread(torch.from_numpy(state.chances(self._kinds(images))), images)
+        found, state = self._predict(images), self._edited_state()
+        if state is not None:
+            kinds = self._kinds(images) if state.needs_features else None
+            found = torch.from_numpy(state.chances(found.cpu().numpy(), kinds))
+        return spread(found, images)
 
     def transform(self, X: Any) -> np.ndarray:
         """Return the learned embedding, (n, n_features_out); nan if a file cannot be read."""
@@ -331,7 +335,7 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
 
     @classmethod
     def load(cls, folder: str | Path, *, backbone: nn.Module | None = None, device: str = "auto") -> Self:
-        """Load a fitted estimator from a run folder, made by `save` or by `twincluster fit`.
+        """Load a fitted estimator from a run folder, made by `save` or by `twincluster fit`, with all its edits.
 
         Nothing is unpickled. If the model was fitted with your own module, pass that module again as `backbone`.
         """
@@ -352,9 +356,10 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         model.labels_, model.n_iter_ = model._assignments.clusters, len(model._history)
         model.cluster_names_, edits = {}, RunImages(run, device=device).edits
         model._lessons = _Lessons(initial(model.labels_, config.n_clusters), folder=run.folder)
-        if (taught := edits.taught) is not None:
-            state, own = edits.state, len(model.labels_)
-            model._lessons = _Lessons(state.first(own), folder=run.folder, head=taught.head)
+        if edits.any:
+            state, taught, own = edits.state, edits.taught, len(model.labels_)
+            head = taught.head if taught is not None else None
+            model._lessons = _Lessons(replace(state.first(own), head=None), folder=run.folder, head=head)
             model._lessons.lines = [] if len(state.home) > own else list(edits.history[0])
             model._follow(model._lessons.state)
         if not model._model.sees_images:
@@ -395,10 +400,12 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
     def _kinds(self, images: Images) -> Kinds:
         return self._model.on(resolve_device(self.device)).kinds(images)
 
-    def _taught_state(self) -> State | None:
-        """Return the state after the answers; None before any."""
-        lessons = getattr(self, "_lessons", None)
-        return None if lessons is None or lessons.head is None else lessons.routed()
+    def _edited_state(self) -> State | None:
+        """Return the state after answers and edits; None where they change no other input."""
+        lessons: _Lessons | None = getattr(self, "_lessons", None)
+        if lessons is None or not (lessons.state.joined or max(lessons.state.names) >= self.config_.n_clusters):
+            return None
+        return lessons.routed()
 
     def _follow(self, state: State) -> None:
         self.labels_ = np.where(state.clusters == JUNK, -1, state.clusters)

@@ -296,12 +296,7 @@ class RunImages:
 
     def learn(self, state: State, examples: np.ndarray | None = None) -> Lesson:
         """Teach a model the examples of a state, or others (n,), and apply it to every row of `space`."""
-        rows, space = self.space
-        given = state.examples if examples is None else examples
-        refused = {
-            cluster: np.searchsorted(rows, apart[np.isin(apart, rows)]) for cluster, apart in state.refused.items()
-        }
-        return teach(space, state.clusters_before[rows], given[rows], refused, self.config.seed)
+        return learn(*self.space, state, self.config.seed, examples)
 
     def relearn(self, edit: int) -> Head:
         """Return the head that an `accept` was made with."""
@@ -425,6 +420,13 @@ class RunImages:
         except InputError as error:
             self.absent = str(error)
             return None
+
+
+def learn(rows: np.ndarray, space: Space, state: State, seed: int, examples: np.ndarray | None = None) -> Lesson:
+    """Teach a model the examples of a state, or others (n,); `rows` (m,), ascending, are those in `space`."""
+    given = state.examples if examples is None else examples
+    refused = {cluster: np.searchsorted(rows, apart[np.isin(apart, rows)]) for cluster, apart in state.refused.items()}
+    return teach(space, state.clusters_before[rows], given[rows], refused, seed)
 
 
 def _read_space(path: Path) -> tuple[np.ndarray, Space] | None:

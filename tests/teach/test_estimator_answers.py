@@ -1,6 +1,7 @@
 """Answers in Python: a few names of inputs, and the estimator puts the others where they belong."""
 
 import pickle
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,8 @@ from command_line import worked
 from small_runs import rows
 from twincluster import TwinContrastClustering
 from twincluster.core import InputError
-from twincluster.runs import Edits, Run
+from twincluster.run_images import RunImages
+from twincluster.runs import Edits, Run, State, initial
 
 COUNT = 60
 KINDS = np.arange(COUNT) % 3
@@ -106,12 +108,113 @@ def test_a_pickle_and_a_run_folder_know_what_was_taught(model: TwinContrastClust
     assert Edits(Run.open(tmp_path / "again")).taught is not None
 
 
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run whose clusters are not the kinds: two of six clouds are of one kind, but lie apart."""
+    folder = tmp_path_factory.mktemp("mixed")
+    random = np.random.default_rng(1)
+    centres = random.uniform(-10, 10, (6, 16))
+    np.save(folder / "rows.npy", centres[np.arange(300) % 6] + 3 * random.normal(size=(300, 16)))
+    TwinContrastClustering(3, epochs=5, device="cpu", random_state=0).fit(folder / "rows.npy").save(folder / "run")
+    return folder
+
+
+def copy_of(mixed: Path, folder: Path) -> Path:
+    return Path(shutil.copytree(mixed / "run", folder / "run"))
+
+
+def learned(run: Path, state: State) -> NDArray[np.int64]:
+    """Where the teach page puts every row."""
+    return RunImages(Run.open(run), device="cpu").learn(state).clusters
+
+
+def test_answers_against_their_clusters_count_as_on_the_teach_page(mixed: Path, tmp_path: Path) -> None:
+    run = copy_of(mixed, tmp_path)
+    model = TwinContrastClustering.load(run)
+    asked, before = model.questions(30).tolist(), model.labels_.copy()
+    labels = [str(NAMES[row % 3]) for row in asked]
+    model.teach(asked, labels)
+    state = Edits(Run.open(run)).answer_labels(dict(zip(asked, labels, strict=True)))
+    assert (state.clusters != before).any()  # some answers are against the clusters
+    assert np.array_equal(model.labels_, learned(run, state))
+    assert right(model, model.labels_) > 0.9
+    assert right(model, TwinContrastClustering.load(run).labels_) < 0.9  # answered, not accepted
+
+
+def test_what_a_person_refused_on_the_teach_page_is_refused_in_python(mixed: Path, tmp_path: Path) -> None:
+    run, row = copy_of(mixed, tmp_path), 5
+    edits = Edits(Run.open(run))
+    home = int(edits.state.clusters[row])
+    edits.refuse([row], home)
+    asked = np.setdiff1d(np.arange(60), [row]).tolist()
+    labels = [str(edits.state.clusters[one]) for one in asked]
+    model = TwinContrastClustering.load(run).teach(asked, labels)
+    assert model.labels_[row] != home
+    assert np.array_equal(model.labels_, learned(run, edits.answer_labels(dict(zip(asked, labels, strict=True)))))
+
+
+def test_load_reads_edits_and_answers_that_were_not_accepted(mixed: Path, tmp_path: Path) -> None:
+    run = copy_of(mixed, tmp_path)
+    plain, edits, data = TwinContrastClustering.load(run), Edits(Run.open(run)), np.load(mixed / "rows.npy")
+    assert plain.cluster_names_ == {}
+    edits.rename(0, "ash")
+    edits.answer([int(plain.labels_.tolist().index(1))], 0)
+    edits.move([7], name="apart")
+    edits.mark_junk([8])
+    state = edits.merge([0, 2])
+    model = TwinContrastClustering.load(run)
+    assert model.cluster_names_ == {0: "ash", 3: "apart"}
+    assert np.array_equal(model.labels_, np.where(state.junk, -1, state.clusters))
+    assert (model.labels_[7], model.labels_[8]) == (3, -1)
+    own, chances = plain.predict_proba(data), model.predict_proba(data)
+    assert np.allclose(chances, np.stack([own[:, 0] + own[:, 2], own[:, 1], 0 * own[:, 2], 0 * own[:, 2]], 1))
+    assert np.array_equal(model.predict(data), np.where(plain.predict(data) == 2, 0, plain.predict(data)))
+    copy = pickle.loads(pickle.dumps(model))
+    copy.save(tmp_path / "again")
+    assert np.array_equal(Edits(Run.open(tmp_path / "again")).state.clusters, state.clusters)
+    assert right(model.teach(range(60), NAMES[np.arange(60) % 3]), model.labels_) > 0.6
+    for _ in range(5):
+        edits.undo()
+    assert TwinContrastClustering.load(run).cluster_names_ == {}
+
+
+def test_a_split_in_the_run_folder_decides_in_python(mixed: Path, tmp_path: Path) -> None:
+    run, data = copy_of(mixed, tmp_path), np.load(mixed / "rows.npy")
+    state = RunImages(Run.open(run), device="cpu").edits.split(0, 2)
+    model = TwinContrastClustering.load(run)
+    assert np.array_equal(model.labels_, state.clusters)
+    assert np.array_equal(model.predict(data), state.clusters)
+    chances = model.predict_proba(data)
+    assert chances.shape == (300, 5)
+    assert np.allclose(chances.sum(1), 1, atol=1e-5)
+    assert np.array_equal(chances.argmax(1), state.clusters)
+    Edits(Run.open(run)).merge([1, 4])  # the highest number ends
+    chances = TwinContrastClustering.load(run).predict_proba(data)
+    assert chances.shape == (300, 4)
+    assert np.allclose(chances.sum(1), 1, atol=1e-5)
+
+
+def test_the_state_of_the_first_rows_knows_their_clusters_before() -> None:
+    state = initial(np.array([0, 1, 1]), 2).first(2)
+    assert state.clusters_before.tolist() == [0, 1]
+
+
+def test_rows_and_labels_go_together(model: TwinContrastClustering) -> None:
+    with pytest.raises(InputError, match="2 rows and 1 label do not go together: give a label, or None, for each row"):
+        model.teach([0, 1], ["a"])
+    with pytest.raises(InputError, match="1 row and 2 labels do not go together"):
+        model.teach(iter([0]), iter(["a", None]))
+    assert model.cluster_names_ == {}
+
+
 @pytest.mark.parametrize(
     "asked, labels, expected",
     [
         ([60], ["a"], "there is no row 60: the model was fitted on 60, counted from 0"),
         ([-1], ["a"], "there is no row -1"),
         ([0.5], ["a"], "there is no row 0.5"),
+        ([True], ["a"], "there is no row True"),
+        (["0.png"], ["a"], "there is no row 0.png"),
         ([0, 0], ["a", "b"], "row 0 has two labels, 'a' and 'b': keep one"),
         ([0], [3], "the label of row 0 is 3: give the name of a cluster, or None"),
         ([0], [" "], "a cluster needs a name"),

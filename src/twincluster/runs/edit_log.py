@@ -245,17 +245,21 @@ class State:
         """Whether `route` looks at features."""
         return self.is_split or self.is_taught
 
-    def chances(self, kinds: Kinds) -> np.ndarray:
-        """(m,C) probability of each cluster by the taught model, of which there must be one; merges add them up, and
-        splits give all to the part with the nearest centre."""
-        assert self.head is not None
-        head = self.head()
-        _, found = head.predict(*kinds)
-        steps = list(self.joined)
-        last = max(at for at, step in enumerate(steps) if isinstance(step, Learned))
-        width = max([*self.names, *head.classes.tolist()]) + 1
-        chances, ordinary = np.zeros((len(found), width), np.float32), head.classes >= 0
-        chances[:, head.classes[ordinary]] = found[:, ordinary]
+    def chances(self, own: np.ndarray, kinds: Kinds | None = None) -> np.ndarray:
+        """(m,C) probability of each cluster, by the taught model where there is one, else by the model's `own` (m,K).
+
+        Merges add them up, and splits give all to the part with the nearest centre.
+        """
+        steps, found, classes = list(self.joined), own, np.arange(own.shape[1])
+        last = max((at for at, step in enumerate(steps) if isinstance(step, Learned)), default=-1)
+        if last >= 0 and self.head and kinds is not None:
+            head = self.head()
+            found, classes = head.predict(*kinds)[1], head.classes
+        width = max([*self.names, *classes.tolist()]) + 1
+        ids = [width - 1, *(part for step in steps if isinstance(step, Split) for part in step.parts.tolist())]
+        ids += [part for step in steps if isinstance(step, Merge) for part in step.clusters.tolist()]
+        chances, ordinary = np.zeros((len(found), max(ids) + 1), found.dtype), classes >= 0
+        chances[:, classes[ordinary]] = found[:, ordinary]
         for step in steps[last + 1 :]:
             if isinstance(step, Merge):
                 chances[:, step.into] += chances[:, step.clusters].sum(1)
@@ -263,13 +267,14 @@ class State:
             elif isinstance(step, Split):
                 mass = chances[:, step.cluster].copy()
                 chances[:, step.cluster] = 0
-                chances[np.arange(len(mass)), nearest_part(step, unit(kinds[-1]))] += mass
-        return chances
+                parts = nearest_part(step, unit(kinds[-1]) if kinds is not None else None)
+                chances[np.arange(len(mass)), parts] += mass
+        return chances[:, :width]  # clusters that have ended since are empty
 
     def first(self, count: int) -> State:
         """Return the state of the first rows, those of the training."""
         refused = {cluster: rows[rows < count] for cluster, rows in self.refused.items()}
-        names = ("home", "junk", "moved", "guessed", "shown", "sample")
+        names = ("home", "junk", "moved", "guessed", "shown", "sample", "before")
         return replace(self, refused=refused, **{name: getattr(self, name)[:count] for name in names})
 
     def merged(self, clusters: np.ndarray, since: int) -> np.ndarray:
