@@ -6,10 +6,11 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import RLock
 from typing import Any, TypeVar
 
@@ -27,6 +28,7 @@ STEP = 50  # images by which a cluster grows
 FEWEST_OF_CLUSTER = 10  # random answers needed to estimate one cluster
 FOLDS = 5  # of the cross-fitted estimate
 UNLIKE_WEIGHT = 0.5  # of negative examples, relative to positive ones
+BY_HAND = ("answer", "move", "junk", "unjunk", "confirm")  # kinds of edits in which a person says where rows belong
 LESSONS_KEPT = 4
 LISTED = 5  # names in a message
 Kept = TypeVar("Kept")
@@ -87,6 +89,7 @@ class Teacher:
         self.seed = images.config.seed
         self.ready = False  # whether `prepare` is done
         self._kept: dict[tuple[str, int], object] = {}  # what was computed of a state, by the number of an edit
+        self._folded: dict[tuple[int, int], tuple[State, ...]] = {}  # by the number of rows and of an `accept`
         self._guard = RLock()
 
     def prepare(self, progress: Callable[[str], None] | None = None) -> None:
@@ -165,8 +168,12 @@ class Teacher:
 
     def sample_rows(self, state: State, count: int) -> np.ndarray:
         """Return the next `count` random rows, from a fixed permutation of all rows without examples."""
-        order = np.random.default_rng([self.seed, 22]).permutation(len(state.home))
+        order = self._order(len(state.home))
         return np.asarray(order[np.isin(order, self._free(state))][:count])
+
+    def _order(self, count: int) -> np.ndarray:
+        """Return the order in which random questions are about rows."""
+        return np.random.default_rng([self.seed, 22]).permutation(count)
 
     def _random_places(self, state: State, count: int) -> list[int]:
         """Return the positions of random questions among the next `count`."""
@@ -213,8 +220,10 @@ class Teacher:
     def trust(self, state: State) -> Trust | None:
         """Estimate the share of images in the right cluster from random questions; None without answers.
 
-        A row counts with the cluster it had before its answer. After proposals were accepted, cross-fitting gives this
-        cluster: the prediction of a model that was taught without the answer.
+        What a person has put right or confirmed is right, sampled or not. Of the other rows as large a share is right
+        as of the sampled ones before their answers: a sampled row counts with the cluster it had then. After proposals
+        were accepted, cross-fitting gives this cluster: where models that were taught without the answer would have
+        put it, one accepted lesson after the other.
         """
         asked = np.flatnonzero((state.sample != NONE) & state.shown)
         if not len(asked):
@@ -228,30 +237,75 @@ class Teacher:
             # what was right is so still, even where its cluster was split since
             before[taught] = np.where(right, state.examples[rows], state.merged(found, lesson))[places]
         readable = state.home != UNREADABLE
-        told = int((state.shown & readable).sum()) - len(asked)  # by a person, and not at random: these are right
-        whole = _share(before == answer, int(readable.sum()) - told, told)
-        clusters = {
-            int(cluster): _share(answer[inside] == cluster, max(int((state.clusters == cluster).sum()), inside.sum()))
-            for cluster in np.unique(before)
-            if cluster in state.names and (inside := before == cluster).sum() >= FEWEST_OF_CLUSTER
-        }
+        whole = _share(before == answer, int((state.shown & readable).sum()), int((~state.shown & readable).sum()))
+        clusters = {}
+        for cluster in np.unique(before).tolist():
+            inside, members = before == cluster, state.clusters == cluster
+            if cluster in state.names and inside.sum() >= FEWEST_OF_CLUSTER and members.any():
+                right, known = answer[inside] == cluster, int((members & state.shown).sum())
+                clusters[cluster] = _share(right, known, int((members & ~state.shown).sum()))
         return Trust(whole.share, whole.low, whole.high, whole.count, clusters)
 
     def _unseen(self, edit: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Cross-fit the random answers before an `accept`. Return their rows (a,), sorted, the cluster of each row
         without its own answer, and whether this cluster is right."""
-        past, line = self.edits.before(edit), self.edits.line(edit)
+        past = self.edits.before(edit)
         asked = np.intersect1d(np.flatnonzero((past.sample != NONE) & past.shown), self.rows)
-        moves = set(zip(past.clusters[line["rows"]].tolist(), line["to"], strict=True))
-        found = past.sample[asked].copy()
-        order = np.random.default_rng([self.seed, 4]).permutation(len(asked))
-        for places in np.array_split(order, min(FOLDS, len(asked)) or 1):
-            rows = asked[places]
-            lesson = self.images.learn(past.without_answers(rows))
-            proposed = lesson.clusters[np.searchsorted(self.rows, rows)]
-            accepted = [move in moves for move in zip(found[places].tolist(), proposed.tolist(), strict=True)]
-            found[places] = np.where(accepted, proposed, found[places])
+        found, part = past.sample[asked].copy(), self._fold_of(len(past.home))[asked]
+        for fold, state in enumerate(self._folds(edit)):
+            found[part == fold] = state.clusters[asked[part == fold]]
         return asked, found, found == past.examples[asked]
+
+    def _fold_of(self, count: int) -> np.ndarray:
+        """Return the fold of each row, the same at every `accept`. Random questions share out evenly."""
+        fold = np.empty(count, np.int64)
+        fold[self._order(count)] = np.arange(count) % FOLDS
+        return fold
+
+    def _folds(self, edit: int) -> tuple[State, ...]:
+        """Return for each fold the state after an `accept` as it would be without the random answers about its rows.
+
+        Every accepted lesson is learned again without them, from where the lesson before it would have put all rows.
+        """
+        with self._guard:
+            count, states, last = len(self.images.assignments.paths), (self.edits.before(0),) * FOLDS, 0
+            for line in self.edits.history[0]:
+                if line["kind"] == "accept" and line["edit"] <= edit:
+                    key = (count, int(line["edit"]))
+                    if key not in self._folded:
+                        self._folded[key] = self._replayed(states, last, line)
+                    states, last = self._folded[key], key[1]
+            return states
+
+    def _replayed(self, states: Iterable[State], last: int, accept: dict[str, Any]) -> tuple[State, ...]:
+        """Return the state of each fold after an `accept`, from those after edit `last`."""
+        past = self.edits.before(accept["edit"])
+        asked, fold_of = (past.sample != NONE) & past.shown, self._fold_of(len(past.home))
+        lines, taken = self.edits.history[0], self._accepted(past, accept)
+        between, ends = [line for line in lines if last < line["edit"] < accept["edit"]], []
+        for fold, start in enumerate(states):
+            state, out = start, asked & (fold_of == fold)
+            for line in between:
+                state = self.edits.apply(state, _without(line, np.flatnonzero(out)))
+                state = replace(state, shown=state.shown & ~out)
+            ends.append(self.edits.apply(state, self._accept_of(state, accept, taken)))
+        return tuple(ends)
+
+    def _accepted(self, past: State, line: Mapping[str, Any]) -> set[tuple[int, int]] | None:
+        """Return the groups that an `accept` took, as (source, to); None if it took all that were proposed."""
+        moves = set(zip(past.clusters[line["rows"]].tolist(), line["to"], strict=True))
+        return None if {(group.source, group.to) for group in self.proposals(past)} <= moves else moves
+
+    def _accept_of(self, state: State, line: dict[str, Any], taken: set[tuple[int, int]] | None) -> dict[str, Any]:
+        """Return an `accept` of what would have been proposed in another state, of the groups that were taken."""
+        own = state.clusters[self.rows]
+        places, to, _ = self.images.learn(state).proposals(own)
+        pairs = zip(own[places].tolist(), to.tolist(), strict=True)
+        chosen = np.array([taken is None or pair in taken for pair in pairs], bool)
+        given, targets = np.array(line["rows"], np.int64), np.array(line["to"], np.int64)
+        later = state.guessed[given]  # came by `update`, and the lesson before had decided about them
+        rows = np.concatenate([self.rows[places[chosen]], given[later]])
+        return line | {"rows": rows.tolist(), "to": np.concatenate([to[chosen], targets[later]]).tolist()}
 
     def _places(self, rows: Iterable[int]) -> np.ndarray:
         given = np.asarray(list(rows), np.int64)
@@ -272,15 +326,18 @@ def take_over(old: RunImages, new: RunImages) -> list[str]:
 
     The old run does not change. Its merges, splits and accepted proposals are not carried.
     """
-    state, rows, by_path = old.edits.state, *same_images(old, new)
+    state, (rows, by_path, others) = old.edits.state, same_images(old, new)
     carried = new.edits.take_over(state, rows)
-    lost = np.setdiff1d(np.flatnonzero(state.shown), rows)
+    lost = np.setdiff1d(np.flatnonzero(state.shown), [*rows, *others])
     lines = [
         f"from {old.run.folder}: {_many(carried.examples, 'example')}, {_many(len(carried.names), 'name')} and "
         f"{carried.junk:,} junk"
     ]
     if by_path:
         lines.append(f"{_many(by_path, 'image')} known by path alone: what is in the files has changed")
+    if others:
+        some = old.assignments.paths[others[0]][:200]
+        lines.append(f"{_many(len(others), 'example')} left out: other images have their paths here, such as {some}")
     if len(lost):
         some = old.assignments.paths[int(lost[0])][:200]
         lines.append(f"{_many(len(lost), 'example')} of images that this run does not have, such as {some}")
@@ -291,9 +348,12 @@ def take_over(old: RunImages, new: RunImages) -> list[str]:
     return lines
 
 
-def same_images(old: RunImages, new: RunImages) -> tuple[np.ndarray, int]:
-    """Match rows of two runs by content, then by path. Return the old row of each new one, (n,), -1 for none, and how
-    many examples were matched by path alone."""
+def same_images(old: RunImages, new: RunImages) -> tuple[np.ndarray, int, list[int]]:
+    """Match rows of two runs by content, then by path. Return the old row of each new one, (n,), -1 for none, how many
+    examples were matched by path alone, and old rows of examples whose paths belong to other images now.
+
+    A path alone tells something in the same source, or of images without a content hash.
+    """
     now, before, shown = new.contents(), old.contents(), old.edits.state.shown
     places: dict[str, list[int]] = defaultdict(list)
     for place, content in before.items():
@@ -309,13 +369,24 @@ def same_images(old: RunImages, new: RunImages) -> tuple[np.ndarray, int]:
         path = new.assignments.paths[row]
         alike = places.get(content, [])
         rows[row] = min(alike, key=lambda one: (one != own.get(path), not shown[one], one), default=-1)
-    matched = set(rows.tolist())
+    matched, others = set(rows.tolist()), []
+    in_place = _same_source(old, new)
     for row in np.flatnonzero(rows < 0).tolist():
-        place = own.get(new.assignments.paths[row], -1)
+        path = new.assignments.paths[row]
+        place = own.get(path, -1)
         if place >= 0 and place not in matched:
-            rows[row] = place
-            by_path += bool(shown[place])
-    return rows, by_path
+            if in_place or os.path.isabs(path) or row not in now or place not in before:
+                rows[row] = place
+                by_path += bool(shown[place])
+            elif shown[place]:
+                others.append(place)
+    return rows, by_path, others
+
+
+def _same_source(old: RunImages, new: RunImages) -> bool:
+    """Return True if two runs were made on the same folder, file or named data set."""
+    one, other = (images.data.location for images in (old, new))
+    return bool(one and other) and os.path.realpath(str(one)) == os.path.realpath(str(other))
 
 
 def _many(count: int, what: str) -> str:
@@ -330,8 +401,23 @@ def trust_of(images: RunImages) -> Trust | None:
     return None
 
 
-def _share(right: np.ndarray, total: int, known: int = 0) -> Share:
-    """Estimate the share of correct rows from a random sample of `total` rows; `known` more rows are correct."""
-    low, high = share_interval(int(right.sum()), len(right), total)
-    low, mean, high = ((known + part * total) / (known + total) for part in (low, float(right.mean()), high))
-    return Share(mean, low, high, len(right))
+def _share(right: np.ndarray, known: int, rest: int) -> Share:
+    """Estimate the share of correct rows among `known` + `rest`, by a random sample (a,) of rows.
+
+    `right` tells whether sampled rows were right before their answer. By now all of them are, or have left: `known`
+    rows are correct for certain, and of the `rest`, about which nobody has said anything, as large a share as of the
+    sample.
+    """
+    before, correct = len(right) + rest, int(right.sum())
+    low, high = (round(part * before) - correct for part in share_interval(correct, len(right), before))
+    shares = [(known + count) / (known + rest) for count in (low, float(right.mean()) * rest, high)]
+    return Share(shares[1], shares[0], shares[2], len(right))
+
+
+def _without(line: dict[str, Any], rows: np.ndarray) -> dict[str, Any]:
+    """Return an edit without what a person said in it of some rows."""
+    if line["kind"] not in BY_HAND:
+        return line
+    kept = np.flatnonzero(~np.isin(np.array(line["rows"], np.int64), rows)).tolist()
+    lists = {name: line[name] for name in ("rows", "to") if isinstance(line.get(name), list)}
+    return line | {name: [values[at] for at in kept] for name, values in lists.items()}

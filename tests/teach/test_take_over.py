@@ -83,15 +83,28 @@ def test_images_are_known_though_they_are_decoded_in_another_way(corrected: Path
 
 
 def test_what_no_longer_fits_is_listed(corrected: Path, tmp_path: Path) -> None:
-    fewer = tmp_path / "fewer"
-    shutil.copytree(corrected / "images", fewer)
+    place = tmp_path / "place"
+    shutil.copytree(corrected / "images", place / "images")
+    worked("fit", place / "images", "-k", 3, "--out", place / "run", *TINY)
+    take_over(RunImages(Run.open(corrected / "run")), RunImages(Run.open(place / "run")))
+    fewer = place / "images"
     (fewer / "003.png").unlink()
     (fewer / "006.png").unlink()
     Image.fromarray(np.full((12, 12, 3), 9, np.uint8)).save(fewer / "030.png")
-    said = refit(corrected, tmp_path / "run", fewer, "-k", 3)
+    said = refit(place, tmp_path / "run", fewer, "-k", 3)
     assert "7 examples, 2 names and 2 junk" in said
     assert "1 image known by path alone: what is in the files has changed" in said
     assert "2 examples of images that this run does not have, such as 003.png" in said
+
+
+def test_other_images_with_the_same_names_in_another_folder_take_nothing_over(corrected: Path, tmp_path: Path) -> None:
+    other = colour_folder(tmp_path / "other", COUNT, seed=1)
+    said = refit(corrected, tmp_path / "run", other, "-k", 3)
+    assert "0 examples, 0 names and 0 junk\n" in said
+    assert "11 examples left out: other images have their paths here, such as 000.png" in said
+    assert "that this run does not have" not in said
+    assert "known by path alone" not in said
+    assert not Edits(Run.open(tmp_path / "run")).state.shown.any()
 
 
 def test_a_run_without_hashes_computes_them_when_it_is_opened(corrected: Path, tmp_path: Path) -> None:
@@ -135,7 +148,7 @@ def test_copies_of_one_image_take_what_was_said_of_their_own_path_first(correcte
     shutil.copy(source / "000.png", source / "001.png")
     worked("fit", source, "-k", 3, "--out", tmp_path / "old", *TINY)
     Edits(Run.open(tmp_path / "old")).mark_junk([1])
-    rows, _ = same_images(RunImages(Run.open(tmp_path / "old")), RunImages(Run.open(tmp_path / "old")))
+    rows, _, _ = same_images(RunImages(Run.open(tmp_path / "old")), RunImages(Run.open(tmp_path / "old")))
     assert rows.tolist() == list(range(COUNT))
 
 

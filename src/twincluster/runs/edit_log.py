@@ -277,13 +277,6 @@ class State:
         names = ("home", "junk", "moved", "guessed", "shown", "sample", "before")
         return replace(self, refused=refused, **{name: getattr(self, name)[:count] for name in names})
 
-    def without_answers(self, rows: np.ndarray) -> State:
-        """Return the state without the answers to the random questions about some rows."""
-        home, junk, shown = self.home.copy(), self.junk.copy(), self.shown.copy()
-        home[rows] = np.where(self.sample[rows] >= 0, self.sample[rows], home[rows])
-        junk[rows], shown[rows] = self.sample[rows] == JUNK, False
-        return replace(self, home=home, junk=junk, shown=shown)
-
     def merged(self, clusters: np.ndarray, since: int) -> np.ndarray:
         """Apply the merges after an `accept` to clusters (m,)."""
         found, steps = clusters.copy(), list(self.joined)

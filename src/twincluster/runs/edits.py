@@ -111,9 +111,9 @@ class Edits:
         done, _ = in_force(lines)
         return self._replayed(lines, [line for line in done if line["edit"] < number])
 
-    def line(self, number: int) -> Line:
-        """One line of edits.jsonl, by its number."""
-        return self._log.read()[number]
+    def apply(self, state: State, line: Line) -> State:
+        """Return any state after one more edit."""
+        return applied(state, line, self._later(self._log.read()))
 
     @property
     def taught(self) -> Taught | None:
