@@ -113,6 +113,6 @@ def test_fit_and_predict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     worked("fit", "s-{000..002}.tar", "--clusters", 3, *TINY)
     assert (tmp_path / "shards" / "runs" / "s" / "config.json").is_file()
     assert (
-        "s-005.tar and 4 more of 10 are missing"
+        "s-005.tar and 4 more of 10 files are missing"
         in command("predict", run, "s-{000..009}.tar", "--out", "x.csv").complaint
     )

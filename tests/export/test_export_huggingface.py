@@ -100,7 +100,7 @@ def test_it_predicts_as_the_run_does(colourful: Run, tmp_path: Path) -> None:
     pandas.testing.assert_frame_equal(*tables)
     assert set(tables[0].cluster) & {3, 4}
     loaded = TwinContrastClustering.load(tmp_path / "out")
-    assert loaded.labels_.tolist() == colourful.read_assignments().clusters.tolist()
+    assert loaded.labels_.tolist() == Edits(Run.open(tmp_path / "out")).state.clusters.tolist()
 
 
 def test_a_folder_that_holds_something_is_left_alone(colourful: Run, tmp_path: Path) -> None:

@@ -241,7 +241,7 @@ def test_the_clock_of_the_first_decides(done: Path) -> None:
     (steps, first), (others, second) = told(done, "minutes")
     assert steps == others
     assert first == second
-    assert first[-1]["progress"] == 1
+    assert first[-1]["progress"] == pytest.approx(1, abs=0.05)  # the last step may end just before the time does
 
 
 def test_without_a_name_all_take_the_folder_that_the_first_finds_free(done: Path) -> None:
