@@ -32,7 +32,7 @@ from twincluster.run_images import RunImages
 from twincluster.runs import Run
 
 ROUND = 10  # answers after which everything is learned anew
-RANDOM_EVERY = 5  # questions on the page Teach, of which each fifth is random
+RANDOM_EVERY = 5  # on the page Teach every fifth question is random
 OURS, ON_PAGE = "ours", "ours, every fifth question random"
 ROWS_ONLY, HEAD_ONLY, RANDOM = "answered rows only", "linear head on the answers alone", "ours, random questions"
 DIRECTIONS = 384  # of the made-up rows of `measure_scale`: 256 of the encoder, 128 learned

@@ -3,7 +3,7 @@
     python examples/messy_browser.py RUN TRUTH.csv
 
 Prints the share of images in the right place before, after every step and at the end: their kind, or junk. An action is
-a click or a key. Amid the work the server is killed, a second tab edits, a proposal is undone and the page is loaded
+a click or a key. During the work the server is killed, a second tab edits, a proposal is undone and the page is loaded
 again: nothing may be lost. The run is corrected; give a copy of yours. Needs playwright and Chromium.
 """
 

@@ -18,7 +18,7 @@ from twincluster.clustering import kmeans
 from twincluster.core import InputError
 
 ROWS = 12_000  # sampled rows, unless there are many clusters ...
-ROWS_PER_CLUSTER = 20  # ... of which each half needs ten rows
+ROWS_PER_CLUSTER = 20  # ... because each half needs ten rows
 FEWEST_PER_CLUSTER = 4  # rows per cluster; with fewer, two halves cannot agree
 VARIANCE_KEPT = 0.9  # share of the variance in the directions used; the rest is noise
 FEWEST_DIRECTIONS = 32  # least directions used, because unit rows in one or two directions always form clusters

@@ -75,7 +75,7 @@ KNOWN: dict[str, KnownEncoder] = {
 PREFERRED = "tinyvit-5m"  # what is better than the bundled encoder, on a CPU and on photographs
 
 WITH_FILES = ("onnx", "resnet18", "resnet34", "resnet50", "small")  # kinds of which a path follows
-WITH_PATHS = (*WITH_FILES, "timm", "hf")  # of which one may follow
+WITH_PATHS = (*WITH_FILES, "timm", "hf")  # a path may follow these names
 KINDS = (*WITH_PATHS, "torchvision")
 BUNDLED = "pretrained"
 _START = re.compile(rf"\+(?=(?:{'|'.join(map(re.escape, (BUNDLED, *KNOWN)))})(?:[@+]|$)|(?:{'|'.join(KINDS)}):)")

@@ -31,7 +31,7 @@ _NUMPY = {torch.float32: np.float32, torch.float16: np.float16}
 
 @dataclass(frozen=True)
 class Signature:
-    """What a file takes and gives, as far as it says so."""
+    """The input and output that a file declares."""
 
     input: str
     kind: torch.dtype
