@@ -330,17 +330,17 @@ def take_over(old: RunImages, new: RunImages) -> list[str]:
     carried = new.edits.take_over(state, rows)
     lost = np.setdiff1d(np.flatnonzero(state.shown), [*rows, *others])
     lines = [
-        f"from {old.run.folder}: {_many(carried.examples, 'example')}, {_many(len(carried.names), 'name')} and "
+        f"from {old.run.folder}: {counted(carried.examples, 'example')}, {counted(len(carried.names), 'name')} and "
         f"{carried.junk:,} junk"
     ]
     if by_path:
-        lines.append(f"{_many(by_path, 'image')} known by path alone: what is in the files has changed")
+        lines.append(f"{counted(by_path, 'image')} known by path alone: what is in the files has changed")
     if others:
         some = old.assignments.paths[others[0]][:200]
-        lines.append(f"{_many(len(others), 'example')} left out: other images have their paths here, such as {some}")
+        lines.append(f"{counted(len(others), 'example')} left out: other images have their paths here, such as {some}")
     if len(lost):
         some = old.assignments.paths[int(lost[0])][:200]
-        lines.append(f"{_many(len(lost), 'example')} of images that this run does not have, such as {some}")
+        lines.append(f"{counted(len(lost), 'example')} of images that this run does not have, such as {some}")
     if carried.homeless:
         names = ", ".join(name[:60] for name in carried.homeless[:LISTED])
         more = f" and {len(carried.homeless) - LISTED} more" if len(carried.homeless) > LISTED else ""
@@ -387,10 +387,6 @@ def _same_source(old: RunImages, new: RunImages) -> bool:
     """Return True if two runs were made on the same folder, file or named data set."""
     one, other = (images.data.location for images in (old, new))
     return bool(one and other) and os.path.realpath(str(one)) == os.path.realpath(str(other))
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}{'s' * (count != 1)}"
 
 
 def trust_of(images: RunImages) -> Trust | None:

@@ -74,7 +74,7 @@ KNOWN: dict[str, KnownEncoder] = {
 }  # fmt: skip
 PREFERRED = "tinyvit-5m"  # what is better than the bundled encoder, on a CPU and on photographs
 
-WITH_FILES = ("onnx", "resnet18", "resnet34", "resnet50", "small")  # kinds of which a path follows
+WITH_FILES = ("onnx", "resnet18", "resnet34", "resnet50", "small")  # a path must follow these names
 WITH_PATHS = (*WITH_FILES, "timm", "hf")  # a path may follow these names
 KINDS = (*WITH_PATHS, "torchvision")
 BUNDLED = "pretrained"
