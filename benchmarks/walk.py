@@ -63,11 +63,12 @@ def measure() -> Walks:
         photos, tiny = (
             _walk(place, "fit", kind, "--epochs", EPOCHS, "--out", f"runs/{kind}") for kind in ("photos", "tiny")
         )
-        merge = _merge(place, "runs/photos")
-        export = _walk(place, "export", "runs/photos", "final.csv", "--to", "csv")
         predict = {
             kind: _walk(place, "predict", f"runs/{kind}", kind, "--out", f"{kind}.csv") for kind in ("photos", "tiny")
         }
+        merge = _merge(place, "runs/photos")
+        export = _walk(place, "export", "runs/photos", "final.csv", "--to", "csv")
+        corrected = _walk(place, "predict", "runs/photos", "photos", "--out", "corrected.csv")
     return Walks(
         {
             "fit of photographs": _by_file(photos),
@@ -78,6 +79,7 @@ def measure() -> Walks:
             "a merge and export to csv": _by_file([*merge, *export]),
             "predict photographs": _by_file(predict["photos"]),
             "predict 16-pixel images": _by_file(predict["tiny"]),
+            "predict photographs with a corrected run": _by_file(corrected),
         }
     )
 
