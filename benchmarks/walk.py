@@ -122,7 +122,7 @@ def _merge(place: Path, run: str) -> list[Call]:
             assert server.stdout is not None
             address = next(line.split()[1] for line in server.stdout if line.startswith("open http"))
             deadline = time.monotonic() + WAIT
-            while not _ask(f"{address}api/number")["ready"] and time.monotonic() < deadline:
+            while not _ask(f"{address}api/lesson").get("settled") and time.monotonic() < deadline:
                 time.sleep(0.2)
             state = _ask(f"{address}api/state")
             server.send_signal(signal.SIGUSR1)
