@@ -34,6 +34,7 @@ STEP = "Trainer.step"
 COMPREHENSIONS = ("<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>")
 COUNT, EPOCHS = 60, 2
 FEW = 4  # functions named for each file
+BESIDE = "lessons"  # the explorer's thread that learns from an edit, while the request goes on
 WAIT = 300.0  # seconds for the explorer to be ready
 
 
@@ -170,7 +171,7 @@ class Recorder:
 
     def __call__(self, frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
-        if not code.co_filename.startswith(PACKAGE):
+        if not code.co_filename.startswith(PACKAGE) or threading.current_thread().name == BESIDE:
             return
         if code.co_qualname == STEP:
             self.stepping = event == "call"
