@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import App, Parameter
 
 import twincluster
+from twincluster.cli.doctor import doctor
 from twincluster.cli.encoders import encoders, offer_better
 from twincluster.cli.look_up import methods, recipes
 from twincluster.cli.reproduce import reproduce
@@ -80,6 +81,7 @@ app.command(export, group=USE)
 app.command(recipes, group=LOOK_UP, usage="twincluster recipes [OPTIONS] [NAME]")
 app.command(encoders, group=LOOK_UP, usage="twincluster encoders [OPTIONS] [fetch|prefer NAME]")
 app.command(methods, group=LOOK_UP, usage="twincluster methods [NAME]")
+app.command(doctor, group=LOOK_UP, usage="twincluster doctor [OPTIONS]")
 app.command(reproduce, group=LOOK_UP, usage="twincluster reproduce [OPTIONS] [NAME]")
 
 
