@@ -64,7 +64,7 @@ def find_weights(name: str) -> Path | None:
 
 
 def get_weights(name: str, to: Path | None = None) -> Path:
-    """Return the path of a known encoder's weights; download them, into the folder `to` if given, unless they are here."""
+    """Return the path of a known encoder's weights, in the folder `to` if given. Download them if need be."""
     known, here = KNOWN[name], find_weights(name)
     if to is None and here:
         _check_origin(here)
