@@ -15,6 +15,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 import twincluster
+from twincluster.cli.terminal import Json
 from twincluster.config import KNOWN, preferred_encoder
 from twincluster.core import InputError, available_cores, counted, first_line, strict_json
 from twincluster.data import cache_folder
@@ -26,7 +27,7 @@ LEAST_FREE = 2**31  # bytes; less is said
 
 def doctor(
     *,
-    json: Annotated[bool, Parameter(negative=())] = False,
+    json: Json = False,
     clear_cache: Annotated[bool, Parameter(negative=())] = False,
 ) -> None:
     """Show versions, devices, encoders, formats and the cache of this machine, and what is wrong.
