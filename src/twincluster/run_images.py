@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from twincluster.clustering import Head, Lesson, Scores, Space, knn_accuracy, score, silhouette, teach
+from twincluster.clustering import Head, Lesson, Scores, Space, Tree, knn_accuracy, score, silhouette, teach
 from twincluster.config import Split
 from twincluster.core import SEAL, InputError, OnProgress, check_seal, counted, seal, strict_json, unfinished
 from twincluster.data import (
@@ -45,11 +45,12 @@ from twincluster.data import (
     read_labels,
     recorded,
 )
-from twincluster.fit import rows_to_score, scores_line, sizes_line
+from twincluster.fit import rows_to_score, scores_line, sizes_line, tree_of
 from twincluster.model import Model, encoder_of, open_for
 from twincluster.nn import MODULE, Encoder, encode
 from twincluster.resolve import resolve_device
 from twincluster.runs import (
+    TREE_FILE,
     Assignments,
     Edits,
     Kinds,
@@ -63,9 +64,11 @@ from twincluster.runs import (
     kinds_of,
     read_contents,
     read_stamps,
+    read_tree,
     row_names,
     stamps_of,
     within_source,
+    write_tree,
 )
 
 if TYPE_CHECKING:
@@ -145,7 +148,7 @@ class RunImages:
     @cached_property
     def edits(self) -> Edits:
         """The edits of the run, with access to the features, so that they can split clusters."""
-        return Edits(self.run, self._kinds_later, self.features_of, self.relearn)
+        return Edits(self.run, self.kinds_later, self.features_of, self.relearn)
 
     def edited(self) -> tuple[Assignments, State, int]:
         """Return the rows with edits applied, the state of the edits, and how many are in force."""
@@ -294,6 +297,22 @@ class RunImages:
             _write_space(path, rows, space)
         return rows, space
 
+    def tree(self) -> tuple[Tree, str]:
+        """Return the tree of the clusters, and a sentence if it had to be made: from the features, which are cached."""
+        tree, why = read_tree(self.run)
+        if tree is not None:
+            return tree, ""
+        features, rows = self.features()
+        if not len(rows):
+            raise InputError(
+                f"{self.run.folder} has no usable {TREE_FILE} ({why}), and it cannot be made: "
+                f"{self.absent or 'no image can be read again'}; restore a copy of the file, or the images"
+            )
+        tree = tree_of(features, rows, self.assignments.clusters, self.config.seed)
+        with suppress(OSError):  # where nothing can be written it is made each time
+            write_tree(self.run, tree)
+        return tree, f"made the tree of the clusters from the features, because {why}"
+
     def learn(self, state: State, examples: np.ndarray | None = None) -> Lesson:
         """Teach a model the examples of a state, or others (n,), and apply it to every row of `space`."""
         return learn(*self.space, state, self.config.seed, examples)
@@ -310,7 +329,7 @@ class RunImages:
         digest.update(repr(known_by).encode(errors="surrogatepass"))
         return cache_folder() / "spaces" / f"{digest.hexdigest()[:32]}.safetensors"
 
-    def _kinds_later(self, rows: np.ndarray) -> Kinds | None:
+    def kinds_later(self, rows: np.ndarray) -> Kinds | None:
         """Return the features of rows that were added after a split or a lesson; None if one is missing."""
         kinds, readable = self._kinds_of([*self._from_arrays(rows), self._from_files(rows)])
         return kinds if np.array_equal(readable, rows) else None
@@ -497,6 +516,7 @@ class Findings:
     corrections: int = 0  # number of corrections by hand, which these figures ignore
     trust: Trust | None = None  # of the corrected clusters, by random questions that a person has answered
     names: Mapping[int, str] = field(default_factory=dict)  # of the corrected clusters
+    ids: tuple[int, ...] | None = None  # of the clusters, where a cut of the tree made them
 
     def to_dict(self) -> dict[str, Any]:
         confidence = self.assignments.confidence
@@ -508,6 +528,7 @@ class Findings:
             "unreadable": int((self.assignments.clusters < 0).sum()),
             "incomplete": self.assignments.problems()["incomplete"],
             "too_large": self.assignments.problems()["too_large"],
+            "clusters": list(self.ids or range(self.n_clusters)),
             "sizes": self.assignments.sizes(self.n_clusters),
             "confidence": float(confidence[np.isfinite(confidence)].mean()) if np.isfinite(confidence).any() else None,
             "silhouette": self.silhouette,
@@ -527,6 +548,8 @@ class Findings:
         lines = [f"{figures['inputs']:,} inputs, {unread}, {self.n_clusters} clusters"]
         if self.added:
             lines.append(f"{self.added:,} of them were added after training, by twincluster update")
+        if self.ids:
+            lines.append("these are the clusters of the last cut; twincluster cut --undo goes back")
         if self.corrections:
             many = counted(self.corrections, "correction")
             lines.append(
@@ -551,7 +574,7 @@ class Findings:
         lines.append(scores_line(self.scores, self.scored_on) + left_out)
         if self.knn is not None:
             lines.append(f"kNN accuracy of the features {self.knn:.4f}")
-        return "\n".join([*lines, "", _confusion_table(self.scores, self.class_names)])
+        return "\n".join([*lines, "", _confusion_table(self.scores, self.class_names, self.ids)])
 
 
 def findings_of(
@@ -567,10 +590,16 @@ def findings_of(
     images, absent = inputs.training, inputs.absent or None
     truth, names = truth_of(run, labels, assignments, images.listing if images else None)
     added = len(assignments.paths) - data.inputs
-    _, state, corrections = inputs.edited()
+    edited, state, corrections = inputs.edited()
+    n_clusters, ids = config.n_clusters, None
+    kinds = {line["kind"] for line in inputs.edits.history[0]}
+    if "cut" in kinds and kinds <= {"cut", "rename"}:
+        ids, corrections = tuple(sorted(state.names)), 0  # nobody has said where an image belongs
+        n_clusters, places = len(ids), np.searchsorted(ids, edited.clusters)
+        assignments = dataclasses.replace(edited, clusters=np.where(edited.clusters >= 0, places, -1))
     findings = Findings(
-        assignments, config.n_clusters, None, names, data.split, None, None, absent, added, corrections=corrections,
-        trust=trust_of(inputs), names=state.names,
+        assignments, n_clusters, None, names, data.split, None, None, absent, added, corrections=corrections,
+        trust=trust_of(inputs), names=state.names, ids=ids,
     )  # fmt: skip
     if truth is not None:
         if images is None and data.split != "all":
@@ -629,7 +658,7 @@ def _feature_figures(
     return quality if math.isfinite(quality) else None, knn if math.isfinite(knn) else None
 
 
-def _confusion_table(scores: Scores, class_names: tuple[str, ...] | None) -> str:
+def _confusion_table(scores: Scores, class_names: tuple[str, ...] | None, ids: tuple[int, ...] | None) -> str:
     """Format the confusion matrix: clusters in the order of their matched classes as rows, classes as columns."""
     n_clusters, n_classes = scores.confusion.shape
     if max(n_clusters, n_classes) > WIDEST_TABLE:
@@ -638,8 +667,10 @@ def _confusion_table(scores: Scores, class_names: tuple[str, ...] | None) -> str
     widths = [max(len(names[c]), len(str(scores.confusion[:, c].max()))) + 2 for c in range(n_classes)]
     order = sorted(range(n_clusters), key=lambda k: (scores.matching[k] < 0, scores.matching[k]))
     head = "cluster" + "".join(f"{name:>{width}}" for name, width in zip(names, widths, strict=True))
+    called = ids or range(n_clusters)
     rows = [
-        f"{k:7d}" + "".join(f"{count:{width}d}" for count, width in zip(scores.confusion[k], widths, strict=True))
+        f"{called[k]:7d}"
+        + "".join(f"{count:{width}d}" for count, width in zip(scores.confusion[k], widths, strict=True))
         for k in order
     ]
     return "\n".join([head, *rows])

@@ -4,8 +4,8 @@ The clusters of a run are one level of its tree: fine clusters lie within them, 
 of each cluster first, then the clusters. So every other number of clusters refines or joins what a person has seen, and
 costs a lookup. Two halves of the rows, clustered without each other, tell how far a level or a branch can be trusted.
 
-Nodes are numbered: the fine clusters ("leaves") first, then the joins in their order; the last node is the root. Shapes:
-n rows, L leaves, K clusters, D features.
+Nodes are numbered: the fine clusters ("leaves") first, then the joins in their order; the last node is the root.
+Shapes: n rows, L leaves, K clusters, D features.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import numpy as np
 MOST_LEAVES = 256  # unless there are more clusters
 ROWS_PER_LEAF = 5  # least mean, so that little data gets few leaves
 DIRECTIONS = 128  # principal components that leaves and joins look at
-SAMPLE = 5_000  # rows whose halves are compared
+SAMPLE = 5_000  # rows whose halves are compared, and of a cluster that is divided
+MOST_OF_LEAF = 200  # rows of a leaf on average, of which k-means takes the centres
 SPLITS = 3  # into halves
 MOST_COMPARED = 30  # levels at which halves are compared
 ROUNDS = 8  # of k-means, from the level of a half's own tree
@@ -156,7 +157,7 @@ def grow_tree(features: np.ndarray, clusters: np.ndarray, seed: int = 0) -> Tree
 
     unit = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
     rows = _main_directions(unit)
-    ids, own = np.unique(clusters, return_inverse=True)  # empty clusters have no node
+    own = np.unique(clusters, return_inverse=True)[1]  # empty clusters have no node
     with torch.no_grad():
         leaf, owner = _fine(rows, own, MOST_LEAVES, seed)
         joins, height = _join_within(rows, leaf, own, owner)
@@ -183,19 +184,21 @@ def _main_directions(unit: np.ndarray) -> np.ndarray:
 
 
 def _fine(rows: np.ndarray, own: np.ndarray, most: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Divide each cluster into leaves by its size. Return the leaf of each row (n,) and the cluster of each leaf (L,)."""
+    """Divide each cluster into leaves by its size. Return the leaf of each row (n,), the cluster of each leaf (L,)."""
     import torch
 
     from twincluster.clustering.kmeans import spherical_kmeans
 
-    leaf, owner, wanted = np.empty(len(rows), np.int64), [], min(most, len(rows) // ROWS_PER_LEAF)
+    leaf, wanted = np.empty(len(rows), np.int64), min(most, len(rows) // ROWS_PER_LEAF)
+    owner: list[int] = []
     for cluster, size in enumerate(np.bincount(own).tolist()):
         members = np.flatnonzero(own == cluster)
         parts = max(1, min(size, round(wanted * size / len(rows))))
         labels = np.zeros(size, np.int64)
         if parts > 1:
-            found = spherical_kmeans(torch.from_numpy(rows[members]), parts, seed=seed, n_init=2)
-            labels = np.unique(found.labels.numpy(), return_inverse=True)[1]
+            step = -(-size // max(SAMPLE, MOST_OF_LEAF * parts))
+            found = spherical_kmeans(torch.from_numpy(rows[members[::step]]), parts, seed=seed, n_init=2)
+            labels = np.unique(_nearest(rows[members], found.centres.numpy()), return_inverse=True)[1]
         leaf[members] = len(owner) + labels
         owner += [cluster] * (int(labels.max()) + 1)
     return leaf, np.array(owner)
@@ -206,17 +209,19 @@ def _join_within(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Join the leaves of each cluster, the cheapest join of all clusters first, and then the clusters."""
     sums, sizes = _sums(rows, leaf, len(owner)), np.bincount(leaf).astype(float)
-    steps, node = [], {}
+    steps: list[tuple[float, int, int, int, list[int]]] = []
+    node: dict[tuple[int, int], int] = {}
     for cluster in range(int(owner.max()) + 1):
         inside = np.flatnonzero(owner == cluster)
         node |= {(cluster, place): int(each) for place, each in enumerate(inside)}
         joins, height = ward(sums[inside], sizes[inside])
         steps += [(height[step], step, cluster, len(inside), joins[step].tolist()) for step in range(len(joins))]
-    pairs, heights = [], []
-    for height, step, cluster, count, (one, two) in sorted(steps):
+    pairs: list[tuple[int, int]] = []
+    heights: list[float] = []
+    for cost, step, cluster, count, (one, two) in sorted(steps):
         node[cluster, count + step] = len(owner) + len(pairs)
         pairs.append((node[cluster, one], node[cluster, two]))
-        heights.append(height)
+        heights.append(cost)
     top = [max(number for (which, _), number in node.items() if which == cluster) for cluster in range(owner.max() + 1)]
     joins, height = ward(_sums(rows, own, len(top)), np.bincount(own).astype(float))
     for one, two in joins.tolist():
