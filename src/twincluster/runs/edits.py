@@ -128,17 +128,18 @@ class Edits(EditHistory):
         *,
         opened: Iterable[int] = (),
         closed: Iterable[int] = (),
+        groups: Sequence[Sequence[int]] | None = None,
         expected: int | None = None,
     ) -> State:
-        """Change to another cut of the tree: one with `count` clusters, or with the branches of some clusters opened
-        or closed. Clusters that a person made stay as they are.
+        """Change to another cut of the tree: one with `count` clusters, with the branches of some clusters opened or
+        closed, or with these groups of leaves. Clusters that a person made stay as they are.
         """
         opened, closed = list(opened), list(closed)
 
         def build(state: State, lines: list[Line]) -> Line:
             living = Living.of(tree, state)
-            groups = groups_of(living, count, opened, closed)
-            return cut_line(living, groups, state, lines, self._model_clusters, self.n_clusters, self._embedded)
+            chosen = groups_of(living, count, opened, closed) if groups is None else living.chosen(groups)
+            return cut_line(living, chosen, state, lines, self._model_clusters, self.n_clusters, self._embedded)
 
         return self._append(build, expected)
 

@@ -122,6 +122,18 @@ class Living:
         alive = self.alive
         return [self.tree.members[node] & alive for node in self.tree.cut(count - len(self.kept), alive)]
 
+    def chosen(self, groups: Sequence[Sequence[int]]) -> list[np.ndarray]:
+        """Return the leaves of groups given by their numbers, which must be branches and leave out none."""
+        numbers = [leaf for group in groups for leaf in group]
+        if sorted(numbers) != np.flatnonzero(self.alive).tolist() or not all(groups):
+            raise InputError("the groups do not fit the tree any more: look again")
+        found = [np.isin(np.arange(self.tree.n_leaves), group) for group in groups]
+        for leaves in found:
+            is_branch = np.array_equal(self.tree.members[self.node(leaves)] & self.alive, leaves)
+            if not is_branch and not any(np.array_equal(leaves, mine) for mine in self.leaves):
+                raise InputError("a group is no branch of the tree: merge clusters instead")
+        return found
+
     def opened(self, groups: Sequence[np.ndarray], cluster: int) -> list[np.ndarray]:
         """Return the groups with the branch of a cluster divided in two."""
         at = self._group(groups, cluster)
