@@ -27,3 +27,4 @@ from twincluster.nn.onnx_encoder import OnnxNetwork as OnnxNetwork
 from twincluster.nn.onnx_encoder import Signature as Signature
 from twincluster.nn.onnx_encoder import as_input as as_input
 from twincluster.nn.onnx_encoder import as_rows as as_rows
+from twincluster.nn.onnx_encoder import compile_network as compile_network
