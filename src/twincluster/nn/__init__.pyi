@@ -20,6 +20,7 @@ from twincluster.nn.encoders import Encoder as Encoder
 from twincluster.nn.encoders import Pretrained as Pretrained
 from twincluster.nn.encoders import load_encoder as load_encoder
 from twincluster.nn.encoders import wrap_module as wrap_module
+from twincluster.nn.feature_cache import CPU_PIXELS as CPU_PIXELS
 from twincluster.nn.feature_cache import encode as encode
 from twincluster.nn.kernels.fused import pixels as pixels
 from twincluster.nn.kernels.norm import settle as settle
