@@ -44,9 +44,9 @@ from twincluster.core import (
     refuse_taken,
     refuse_zero,
     torch_for_good,
+    typed,
 )
 from twincluster.parallel import decided, first, in_turn, refuse_several
-from twincluster.runs import typed
 
 if TYPE_CHECKING:
     import numpy as np
