@@ -15,7 +15,7 @@ import hashlib
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -32,6 +32,7 @@ from twincluster.data import (
     Images,
     Labels,
     Listing,
+    Looks,
     Member,
     Row,
     Store,
@@ -52,7 +53,9 @@ from twincluster.resolve import resolve_device
 from twincluster.runs import (
     Assignments,
     Edits,
+    Inspected,
     Kinds,
+    Problem,
     Run,
     RunData,
     State,
@@ -60,12 +63,15 @@ from twincluster.runs import (
     base_of,
     content_of,
     content_of_pixels,
+    find_problems,
     kinds_of,
     read_contents,
+    read_problems,
     read_stamps,
     row_names,
     stamps_of,
     within_source,
+    write_problems,
 )
 
 if TYPE_CHECKING:
@@ -74,6 +80,7 @@ if TYPE_CHECKING:
 MOVED = "the images have moved or changed since"
 IS_ROWS = "the inputs are rows of numbers, which have no pictures"
 
+LOOKS_VERSION = 1  # of the figures of an image
 SPACE_VERSION = 2  # of how features become a space: another number, another file in the cache
 
 _ESCAPE = re.compile(r"\\(?:([\\nrt])|x([0-9a-f]{2})|u([0-9a-f]{4}))")
@@ -259,6 +266,71 @@ class RunImages:
         pixels, _ = decode(self.files[row], int(side), "crop" if frame == "crop" else "letterbox")
         return None if pixels is None else content_of_pixels(pixels, frame)
 
+    def find_problems(self, changed: Container[str] | None = None) -> tuple[Problem, ...]:
+        """Write problems.csv, and return its rows. With `changed`, only those of these paths are looked for again.
+
+        The others keep theirs, unless there is no table yet.
+        """
+        inspected = self._inspected()
+        earlier = None if changed is None else read_problems(self.run.folder, self.assignments.paths)
+        fresh = None
+        if changed is not None and earlier is not None:
+            fresh = np.array([path in changed for path in inspected.paths], bool)
+        problems = find_problems(inspected, earlier or (), fresh)
+        write_problems(self.run.folder, problems)
+        return tuple(problems)
+
+    def problems(self) -> tuple[Problem, ...]:
+        """Return the rows of problems.csv; runs without it get one."""
+        read = read_problems(self.run.folder, self.assignments.paths)
+        return self.find_problems() if read is None else read
+
+    def _inspected(self) -> Inspected:
+        """Return what can be read again of the rows; a path that a list names twice counts once."""
+        contents, paths, named = self.contents(), self.assignments.paths, set[str]()
+        rows: list[int] = []
+        shown: list[tuple[np.ndarray, list[int], list[File]]] = []
+        keys: list[str] = []
+        features = []
+        for part in self.parts:
+            new = [at for at, row in enumerate(part.rows.tolist()) if paths[row] not in named]
+            named.update(paths[row] for row in part.rows[new].tolist())
+            rows += part.rows[new].tolist()
+            places, listing = part.places[new].tolist(), part.images.listing
+            if part.pictures is not None:
+                files = [listing.files[place] for place in places] if listing.files else []
+                stamps = [listing.entries[place] for place in places] if files else places
+                keys += [_key_of(stamp, contents.get(row)) for stamp, row in zip(stamps, part.rows[new], strict=True)]
+                shown.append((part.pictures, places, files))
+            if part.images.is_rows:
+                features.append(np.asarray(part.images.pixels[places]))
+        is_complete = len(features) == len(self.parts) and len({each.shape[1] for each in features}) == 1
+        return Inspected(
+            [paths[row] for row in rows], [contents.get(row, str(row)) for row in rows],
+            self._looks(shown, keys) if shown and len(shown) == len(self.parts) else None,
+            np.concatenate(features) if is_complete else None,
+        )  # fmt: skip
+
+    def _looks(self, shown: Sequence[tuple[np.ndarray, list[int], list[File]]], keys: Sequence[str]) -> Looks:
+        """Look at the pictures (pixels, places, files) of all parts, but for those in the cache."""
+        path = (
+            cache_folder()
+            / "looks"
+            / f"{hashlib.sha256(str(self.data.fingerprint).encode()).hexdigest()[:32]}.safetensors"
+        )
+        cached, numbers = _read_looks(path)
+        looks, at, before = [] if cached is None else [cached], 0, len(numbers)
+        for pixels, places, files in shown:
+            new = [number for number in range(len(places)) if keys[at + number] not in numbers]
+            numbers |= {keys[at + number]: len(numbers) + more for more, number in enumerate(new)}
+            looks.append(Looks.of(pixels, [places[number] for number in new], [files[n] for n in new if files]))
+            at += len(places)
+        together = Looks.joined(looks).part(np.array([numbers[key] for key in keys], np.int64))
+        if len(numbers) > before:
+            with suppress(OSError):  # without the cache the next start takes a little longer
+                _write_looks(path, together, keys)
+        return together
+
     def features(self, rows: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Return the embedding of the rows that can be read, (m,D) float32, and these rows, (m,), ascending."""
         return self._embedded([part if rows is None else part.among(rows) for part in self.parts])
@@ -427,6 +499,37 @@ def learn(rows: np.ndarray, space: Space, state: State, seed: int, examples: np.
     given = state.examples if examples is None else examples
     refused = {cluster: np.searchsorted(rows, apart[np.isin(apart, rows)]) for cluster, apart in state.refused.items()}
     return teach(space, state.clusters_before[rows], given[rows], refused, seed)
+
+
+def _key_of(stamp: object, content: str | None) -> str:
+    """Return 32 letters for the state of a file and its content."""
+    return hashlib.sha256(repr((LOOKS_VERSION, stamp, content)).encode(errors="surrogatepass")).hexdigest()[:32]
+
+
+def _read_looks(path: Path) -> tuple[Looks | None, dict[str, int]]:
+    """Read cached looks and their numbers by key; none if the file is missing or damaged."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        check_seal(path)
+        arrays = load_file(path)
+        keys = arrays.pop("keys")
+        return Looks(**arrays), {key.tobytes().decode(): number for number, key in enumerate(keys)}
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError):
+        return None, {}
+
+
+def _write_looks(path: Path, looks: Looks, keys: Sequence[str]) -> None:
+    from safetensors.numpy import save
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = np.frombuffer("".join(keys).encode(), np.uint8).reshape(len(keys), -1)
+    with unfinished(path) as partial:
+        partial.write_bytes(
+            save({**{name: np.ascontiguousarray(a) for name, a in vars(looks).items()}, "keys": table}, SEAL)
+        )
+        seal(partial)
 
 
 def _read_space(path: Path) -> tuple[np.ndarray, Space] | None:
