@@ -14,7 +14,6 @@ from twincluster.data.decoding import decode as decode
 from twincluster.data.decoding import decode_whole as decode_whole
 from twincluster.data.decoding import filled_side as filled_side
 from twincluster.data.decoding import largest_side as largest_side
-from twincluster.data.decoding import may_pass as may_pass
 from twincluster.data.decoding import typical_side as typical_side
 from twincluster.data.images import Images as Images
 from twincluster.data.images import fingerprint_of as fingerprint_of
@@ -46,6 +45,7 @@ from twincluster.data.sources import open_source as open_source
 from twincluster.data.store import Row as Row
 from twincluster.data.store import Store as Store
 from twincluster.data.store import Sums as Sums
+from twincluster.data.store import may_pass as may_pass
 from twincluster.data.store import read_journal as read_journal
 from twincluster.data.store import read_sums as read_sums
 from twincluster.data.store import recorded as recorded

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from twincluster.config import KNOWN, KnownEncoder, is_address, read_name
+from twincluster.config import KNOWN, KnownEncoder, is_address, is_trusted, read_name, trust_addresses
 from twincluster.core import InputError, first_line, lock, read_json, write_json
 from twincluster.data import cache_folder
 
@@ -90,6 +90,11 @@ def download_address(address: str, to: Path | None = None) -> Path:
         if (path := folder / f"{origin.sha256}.onnx").is_file():
             _refuse_other(path, origin)
             return _copied(path, to / path.name) if to and folder != to else path
+    if not is_trusted(address):  # it comes from a run or a recipe
+        raise InputError(
+            f"onnx:{address} is not on this machine, and you have not named this address: if you trust it, run "
+            f"`twincluster encoders fetch 'onnx:{address}'`, then the same again"
+        )
     target = (to or _own_folder()) / f"{origin.sha256}.onnx"
     with _explained(f"onnx:{address}"):
         download(origin, target, plain.rpartition("/")[2] or plain)
@@ -97,7 +102,8 @@ def download_address(address: str, to: Path | None = None) -> Path:
 
 
 def fetch(name: str, to: Path | None = None) -> list[Path]:
-    """Bring what a name needs onto this machine, or into a folder to be carried to another."""
+    """Bring what the user names onto this machine, or into a folder to be carried to another."""
+    trust_addresses(name)
     paths = []
     for part in read_name(name):
         if part.kind in KNOWN and not part.rest:
@@ -105,11 +111,6 @@ def fetch(name: str, to: Path | None = None) -> list[Path]:
         elif part.kind == "onnx" and is_address(part.rest):
             paths.append(download_address(part.rest, to))
     return paths
-
-
-def is_known(name: str) -> bool:
-    """Whether a name needs weights that `fetch` brings."""
-    return any(part.kind in KNOWN or (part.kind == "onnx" and is_address(part.rest)) for part in read_name(name))
 
 
 def download(origin: Origin, target: Path, name: str) -> None:

@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -273,33 +274,29 @@ class _Summary(nn.Module):
         return (output.last_hidden_state[:, 0] if pooled is None else pooled).flatten(1)
 
 
-def _own_backbone(kind: str) -> Callable[[str, int], Encoder]:
+def _own_backbone(kind: str, file: str, side: int) -> Encoder:
     """One of our own backbones; the file may be the model.safetensors of a run, which knows its colours' statistics."""
-
-    def load(file: str, side: int) -> Encoder:
-        path = Path(os.path.expanduser(file))
-        if not path.is_file():
-            raise InputError(f"{kind}:{file}: there is no such file; check the path")
-        try:
-            saved = load_file(path)
-        except SafetensorError as error:
-            raise InputError(f"{path} is no sound safetensors file ({error}): save it again") from None
-        weights = {name.removeprefix("backbone."): saved[name] for name in saved if name.startswith("backbone.")}
-        weights = weights or {name: saved[name] for name in saved if name not in ("mean", "std")}
-        stem = weights.get("stem.0.weight", torch.empty(0))
-        large = stem.shape[-1:] == (7,)
-        side = side or (2 * SMALL_STEM_SIDE if large else 32)
-        network = build_backbone(kind, side=2 * SMALL_STEM_SIDE if large else 32, n_inputs=3)
-        try:
-            network.load_state_dict(weights)
-        except RuntimeError:
-            raise InputError(
-                f"{path} does not hold the weights of a {kind} for images of three channels: name their own backbone"
-            ) from None
-        mean, std = (saved[name].tolist() if name in saved else None for name in ("mean", "std"))
-        return Encoder("", _digest(path), network, side, _rgb(mean or IMAGENET_MEAN), _rgb(std or IMAGENET_STD))
-
-    return load
+    path = Path(os.path.expanduser(file))
+    if not path.is_file():
+        raise InputError(f"{kind}:{file}: there is no such file; check the path")
+    try:
+        saved = load_file(path)
+    except SafetensorError as error:
+        raise InputError(f"{path} is no sound safetensors file ({error}): save it again") from None
+    weights = {name.removeprefix("backbone."): saved[name] for name in saved if name.startswith("backbone.")}
+    weights = weights or {name: saved[name] for name in saved if name not in ("mean", "std")}
+    stem = weights.get("stem.0.weight", torch.empty(0))
+    large = stem.shape[-1:] == (7,)
+    side = side or (2 * SMALL_STEM_SIDE if large else 32)
+    network = build_backbone(kind, side=2 * SMALL_STEM_SIDE if large else 32, n_inputs=3)
+    try:
+        network.load_state_dict(weights)
+    except RuntimeError:
+        raise InputError(
+            f"{path} does not hold the weights of a {kind} for images of three channels: name their own backbone"
+        ) from None
+    mean, std = (saved[name].tolist() if name in saved else None for name in ("mean", "std"))
+    return Encoder("", _digest(path), network, side, _rgb(mean or IMAGENET_MEAN), _rgb(std or IMAGENET_STD))
 
 
 def _package(name: str, install: str) -> Any:
@@ -335,5 +332,5 @@ ADAPTERS: dict[str, Callable[[str, int], Encoder]] = {
     "torchvision": _torchvision,
     "timm": _timm,
     "hf": _hugging_face,
-    **{name: _own_backbone(name) for name in OWN},
+    **{name: partial(_own_backbone, name) for name in OWN},
 }

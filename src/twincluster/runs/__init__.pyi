@@ -5,10 +5,10 @@ from twincluster.runs.edit_carry import carry as carry
 from twincluster.runs.edit_carry import carry_over as carry_over
 from twincluster.runs.edit_carry import unbind as unbind
 from twincluster.runs.edit_history import EDITS_FILE as EDITS_FILE
+from twincluster.runs.edit_history import ConflictError as ConflictError
+from twincluster.runs.edit_history import EditLog as EditLog
 from twincluster.runs.edit_kinds import Line as Line
 from twincluster.runs.edit_kinds import applied as applied
-from twincluster.runs.edit_log import ConflictError as ConflictError
-from twincluster.runs.edit_log import EditLog as EditLog
 from twincluster.runs.edit_state import JUNK as JUNK
 from twincluster.runs.edit_state import JUNK_STATUS as JUNK_STATUS
 from twincluster.runs.edit_state import NONE as NONE
@@ -55,6 +55,5 @@ from twincluster.runs.problems import find_problems as find_problems
 from twincluster.runs.problems import in_words as in_words
 from twincluster.runs.problems import read_problems as read_problems
 from twincluster.runs.problems import write_problems as write_problems
-from twincluster.runs.provenance import typed as typed
 from twincluster.runs.taught import TAUGHT_FILE as TAUGHT_FILE
 from twincluster.runs.taught import Taught as Taught

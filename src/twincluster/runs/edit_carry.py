@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from twincluster.runs.edit_history import EDITS_FILE, TRAINS_ON, EditHistory, digest_of_model
+from twincluster.runs.edit_history import EDITS_FILE, TRAINS_ON, EditHistory, EditLog, digest_of_model
 from twincluster.runs.edit_kinds import Line
-from twincluster.runs.edit_log import EditLog
 from twincluster.runs.edit_state import JUNK, NONE, State
 from twincluster.runs.folder import Run
 

@@ -17,9 +17,8 @@ import numpy as np
 
 from twincluster.core import InputError
 from twincluster.runs.edit_carry import Carried, carry
-from twincluster.runs.edit_history import EditHistory, newest_lesson
+from twincluster.runs.edit_history import ConflictError, EditHistory, in_force, newest_lesson
 from twincluster.runs.edit_kinds import LONGEST_NAME, Line, name_complaint, next_id
-from twincluster.runs.edit_log import ConflictError, in_force
 from twincluster.runs.edit_state import JUNK, JUNK_STATUS, UNREADABLE, Features, State, unit
 from twincluster.runs.taught import TAUGHT_FILE, Taught
 

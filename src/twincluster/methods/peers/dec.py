@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from twincluster.config import Config, Count, DataShape, Share, method_settings
 from twincluster.core import InputError
-from twincluster.methods.base import Batch, Method, Network, Outcome
-from twincluster.methods.heads import k_means, mlp
+from twincluster.methods.base import Batch, Network, Outcome
+from twincluster.methods.heads import TwoStages, k_means, mlp
 from twincluster.methods.peers import peer_losses
 
 STARTS = 20  # of the k-means that sets the centres; a single one before that, for the record
@@ -50,7 +50,7 @@ class DecNetwork(Network):
         return peer_losses.student_assignment(self.embed(images), self.prototypes)
 
 
-class Dec(Method):
+class Dec(TwoStages):
     """DEC: reconstruction, k-means, and assignments that sharpen themselves."""
 
     # differs from the paper: the autoencoder learns all layers at once, without a stage for each of them
@@ -59,8 +59,6 @@ class Dec(Method):
     settings_type = DecSettings
     online: DecNetwork
     target: Tensor  # (n,K) p, Eq. 3, as the last epoch left it
-    clustering: Tensor  # () bool, whether the second stage has begun
-    progress: Tensor  # ()
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__()
@@ -70,11 +68,6 @@ class Dec(Method):
         n_values = shape.n_inputs * shape.side**2 if shape.side else rows
         self.decoder = mlp(self.settings.n_features, self.settings.hidden, n_values, batch_norm=False)
         self.register_buffer("target", torch.full((shape.n_samples, config.n_clusters), 1 / config.n_clusters))
-        self.register_buffer("clustering", torch.zeros((), dtype=torch.bool))
-        self.register_buffer("progress", torch.zeros(()))
-
-    def schedule(self, epoch: int, progress: float) -> None:
-        self.progress.fill_(progress)
 
     def views(self, batch: Batch) -> tuple[Tensor, ...]:
         return (batch.plain(),)
@@ -106,7 +99,7 @@ class Dec(Method):
                 "the reconstruction of dec has diverged: lower the rate, --set optimiser.learning_rate=..."
             )
         if not self.clustering:
-            begins = bool(self.progress >= self.settings.cluster_start)
+            begins = self.is_due(self.settings.cluster_start)
             n_init = STARTS if begins else 1
             centres, _ = k_means(embedding, self.n_clusters, n_init=n_init, seed=self.seed + epoch)
             self.online.prototypes.copy_(centres)

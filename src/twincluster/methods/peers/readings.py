@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from twincluster.config import Config, Count, DataShape, Share, method_settings
 from twincluster.methods import losses
 from twincluster.methods.base import Batch, Method, Network, Outcome
-from twincluster.methods.heads import key_features
+from twincluster.methods.heads import TwoStages, key_features
 from twincluster.methods.peers import peer_losses
 from twincluster.methods.peers.contrastive import Moco, MocoNetwork, MocoSettings
 from twincluster.methods.peers.relations import DacNetwork
@@ -44,7 +44,7 @@ class SclNetwork(MocoNetwork):
         return F.log_softmax(self.head(self.backbone_features(images)), 1)
 
 
-class Scl(Moco):
+class Scl(TwoStages, Moco):
     """SCL, our reading: contrast of instances, and of an instance with the sets of images of each cluster."""
 
     # Huang and Gong 2022, "Deep Clustering by Semantic Contrastive Learning". Its abstract asks for a contrast that
@@ -56,18 +56,11 @@ class Scl(Moco):
     settings_type = SclSettings
     online: SclNetwork
     momentum: SclNetwork
-    clustering: Tensor  # () bool
-    progress: Tensor  # ()
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
         self.own = method_settings(config, SclSettings)
         self.members = Queue(len(self.queue.rows), config.n_clusters)  # log of the assignments of the keys
-        self.register_buffer("clustering", torch.zeros((), dtype=torch.bool))
-        self.register_buffer("progress", torch.zeros(()))
-
-    def schedule(self, epoch: int, progress: float) -> None:
-        self.progress.fill_(progress)
 
     def losses(self, views: tuple[Tensor, ...], samples: Tensor, keys: Tensor) -> Outcome:
         features, s = self.online.backbone_features(views[0]), self.own
@@ -96,7 +89,7 @@ class Scl(Moco):
         self, epoch: int, batches: Callable[[], Iterator[Batch]], optimiser: torch.optim.Optimizer
     ) -> dict[str, float]:
         numbers = super().after_epoch(epoch, batches, optimiser)
-        self.clustering.fill_(bool(self.progress >= self.own.cluster_start))
+        self.clustering.fill_(self.is_due(self.own.cluster_start))
         return {**numbers, "stage": float(self.clustering)}
 
 

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from twincluster.config import Config, Count, DataShape, Positive, Share, method_settings
 from twincluster.methods.base import Batch, Method, Network, Outcome
-from twincluster.methods.heads import k_means
+from twincluster.methods.heads import TwoStages, k_means
 from twincluster.methods.peers import peer_losses
 from twincluster.nn import draws
 
@@ -215,7 +215,7 @@ class AdcNetwork(Network):
         return F.log_softmax(self.head(self.embed(images)), 1)
 
 
-class Adc(Method):
+class Adc(TwoStages):
     """ADC: walks between images and centroids, which are learned as well."""
 
     # differs from the authors' code: no sum of absolute values in the loss, which most of their commands leave out; no
@@ -225,8 +225,6 @@ class Adc(Method):
     settings_type = AdcSettings
     online: AdcNetwork
     label: Tensor  # (KC,) int64, the cluster of each centroid
-    clustering: Tensor  # () bool, whether clusters are learned
-    progress: Tensor  # ()
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__()
@@ -236,11 +234,6 @@ class Adc(Method):
         middle = FIRST * torch.randn(self.n_clusters, n_features).repeat_interleave(each, 0)
         self.prototypes = nn.Parameter(middle + NEAR * (2 * torch.rand_like(middle) - 1))  # mu, (KC,D)
         self.register_buffer("label", torch.arange(self.n_clusters).repeat_interleave(each))
-        self.register_buffer("clustering", torch.zeros((), dtype=torch.bool))
-        self.register_buffer("progress", torch.zeros(()))
-
-    def schedule(self, epoch: int, progress: float) -> None:
-        self.progress.fill_(progress)
 
     def views(self, batch: Batch) -> tuple[Tensor, ...]:
         return batch.plain(), *(batch.view(i) for i in range(self.settings.repeats))
@@ -276,10 +269,8 @@ class Adc(Method):
         self, epoch: int, batches: Callable[[], Iterator[Batch]], optimiser: torch.optim.Optimizer
     ) -> dict[str, float]:
         """Clusters begin, once their share of the run has come, with those of k-means."""
-        if not self.clustering and self.progress >= self.settings.cluster_start:
-            self.online.eval()
-            embedding = torch.cat([self.online.embed(batch.plain()) for batch in batches()])  # (n,D)
-            self.online.train()
+        if not self.clustering and self.is_due(self.settings.cluster_start):
+            embedding = self.embed_all(batches)  # (n,D)
             if len(embedding) >= self.n_clusters:  # otherwise from where they are
                 self.begin(embedding, epoch)
             self.clustering.fill_(True)

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from twincluster.config import Config, Count, DataShape, Positive, Share, method_settings
-from twincluster.methods.base import Batch, Method, Network, Outcome
-from twincluster.methods.heads import k_means, mlp
+from twincluster.methods.base import Batch, Network, Outcome
+from twincluster.methods.heads import TwoStages, k_means, mlp
 from twincluster.methods.peers import peer_losses
 
 STARTS = 10  # of the k-means that sets the centres; a single one before that, for the record
@@ -47,7 +47,7 @@ class ScclNetwork(Network):
         return peer_losses.student_assignment(self.embed(images), self.prototypes)
 
 
-class Sccl(Method):
+class Sccl(TwoStages):
     """SCCL: contrast of instances, beside assignments that sharpen themselves as those of DEC do."""
 
     # differs from the paper: images and a network that learns from scratch, so that contrast alone comes first; one
@@ -56,22 +56,12 @@ class Sccl(Method):
     network_type = ScclNetwork
     settings_type = ScclSettings
     online: ScclNetwork
-    clustering: Tensor  # () bool
-    progress: Tensor  # ()
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__()
-        self.settings, self.n_clusters, self.seed = (
-            method_settings(config, ScclSettings),
-            config.n_clusters,
-            config.seed,
-        )
+        self.settings, self.n_clusters = method_settings(config, ScclSettings), config.n_clusters
+        self.seed = config.seed
         self.online = ScclNetwork(config, shape)
-        self.register_buffer("clustering", torch.zeros((), dtype=torch.bool))
-        self.register_buffer("progress", torch.zeros(()))
-
-    def schedule(self, epoch: int, progress: float) -> None:
-        self.progress.fill_(progress)
 
     def views(self, batch: Batch) -> tuple[Tensor, ...]:
         return batch.plain(), batch.view(0), batch.view(1)
@@ -96,12 +86,9 @@ class Sccl(Method):
     def after_epoch(
         self, epoch: int, batches: Callable[[], Iterator[Batch]], optimiser: torch.optim.Optimizer
     ) -> dict[str, float]:
-        """Centres by k-means until clusters are learned."""
+        """Set the centres by k-means until clusters are learned."""
         if not self.clustering:
-            self.online.eval()
-            features = torch.cat([self.online.embed(batch.plain()) for batch in batches()])
-            self.online.train()
-            begins = bool(self.progress >= self.settings.cluster_start)
+            features, begins = self.embed_all(batches), self.is_due(self.settings.cluster_start)
             if len(features) >= self.n_clusters:
                 centres, _ = k_means(features, self.n_clusters, n_init=STARTS if begins else 1, seed=self.seed + epoch)
                 self.online.prototypes.copy_(centres)

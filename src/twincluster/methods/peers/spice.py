@@ -16,7 +16,7 @@ from torch import Tensor
 from twincluster.config import Config, DataShape, Share, method_settings
 from twincluster.methods import losses
 from twincluster.methods.base import Batch, Outcome
-from twincluster.methods.heads import mlp
+from twincluster.methods.heads import TwoStages, mlp
 from twincluster.methods.peers import peer_losses
 from twincluster.methods.peers.contrastive import Moco, MocoNetwork, MocoSettings
 
@@ -47,7 +47,7 @@ class SpiceNetwork(MocoNetwork):
         return torch.where(self.taught, by_head, self.centres(F.normalize(features, dim=1)))
 
 
-class Spice(Moco):
+class Spice(TwoStages, Moco):
     """SPICE-Self: momentum contrast, then labels from prototypes of the surest images of a batch."""
 
     # differs from the authors' code: one head, of ten there the one with the least loss; the batch of the contrast, not
@@ -58,17 +58,10 @@ class Spice(Moco):
     network_type = SpiceNetwork
     settings_type = SpiceSettings
     online: SpiceNetwork
-    clustering: Tensor  # () bool
-    progress: Tensor  # ()
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
         self.own = method_settings(config, SpiceSettings)
-        self.register_buffer("clustering", torch.zeros((), dtype=torch.bool))
-        self.register_buffer("progress", torch.zeros(()))
-
-    def schedule(self, epoch: int, progress: float) -> None:
-        self.progress.fill_(progress)
 
     def views(self, batch: Batch) -> tuple[Tensor, ...]:
         return batch.view(0), batch.view(1), batch.plain()
@@ -95,5 +88,5 @@ class Spice(Moco):
     ) -> dict[str, float]:
         numbers = super().after_epoch(epoch, batches, optimiser)
         self.online.taught.copy_(self.clustering)
-        self.clustering.fill_(bool(self.progress >= self.own.cluster_start))
+        self.clustering.fill_(self.is_due(self.own.cluster_start))
         return {**numbers, "stage": float(self.clustering)}

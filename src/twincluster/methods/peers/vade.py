@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from twincluster.config import Config, Count, DataShape, Positive, Share, method_settings
-from twincluster.methods.base import Batch, Method, Network, Outcome
+from twincluster.methods.base import Batch, Network, Outcome
+from twincluster.methods.heads import TwoStages
 from twincluster.methods.peers import peer_losses
 from twincluster.methods.peers.generative import CODE_NOISE, Decoder
 from twincluster.nn import draws
@@ -59,7 +60,7 @@ class VadeNetwork(Network):
         return peer_losses.mixture_responsibilities(code, self.shares, self.prototypes, self.log_variances)
 
 
-class Vade(Method):
+class Vade(TwoStages):
     """VaDE: an autoencoder first, then one whose prior is a mixture of Gaussians."""
 
     # differs from the paper: all layers of the autoencoder learn at once, without a stage for each of them
@@ -68,23 +69,13 @@ class Vade(Method):
     settings_type = VadeSettings
     spared = ("prototypes", "log_variances")
     online: VadeNetwork
-    clustering: Tensor  # () bool
-    progress: Tensor  # ()
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__()
-        self.settings, self.n_clusters, self.seed = (
-            method_settings(config, VadeSettings),
-            config.n_clusters,
-            config.seed,
-        )
+        self.settings, self.n_clusters = method_settings(config, VadeSettings), config.n_clusters
+        self.seed = config.seed
         self.online = VadeNetwork(config, shape)
         self.decoder = Decoder(self.settings.n_features, self.online, self.settings.width)
-        self.register_buffer("clustering", torch.zeros((), dtype=torch.bool))
-        self.register_buffer("progress", torch.zeros(()))
-
-    def schedule(self, epoch: int, progress: float) -> None:
-        self.progress.fill_(progress)
 
     def views(self, batch: Batch) -> tuple[Tensor, ...]:
         return (batch.plain(),)
@@ -113,14 +104,12 @@ class Vade(Method):
     def after_epoch(
         self, epoch: int, batches: Callable[[], Iterator[Batch]], optimiser: torch.optim.Optimizer
     ) -> dict[str, float]:
-        """The mixture is fitted to the codes until it is learned with the rest."""
+        """Fit the mixture to the codes until it is learned with the rest."""
         if not self.clustering:
-            self.online.eval()
-            codes = torch.cat([self.online.embed(batch.plain()) for batch in batches()])
-            self.online.train()
+            codes = self.embed_all(batches)
             if len(codes) >= max(2, self.n_clusters):
                 self.fit_mixture(codes, self.seed + epoch)
-            self.clustering.fill_(bool(self.progress >= self.settings.cluster_start))
+            self.clustering.fill_(self.is_due(self.settings.cluster_start))
         return {"stage": float(self.clustering)}
 
     def fit_mixture(self, codes: Tensor, seed: int) -> None:

@@ -126,7 +126,8 @@ export interface Lesson {
   number: number | null; // of the newest edit it is about
   moves?: number; // images that would move
   groups?: number;
-  settled?: boolean; // `enough` is about this lesson too
+  settled?: boolean; // everything is about this lesson
+  asked?: number | null; // the newest edit that questions and trust are about
   examples?: number;
   enough?: boolean; // more answers would change little
   trust?: Trust | null;

@@ -2043,7 +2043,7 @@ class Questions {
     this.asking = false;
     this.again = false;
     this.done = false; // nothing is left to be asked
-    this.number = null;
+    this.about = null;
     this.strips = new Map();
     this.picture = button(null, () => this.look(), { class: "teach-picture" });
     this.path = note("");
@@ -2089,7 +2089,7 @@ class Questions {
   }
 
   learned() {
-    if (this.app.lessons.now.number !== this.number) this.fetch();
+    if (this.app.lessons.now.asked !== this.about) this.fetch();
   }
 
   async fetch() {
@@ -2103,7 +2103,7 @@ class Questions {
     try {
       const query = new URLSearchParams({ count: String(AHEAD), keep: asked.join(","), without: without.join(",") });
       const found = await this.app.talk.ask(`/api/questions?${query}`);
-      this.number = found.number;
+      this.about = found.asked;
       this.take(asked, found.kept, found.questions, found.samples);
       this.done = !found.left;
       this.show();

@@ -1,86 +1,61 @@
-"""Find the images behind the rows of a run, compute their features, and evaluate the run.
+"""Find the images behind the rows of a run, and compute their features.
 
 Training images come from the run's source or, if that has moved, from the store they were decoded into. Images that
-`twincluster update` added or changed come from their own files.
-
-`findings_of` evaluates a finished run: scores against labels, and, with or without labels, sizes, confidence and
-silhouette. Figures that need the images are left out, with a note, if the images are gone or have changed. Rows added
-by `twincluster update` count if they have labels. Shapes: n rows of the run, m of them, D features.
+`twincluster update` added or changed come from their own files. Shapes: n rows of the run, m of them, D features.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
-import math
 import os
 import re
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from twincluster.clustering import Head, Lesson, Scores, Space, knn_accuracy, score, silhouette, teach
-from twincluster.config import Split
-from twincluster.core import SEAL, InputError, OnProgress, check_seal, counted, seal, strict_json, unfinished
+from twincluster.clustering import Head, Lesson, Space, teach
+from twincluster.core import SEAL, InputError, OnProgress, check_seal, seal, unfinished
 from twincluster.data import (
     File,
     Images,
-    Labels,
     Listing,
-    Looks,
     Member,
     Row,
     Store,
     cache_folder,
     decode,
     fingerprint_of,
-    labels_of_shards,
     open_source,
     place_of,
     read_journal,
-    read_labels,
     recorded,
 )
-from twincluster.fit import rows_to_score, scores_line, sizes_line
 from twincluster.model import Model, encoder_of, open_for
 from twincluster.nn import MODULE, Encoder, encode
 from twincluster.resolve import resolve_device
 from twincluster.runs import (
     Assignments,
     Edits,
-    Inspected,
     Kinds,
-    Problem,
     Run,
-    RunData,
     State,
     apply_edits,
     base_of,
     content_of,
     content_of_pixels,
-    find_problems,
-    kinds_of,
     read_contents,
-    read_problems,
     read_stamps,
     row_names,
     stamps_of,
-    within_source,
-    write_problems,
 )
-
-if TYPE_CHECKING:
-    from twincluster.teacher import Trust
 
 MOVED = "the images have moved or changed since"
 IS_ROWS = "the inputs are rows of numbers, which have no pictures"
 
-LOOKS_VERSION = 1  # of the figures of an image
 SPACE_VERSION = 2  # of how features become a space: another number, another file in the cache
 
 _ESCAPE = re.compile(r"\\(?:([\\nrt])|x([0-9a-f]{2})|u([0-9a-f]{4}))")
@@ -266,71 +241,6 @@ class RunImages:
         pixels, _ = decode(self.files[row], int(side), "crop" if frame == "crop" else "letterbox")
         return None if pixels is None else content_of_pixels(pixels, frame)
 
-    def find_problems(self, changed: Container[str] | None = None) -> tuple[Problem, ...]:
-        """Write problems.csv, and return its rows. With `changed`, only those of these paths are looked for again.
-
-        The others keep theirs, unless there is no table yet.
-        """
-        inspected = self._inspected()
-        earlier = None if changed is None else read_problems(self.run.folder, self.assignments.paths)
-        fresh = None
-        if changed is not None and earlier is not None:
-            fresh = np.array([path in changed for path in inspected.paths], bool)
-        problems = find_problems(inspected, earlier or (), fresh)
-        write_problems(self.run.folder, problems)
-        return tuple(problems)
-
-    def problems(self) -> tuple[Problem, ...]:
-        """Return the rows of problems.csv; runs without it get one."""
-        read = read_problems(self.run.folder, self.assignments.paths)
-        return self.find_problems() if read is None else read
-
-    def _inspected(self) -> Inspected:
-        """Return what can be read again of the rows; a path that a list names twice counts once."""
-        contents, paths, named = self.contents(), self.assignments.paths, set[str]()
-        rows: list[int] = []
-        shown: list[tuple[np.ndarray, list[int], list[File]]] = []
-        keys: list[str] = []
-        features = []
-        for part in self.parts:
-            new = [at for at, row in enumerate(part.rows.tolist()) if paths[row] not in named]
-            named.update(paths[row] for row in part.rows[new].tolist())
-            rows += part.rows[new].tolist()
-            places, listing = part.places[new].tolist(), part.images.listing
-            if part.pictures is not None:
-                files = [listing.files[place] for place in places] if listing.files else []
-                stamps = [listing.entries[place] for place in places] if files else places
-                keys += [_key_of(stamp, contents.get(row)) for stamp, row in zip(stamps, part.rows[new], strict=True)]
-                shown.append((part.pictures, places, files))
-            if part.images.is_rows:
-                features.append(np.asarray(part.images.pixels[places]))
-        is_complete = len(features) == len(self.parts) and len({each.shape[1] for each in features}) == 1
-        return Inspected(
-            [paths[row] for row in rows], [contents.get(row, str(row)) for row in rows],
-            self._looks(shown, keys) if shown and len(shown) == len(self.parts) else None,
-            np.concatenate(features) if is_complete else None,
-        )  # fmt: skip
-
-    def _looks(self, shown: Sequence[tuple[np.ndarray, list[int], list[File]]], keys: Sequence[str]) -> Looks:
-        """Look at the pictures (pixels, places, files) of all parts, but for those in the cache."""
-        path = (
-            cache_folder()
-            / "looks"
-            / f"{hashlib.sha256(str(self.data.fingerprint).encode()).hexdigest()[:32]}.safetensors"
-        )
-        cached, numbers = _read_looks(path)
-        looks, at, before = [] if cached is None else [cached], 0, len(numbers)
-        for pixels, places, files in shown:
-            new = [number for number in range(len(places)) if keys[at + number] not in numbers]
-            numbers |= {keys[at + number]: len(numbers) + more for more, number in enumerate(new)}
-            looks.append(Looks.of(pixels, [places[number] for number in new], [files[n] for n in new if files]))
-            at += len(places)
-        together = Looks.joined(looks).part(np.array([numbers[key] for key in keys], np.int64))
-        if len(numbers) > before:
-            with suppress(OSError):  # without the cache the next start takes a little longer
-                _write_looks(path, together, keys)
-        return together
-
     def features(self, rows: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Return the embedding of the rows that can be read, (m,D) float32, and these rows, (m,), ascending."""
         return self._embedded([part if rows is None else part.among(rows) for part in self.parts])
@@ -501,37 +411,6 @@ def learn(rows: np.ndarray, space: Space, state: State, seed: int, examples: np.
     return teach(space, state.clusters_before[rows], given[rows], refused, seed)
 
 
-def _key_of(stamp: object, content: str | None) -> str:
-    """Return 32 letters for the state of a file and its content."""
-    return hashlib.sha256(repr((LOOKS_VERSION, stamp, content)).encode(errors="surrogatepass")).hexdigest()[:32]
-
-
-def _read_looks(path: Path) -> tuple[Looks | None, dict[str, int]]:
-    """Read cached looks and their numbers by key; none if the file is missing or damaged."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
-    try:
-        check_seal(path)
-        arrays = load_file(path)
-        keys = arrays.pop("keys")
-        return Looks(**arrays), {key.tobytes().decode(): number for number, key in enumerate(keys)}
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError):
-        return None, {}
-
-
-def _write_looks(path: Path, looks: Looks, keys: Sequence[str]) -> None:
-    from safetensors.numpy import save
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    table = np.frombuffer("".join(keys).encode(), np.uint8).reshape(len(keys), -1)
-    with unfinished(path) as partial:
-        partial.write_bytes(
-            save({**{name: np.ascontiguousarray(a) for name, a in vars(looks).items()}, "keys": table}, SEAL)
-        )
-        seal(partial)
-
-
 def _read_space(path: Path) -> tuple[np.ndarray, Space] | None:
     """Read a cached space; None if it is missing or damaged."""
     from safetensors import SafetensorError
@@ -576,173 +455,3 @@ def _unescaped(found: re.Match[str]) -> str:
     if byte:  # from 0x80 on invalid UTF-8, as a surrogate escape
         return chr(int(byte, 16) + (0xDC00 if byte >= "80" else 0))
     return chr(int(code, 16))
-
-
-FEATURE_SAMPLE = 20_000  # most inputs for silhouette and kNN
-WIDEST_TABLE = 40  # most classes or clusters of a printed confusion matrix
-LONGEST_NAME = 14  # letters of a class name in its header
-
-
-@dataclass(frozen=True)
-class Findings:
-    """Scores and label-free figures of one partition."""
-
-    assignments: Assignments
-    n_clusters: int
-    scores: Scores | None
-    class_names: tuple[str, ...] | None
-    scored_on: Split
-    silhouette: float | None  # None without the images, or with fewer than two clusters that contain any
-    knn: float | None
-    absent: str | None = None  # why the images are unavailable
-    added: int = 0  # inputs added after training
-    unlabelled: int = 0  # inputs without a label, left out of the scores
-    corrections: int = 0  # number of corrections by hand, which these figures ignore
-    trust: Trust | None = None  # of the corrected clusters, by random questions that a person has answered
-    names: Mapping[int, str] = field(default_factory=dict)  # of the corrected clusters
-
-    def to_dict(self) -> dict[str, Any]:
-        confidence = self.assignments.confidence
-        return {
-            "inputs": len(self.assignments.paths),
-            "added": self.added,
-            "corrections": self.corrections,
-            "trust": self.trust.to_dict() if self.trust else None,
-            "unreadable": int((self.assignments.clusters < 0).sum()),
-            "incomplete": self.assignments.problems()["incomplete"],
-            "too_large": self.assignments.problems()["too_large"],
-            "sizes": self.assignments.sizes(self.n_clusters),
-            "confidence": float(confidence[np.isfinite(confidence)].mean()) if np.isfinite(confidence).any() else None,
-            "silhouette": self.silhouette,
-            "knn": self.knn,
-            "scored_on": self.scored_on if self.scores else None,
-            **(self.scores.as_dict() if self.scores else {}),
-            "class_names": list(self.class_names) if self.class_names and self.scores else None,
-        }
-
-    def to_json(self) -> str:
-        """Return strict JSON; figures that do not exist are null."""
-        return strict_json(self.to_dict(), indent=2)
-
-    def to_text(self) -> str:
-        figures = self.to_dict()
-        unread = f"{figures['unreadable']:,} unreadable{kinds_of(self.assignments.problems())}"
-        lines = [f"{figures['inputs']:,} inputs, {unread}, {self.n_clusters} clusters"]
-        if self.added:
-            lines.append(f"{self.added:,} of them were added after training, by twincluster update")
-        if self.corrections:
-            many = counted(self.corrections, "correction")
-            lines.append(
-                f"these are the model's own clusters, without {many} by hand; twincluster report includes them"
-            )
-        if self.trust:
-            lines.append(f"with the corrections, {self.trust.to_text()}")
-            lines += [
-                f"  {self.names[cluster][:LONGEST_NAME]}: {share.to_text()}"
-                for cluster, share in self.trust.clusters.items()
-            ]
-        lines.append(sizes_line(figures["sizes"]))
-        if figures["confidence"] is not None:
-            lines.append(f"mean confidence {figures['confidence']:.3f}")
-        if self.silhouette is not None:
-            lines.append(f"silhouette of the features {self.silhouette:.3f}")
-        if self.absent:
-            lines.append(f"no silhouette, no kNN accuracy: {self.absent}")
-        if not self.scores:
-            return "\n".join([*lines, "no labels: name --labels folders, or a file, for ACC, NMI and ARI"])
-        left_out = f", without {self.unlabelled:,} unlabelled" if self.unlabelled else ""
-        lines.append(scores_line(self.scores, self.scored_on) + left_out)
-        if self.knn is not None:
-            lines.append(f"kNN accuracy of the features {self.knn:.4f}")
-        return "\n".join([*lines, "", _confusion_table(self.scores, self.class_names)])
-
-
-def findings_of(
-    run: Run,
-    labels: str | None,
-    root: Path | None,
-    decoding: OnProgress | None = None,
-    trust_of: Callable[[RunImages], Trust | None] = lambda images: None,
-) -> Findings:
-    """Evaluate a run. `labels` are as for `twincluster evaluate`; None takes those of the source, if any."""
-    inputs = RunImages(run, root, decoding=decoding)
-    assignments, config, data = inputs.assignments, run.config, run.data
-    images, absent = inputs.training, inputs.absent or None
-    truth, names = truth_of(run, labels, assignments, images.listing if images else None)
-    added = len(assignments.paths) - data.inputs
-    _, state, corrections = inputs.edited()
-    findings = Findings(
-        assignments, config.n_clusters, None, names, data.split, None, None, absent, added, corrections=corrections,
-        trust=trust_of(inputs), names=state.names,
-    )  # fmt: skip
-    if truth is not None:
-        if images is None and data.split != "all":
-            raise InputError(
-                f"{run.folder} was trained on the {data.split} part of {data.source}; to find out which images these "
-                f"are, put {data.location} back, which has moved or changed"
-            )
-        rows, scored_on = rows_to_score(images.listing if images else None, data.split, len(assignments.paths))
-        unlabelled = int((rows & (truth < 0) & (assignments.clusters >= 0)).sum())
-        scores = score(truth[rows], assignments.clusters[rows])
-        findings = dataclasses.replace(findings, scores=scores, scored_on=scored_on, unlabelled=unlabelled)
-    if images:
-        quality, knn = _feature_figures(run, images, assignments, truth)
-        findings = dataclasses.replace(findings, silhouette=quality, knn=knn)
-    return findings
-
-
-def truth_of(run: Run, labels: str | None, assignments: Assignments, own: Listing | None) -> Labels | tuple[None, None]:
-    """Return a label per row, -1 if unknown, and the class names; (None, None) without labels."""
-    data, paths = run.data, assignments.paths
-    if labels == "none" or (labels is None and (own is None or own.labels is None)):
-        return None, None
-    if labels is None and own is not None and own.labels is not None:
-        codes, names = own.labels, own.class_names
-    elif labels == "folders":
-        updates = run.read_updates()
-        inside = [within_source(path, updates) for path in paths]
-        codes, names = read_labels("folders", data.source, inside, are_files=data.files)
-    elif own is not None and (beside := labels_of_shards(own, str(labels))) is not None:
-        codes, names = beside
-    else:
-        codes, names = _from_file(str(labels), data, paths)
-    return np.concatenate([codes, np.full(len(paths) - len(codes), -1)]), names
-
-
-def _from_file(labels: str, data: RunData, paths: Sequence[str]) -> Labels:
-    """Read labels from a file. An array may have one per row, or only for the training rows, which come first."""
-    try:
-        return read_labels(labels, data.source, paths, are_files=data.files)
-    except InputError:
-        if not labels.endswith(".npy") or len(paths) == data.inputs:
-            raise
-        return read_labels(labels, data.source, paths[: data.inputs], are_files=data.files)
-
-
-def _feature_figures(
-    run: Run, images: Images, assignments: Assignments, truth: np.ndarray | None
-) -> tuple[float | None, float | None]:
-    """Return silhouette and, with labels, kNN accuracy on an even sample of the features."""
-    rows = images.usable[:: math.ceil(len(images.usable) / FEATURE_SAMPLE) or 1]
-    features = Model.load(run).embed(images, rows)
-    quality = silhouette(features.numpy(), assignments.clusters[rows])
-    split, knn = images.listing.split, math.nan
-    if truth is not None:
-        knn = knn_accuracy(features, truth[rows], split[rows] == 1 if split is not None else None)
-    return quality if math.isfinite(quality) else None, knn if math.isfinite(knn) else None
-
-
-def _confusion_table(scores: Scores, class_names: tuple[str, ...] | None) -> str:
-    """Format the confusion matrix: clusters in the order of their matched classes as rows, classes as columns."""
-    n_clusters, n_classes = scores.confusion.shape
-    if max(n_clusters, n_classes) > WIDEST_TABLE:
-        return "the confusion matrix is too wide to print: see --json"
-    names = [name[:LONGEST_NAME] for name in class_names or map(str, range(n_classes))][:n_classes]
-    widths = [max(len(names[c]), len(str(scores.confusion[:, c].max()))) + 2 for c in range(n_classes)]
-    order = sorted(range(n_clusters), key=lambda k: (scores.matching[k] < 0, scores.matching[k]))
-    head = "cluster" + "".join(f"{name:>{width}}" for name, width in zip(names, widths, strict=True))
-    rows = [
-        f"{k:7d}" + "".join(f"{count:{width}d}" for count, width in zip(scores.confusion[k], widths, strict=True))
-        for k in order
-    ]
-    return "\n".join([head, *rows])
