@@ -78,6 +78,7 @@ def update(
     device: Literal["auto", "cpu", "cuda"] = "auto",
     data_root: Path | None = None,
     json: Annotated[bool, Parameter(negative=())] = False,
+    no_problems: Annotated[bool, Parameter(negative=())] = False,
 ) -> None:
     """Add new images to a run without training, and report whether they look like the training images.
 
@@ -99,6 +100,8 @@ def update(
         Folder of named data sets. The default is $TWINCLUSTER_DATA.
     json
         Print JSON instead of text.
+    no_problems
+        Do not look for copies and flaws among the new images, for problems.csv.
     """
     if (run / "config.json").is_file():  # Run.open reports other folders
         check_writable(run, "copy the run to where you may write")
@@ -121,7 +124,7 @@ def update(
     with Progress() as progress:
         done = update_run(
             opened, listing, location=location_of(source), device=device, decoding=progress.decoding,
-            encoding=progress.encoding,
+            encoding=progress.encoding, problems=not no_problems,
         )  # fmt: skip
     print(done.to_json() if json else done.to_text())
 
@@ -176,6 +179,7 @@ def report(
     *,
     labels: str | None = None,
     figures: Annotated[bool, Parameter(negative=())] = False,
+    no_problems: Annotated[bool, Parameter(negative=())] = False,
     data_root: Path | None = None,
 ) -> None:
     """Write RUN/report.html: the clusters, a map and possible problems, in one file that works offline.
@@ -192,6 +196,8 @@ def report(
     figures
         Also write the paper's figures for this run into RUN/figures, as PNG and SVG. Needs pip install
         'twincluster[plots]'.
+    no_problems
+        Do not write problems.csv if the run lacks it.
     data_root
         Folder of named data sets. The default is $TWINCLUSTER_DATA.
     """
@@ -207,7 +213,9 @@ def report(
     for folder in (run, run / FOLDER) if figures else (run,):
         check_writable(folder, "copy the run to where you may write")
     with Progress() as progress:
-        path, material, gathered = write_report(opened, labels, data_root, decoding=progress.decoding)
+        path, material, gathered = write_report(
+            opened, labels, data_root, decoding=progress.decoding, problems=not no_problems
+        )
     print(f"open {path} in a browser")
     if material.no_pictures:
         print(f"without pictures: {material.no_pictures}")

@@ -35,10 +35,10 @@ def write_problems_of(images: RunImages, changed: Container[str] | None = None) 
     return tuple(problems)
 
 
-def problems_of(images: RunImages) -> tuple[Problem, ...]:
-    """Return the rows of problems.csv; runs without it get one."""
+def problems_of(images: RunImages, *, write: bool = True) -> tuple[Problem, ...]:
+    """Return the rows of problems.csv. `write` gives a run without the table one, if it can be written."""
     read = read_problems(images.run.folder, images.assignments.paths)
-    return write_problems_of(images) if read is None else read
+    return read or (write_problems_of(images) if read is None and write and images.parts else ())
 
 
 def _inspected(images: RunImages) -> Inspected:

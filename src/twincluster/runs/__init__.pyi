@@ -49,6 +49,8 @@ from twincluster.runs.inputs import stamps_of as stamps_of
 from twincluster.runs.inputs import within_source as within_source
 from twincluster.runs.inputs import write_contents as write_contents
 from twincluster.runs.inputs import write_stamps as write_stamps
+from twincluster.runs.problems import PROBLEM_KINDS as PROBLEM_KINDS
+from twincluster.runs.problems import RISING as RISING
 from twincluster.runs.problems import Inspected as Inspected
 from twincluster.runs.problems import Problem as Problem
 from twincluster.runs.problems import find_problems as find_problems

@@ -24,7 +24,8 @@ from twincluster.runs.folder import rows_of_table
 
 PROBLEMS_FILE = "problems.csv"
 COLUMNS = ("path", "kind", "value", "copy_of")
-KINDS = ("exact_copy", "near_copy", "dark", "bright", "blurred", "blank", "tiny", "screenshot", "odd")
+PROBLEM_KINDS = ("exact_copy", "near_copy", "dark", "bright", "blurred", "blank", "tiny", "screenshot", "odd")
+RISING = ("exact_copy", "near_copy", "bright", "screenshot", "odd")  # kinds whose value rises with suspicion
 _IN_WORDS = {"exact_copy": "exact copies", "near_copy": "near copies", "screenshot": "screenshots", "odd": "odd ones"}
 
 
@@ -54,7 +55,7 @@ def read_problems(folder: Path, paths: Iterable[str]) -> tuple[Problem, ...] | N
         problems = [
             Problem(name, kind, float(value), other) for name, kind, value, other in rows_of_table(text, COLUMNS)
         ]
-        if odd := [each.kind for each in problems if each.kind not in KINDS or not math.isfinite(each.value)]:
+        if odd := [each.kind for each in problems if each.kind not in PROBLEM_KINDS or not math.isfinite(each.value)]:
             raise ValueError(f"unexpected kind or value of {odd[0][:20]!r}")
     except InputError:
         raise
@@ -69,7 +70,7 @@ def read_problems(folder: Path, paths: Iterable[str]) -> tuple[Problem, ...] | N
 def in_words(problems: Iterable[Problem]) -> str:
     """Return how many problems of each kind there are, as text; "" without any."""
     counts = Counter(problem.kind for problem in problems)
-    return ", ".join(f"{_IN_WORDS.get(kind, kind)} {counts[kind]:,}" for kind in KINDS if counts[kind])
+    return ", ".join(f"{_IN_WORDS.get(kind, kind)} {counts[kind]:,}" for kind in PROBLEM_KINDS if counts[kind])
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +100,7 @@ def find_problems(rows: Inspected, earlier: Iterable[Problem] = (), fresh: np.nd
     if rows.features is not None:
         found += _odd_ones(rows, first, wanted)
     order = {path: number for number, path in enumerate(rows.paths)}
-    return sorted([*kept, *found], key=lambda each: (order.get(each.path, -1), KINDS.index(each.kind)))
+    return sorted([*kept, *found], key=lambda each: (order.get(each.path, -1), PROBLEM_KINDS.index(each.kind)))
 
 
 def _rank(rows: Inspected, flaws: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
