@@ -54,8 +54,9 @@ def measure(photos: Path, seed: int, hard: bool, with_encoder: bool) -> dict[str
         found[name] = float(np.mean([path in touched for path in planted])), precision
     for kind in (*SPOILT, "screenshot"):
         named = {problem.path for problem in problems if problem.kind == kind}
-        planted = {path for path, (made, _) in truth.items() if made == kind}
-        found[kind] = len(named & planted) / len(planted), len(named & planted) / max(1, len(named))
+        right_ones = {path for path in named if truth[path][0] == kind}
+        many = sum(made == kind for made, _ in truth.values())
+        found[kind] = len(right_ones) / many, len(right_ones) / max(1, len(named))
     return found | {"seconds": (seconds, len(paths))}
 
 
