@@ -19,7 +19,7 @@ import twincluster
 from twincluster.cli.encoders import encoders, offer_better
 from twincluster.cli.look_up import methods, recipes
 from twincluster.cli.reproduce import reproduce
-from twincluster.cli.runs import evaluate, export, predict, report, serve, update
+from twincluster.cli.runs import cut, evaluate, export, predict, report, serve, update
 from twincluster.cli.teach import teach
 from twincluster.cli.terminal import LOOK_UP, START, USE, Count, PlainHelp, Seed, resumable, status_of
 from twincluster.config import (
@@ -73,6 +73,7 @@ app["--help"].group = app["--version"].group = LOOK_UP
 app.command(report, group=USE)
 app.command(serve, group=USE)
 app.command(teach, group=USE)
+app.command(cut, group=USE)
 app.command(predict, group=USE)
 app.command(update, group=USE, usage="twincluster update [OPTIONS] RUN [SOURCE]")
 app.command(evaluate, group=USE)

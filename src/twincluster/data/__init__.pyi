@@ -33,11 +33,15 @@ from twincluster.data.listing import from_array as from_array
 from twincluster.data.listing import open_input as open_input
 from twincluster.data.listing import printable as printable
 from twincluster.data.looks import Looks as Looks
+from twincluster.data.memory import Inputs as Inputs
 from twincluster.data.memory import are_open as are_open
 from twincluster.data.memory import as_arrays as as_arrays
+from twincluster.data.memory import as_bytes as as_bytes
 from twincluster.data.memory import as_squares as as_squares
+from twincluster.data.memory import is_float_images as is_float_images
 from twincluster.data.memory import is_rows as is_rows
 from twincluster.data.memory import outline as outline
+from twincluster.data.memory import range_of as range_of
 from twincluster.data.memory import refuse_times as refuse_times
 from twincluster.data.shards import labels_of_shards as labels_of_shards
 from twincluster.data.sources import location_of as location_of

@@ -1,4 +1,4 @@
-"""SPICE: clusters whose prototypes are the means of the surest images give their closest images a label.
+"""SPICE: prototypes, the means of the most confident images of each cluster, label the images closest to them.
 
 Niu et al. 2022, "SPICE: Semantic Pseudo-Labeling for Image Clustering", after the authors' code; its first two stages,
 which they call SPICE-Self. Shapes: N batch, K clusters, D projection, F backbone features.
@@ -23,17 +23,17 @@ from twincluster.methods.peers.contrastive import Moco, MocoNetwork, MocoSetting
 
 @dataclass(frozen=True)
 class SpiceSettings(MocoSettings):
-    """Those of the authors' code for CIFAR-10."""
+    """Values of the authors' code for CIFAR-10."""
 
-    centre_ratio: Share = 0.5  # of N / K, the surest images of a cluster, whose mean is its prototype
-    cluster_start: Share = 0.7  # share of the run after which the features stay and the clusters are learned
+    centre_ratio: Share = 0.5  # share of N / K: the most confident images of a cluster, whose mean is its prototype
+    cluster_start: Share = 0.7  # share of the run after which the features are fixed and the clusters are learned
 
 
 class SpiceNetwork(MocoNetwork):
-    """Backbone, projection for the contrast, and a perceptron that assigns."""
+    """Backbone, projector for the contrast, and a perceptron that assigns."""
 
     settings_type = SpiceSettings
-    taught: Tensor  # () bool, whether the perceptron has learned anything; until then k-means assigns
+    taught: Tensor  # () bool, whether the perceptron is trained; until then k-means assigns
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
@@ -48,11 +48,11 @@ class SpiceNetwork(MocoNetwork):
 
 
 class Spice(TwoStages, Moco):
-    """SPICE-Self: momentum contrast, then labels from prototypes of the surest images of a batch."""
+    """SPICE-Self: momentum contrast, then labels from prototypes of the most confident images of a batch."""
 
-    # differs from the authors' code: one head, of ten there the one with the least loss; the batch of the contrast, not
-    # 5,000 images; one set of augmentations to a run; of the features only the gradient stops, not the weight decay
-    # differs from the authors' code: the cross-entropy of the logits, where theirs takes the softmax of a softmax
+    # differs from the authors' code: one head, theirs keeps the best of ten; batches of the contrast's size, not 5,000
+    # images; one kind of augmentation for the run; fixed features get no gradient, but weight decay
+    # differs from the authors' code: the cross-entropy of the logits; theirs takes the softmax of a softmax
     # differs from the paper: without its third stage, which trains all layers with reliable labels
 
     network_type = SpiceNetwork
