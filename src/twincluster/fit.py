@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -79,6 +80,20 @@ class Fitted:
         lines.append(f"one row per input in {folder / 'assignments.csv'}")
         lines.append(f"next: twincluster predict {shlex.quote(str(folder))} NEW_IMAGES --out new.csv")
         return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the results as JSON has them."""
+        return {
+            "run": str(self.run.folder),
+            "table": str(self.run.folder / "assignments.csv"),
+            "inputs": len(self.assignments.paths),
+            "problems": dict(self.assignments.problems()),
+            "n_clusters": self.config.n_clusters,
+            "clear": self.choice.clear if self.choice else None,
+            "sizes": self.assignments.sizes(self.config.n_clusters),
+            "scores": {"acc": self.scores.acc, "nmi": self.scores.nmi, "ari": self.scores.ari} if self.scores else None,
+            "scored_on": self.scored_on if self.scores else None,
+        }
 
 
 def fit(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from twincluster.cli.terminal import Count, whole
+from twincluster.cli.terminal import Count, Json, results, whole
 from twincluster.core import InputError, check_writable, counted, strict_json
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ def predict(
     out: Annotated[Path, Parameter(name=("--out", "-o"))],
     device: Literal["auto", "cpu", "cuda"] = "auto",
     data_root: Path | None = None,
+    json: Json = False,
 ) -> None:
     """Assign new images to the clusters of a run.
 
@@ -47,6 +48,8 @@ def predict(
         auto uses a GPU if there is one.
     data_root
         Folder of named data sets. The default is $TWINCLUSTER_DATA.
+    json
+        Print JSON instead of text.
     """
     from twincluster.data import location_of, open_source
     from twincluster.model import predict as predict_run
@@ -58,20 +61,22 @@ def predict(
     if out.is_file() and os.path.exists(source) and out.samefile(source):
         raise InputError(f"{out} is SOURCE itself and would be overwritten: choose another --out")
     opened, listing = Run.open(run), open_source(source, labels="none", root=data_root, at_least=1)
-    with Progress() as progress:
-        assignments = predict_run(
-            opened,
-            listing,
-            device,
-            progress.decoding,
-            progress.encoding,
-            location=location_of(source),
-            edits=RunImages(opened, data_root, device).edits if (run / EDITS_FILE).is_file() else None,
-        )
-    assignments.write(out)
-    problems, count = assignments.problems(), len(assignments.paths)
-    of_them = f", {problems.total():,} of them unreadable{kinds_of(problems)}" if problems else ""
-    print(f"{counted(count, 'row')} in {out}{of_them}")
+    with results(json) as found:
+        with Progress() as progress:
+            assignments = predict_run(
+                opened,
+                listing,
+                device,
+                progress.decoding,
+                progress.encoding,
+                location=location_of(source),
+                edits=RunImages(opened, data_root, device).edits if (run / EDITS_FILE).is_file() else None,
+            )
+        assignments.write(out)
+        problems, count = assignments.problems(), len(assignments.paths)
+        found |= {"table": str(out), "inputs": count, "problems": dict(problems)}
+        of_them = f", {problems.total():,} of them unreadable{kinds_of(problems)}" if problems else ""
+        print(f"{counted(count, 'row')} in {out}{of_them}")
 
 
 def update(
@@ -82,7 +87,7 @@ def update(
     undo: Annotated[bool, Parameter(negative=())] = False,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     data_root: Path | None = None,
-    json: Annotated[bool, Parameter(negative=())] = False,
+    json: Json = False,
 ) -> None:
     """Add new images to a run without training, and report whether they look like the training images.
 
@@ -147,7 +152,7 @@ def evaluate(
     *,
     labels: str | None = None,
     data_root: Path | None = None,
-    json: Annotated[bool, Parameter(negative=())] = False,
+    json: Json = False,
 ) -> None:
     """Score a run against labels: ACC, NMI and ARI of one partition of the whole set, and the confusion matrix.
 
@@ -163,7 +168,7 @@ def evaluate(
     data_root
         Folder of named data sets. The default is $TWINCLUSTER_DATA.
     json
-        Print JSON instead of a table.
+        Print JSON instead of text.
     """
     from twincluster.run_images import findings_of
     from twincluster.runs import Run
@@ -182,6 +187,7 @@ def report(
     labels: str | None = None,
     figures: Annotated[bool, Parameter(negative=())] = False,
     data_root: Path | None = None,
+    json: Json = False,
 ) -> None:
     """Write RUN/report.html: the clusters, a map and possible problems, in one file that works offline.
 
@@ -199,6 +205,8 @@ def report(
         'twincluster[plots]'.
     data_root
         Folder of named data sets. The default is $TWINCLUSTER_DATA.
+    json
+        Print JSON instead of text.
     """
     if figures:
         from twincluster.pages import check_installed
@@ -211,20 +219,23 @@ def report(
     opened = Run.open(run)
     for folder in (run, run / FOLDER) if figures else (run,):
         check_writable(folder, "copy the run to where you may write")
-    with Progress() as progress:
-        path, material, gathered = write_report(opened, labels, data_root, decoding=progress.decoding)
-    print(f"open {path} in a browser")
-    if material.no_pictures:
-        print(f"without pictures: {material.no_pictures}")
-    elif material.unseen:
-        print(f"{counted(material.unseen, 'image')} cannot be shown: missing or changed")
-    if material.no_scores:
-        print(f"without scores: {material.no_scores}")
-    if figures:
-        from twincluster.pages import write_figures
+    with results(json) as found:
+        with Progress() as progress:
+            path, material, gathered = write_report(opened, labels, data_root, decoding=progress.decoding)
+        found |= {"report": str(path), "pictures": not material.no_pictures, "unseen": material.unseen}
+        print(f"open {path} in a browser")
+        if material.no_pictures:
+            print(f"without pictures: {material.no_pictures}")
+        elif material.unseen:
+            print(f"{counted(material.unseen, 'image')} cannot be shown: missing or changed")
+        if material.no_scores:
+            print(f"without scores: {material.no_scores}")
+        if figures:
+            from twincluster.pages import write_figures
 
-        folder = write_figures(material, gathered)
-        print(f"figures in {folder}")
+            folder = write_figures(material, gathered)
+            found["figures"] = str(folder)
+            print(f"figures in {folder}")
 
 
 def serve(
@@ -278,7 +289,7 @@ def cut(
     closed: Annotated[list[int] | None, Parameter(name="--close", negative=())] = None,
     undo: Annotated[bool, Parameter(negative=())] = False,
     data_root: Path | None = None,
-    json: Annotated[bool, Parameter(negative=())] = False,
+    json: Json = False,
 ) -> None:
     """Choose another number of clusters without training, from the tree of clusters of a run.
 
@@ -388,6 +399,7 @@ def export(
     labels: str | None = None,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     data_root: Path | None = None,
+    json: Json = False,
 ) -> None:
     """Export the result of a run, including corrections: as a table, folders of images, ONNX or a model to share.
 
@@ -423,6 +435,8 @@ def export(
         auto uses a GPU if there is one.
     data_root
         Folder of named data sets. The default is $TWINCLUSTER_DATA.
+    json
+        Print JSON instead of text.
     """
     _only_with("folders", to, {"--mode": mode, "--dry-run": dry_run, "--undo": undo})
     _only_with("parquet", to, {"--map": layout})
@@ -439,14 +453,16 @@ def export(
     if undo:
         from twincluster.export import moves
 
-        print(moves.undo(out))
+        with results(json) as found:
+            print(said := moves.undo(out))
+            found |= {"to": to, "out": str(out), "summary": said}
         return
 
     from twincluster.export import folders, huggingface, onnx, tables
     from twincluster.run_images import RunImages
     from twincluster.training import Progress
 
-    with Progress() as progress:
+    with results(json) as found, Progress() as progress:
         inputs = RunImages(opened, data_root, device, progress.decoding, progress.encoding)
         summary = {
             "csv": lambda: tables.write_csv(inputs, out, counts),
@@ -457,7 +473,9 @@ def export(
             "onnx": lambda: onnx.write_onnx(inputs, out),
             "huggingface": lambda: huggingface.write_model(inputs, out, labels),
         }[to]()
-    print(summary)
+        found |= {"to": to, "out": str(out), "summary": str(summary)}
+    if not json:
+        print(summary)
 
 
 def _counts(levels: str | None) -> list[int]:
