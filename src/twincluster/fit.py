@@ -130,7 +130,7 @@ def fit(
             choice=trained.choice,
         )  # fmt: skip
         bind(trained.run)
-        if reporter and (warning := trained.unwell(result)):
+        if reporter and (warning := trained.health_warning(result)):
             reporter.warn(warning)
         scores = _scores(listing.labels, result.assignments.clusters, scored)
         return Fitted(
@@ -169,7 +169,7 @@ class Trained:
         assignments = Assignments.of(self.images, self.images.usable, probabilities)
         return Result(assignments, Reference.of(features, trained[::step]), probabilities)
 
-    def unwell(self, result: Result) -> str | None:
+    def health_warning(self, result: Result) -> str | None:
         """Return a warning if the clusters look unhealthy, otherwise None."""
         config = self.model.config
         if self.choice:  # training could not check clusters whose number was open

@@ -52,17 +52,17 @@ def expected_seconds(plans: Sequence[Plan]) -> list[float]:
 def announcement(plans: Sequence[Plan], seconds: Sequence[float]) -> str:
     """Say in a sentence what will be trained and how long it will take."""
     left = [(each, plan) for plan, each in zip(plans, seconds, strict=True) if not plan.finished]
-    total = f"{len(left)} training{'s' if len(left) > 1 else ''}, about {spoken(sum(each for each, _ in left))}"
+    total = f"{len(left)} training{'s' if len(left) > 1 else ''}, about {long_duration(sum(each for each, _ in left))}"
     if all(plan.config.train.minutes for _, plan in left):
         return total
     longest, plan = max(left, key=lambda pair: pair[0])
     return (
         f"{total} on this machine, by a rough guess; the longest is {plan.name}: {plan.steps:,} steps, about "
-        f"{spoken(longest)}. --minutes M gives each M minutes instead"
+        f"{long_duration(longest)}. --minutes M gives each M minutes instead"
     )
 
 
-def spoken(seconds: float) -> str:
+def long_duration(seconds: float) -> str:
     """Like `duration`, but in days if there are many hours."""
     return f"{seconds / DAY:.0f} days" if seconds > 3 * DAY else duration(seconds)
 
@@ -136,7 +136,7 @@ class Course:
         """Count a training as finished, and estimate the time that the others will take."""
         self.ended += 1
         left = self.left()
-        rest = f"; about {spoken(left)} left" if left and self.ended < len(self.expected) else ""
+        rest = f"; about {long_duration(left)} left" if left and self.ended < len(self.expected) else ""
         self._write(f"{self.ended} of {len(self.expected)}: {line}{rest}\n")
 
     def left(self, share: float = 0.0) -> float:
@@ -151,7 +151,7 @@ class Course:
             share = _progress(folder)
             left = self.left(share)
             line = f"{self.ended + 1} of {len(self.expected)}: {name}, {share:.0%}"
-            line += f"; about {spoken(left)} left in all" if left else ""
+            line += f"; about {long_duration(left)} left in all" if left else ""
             self._write(f"\r{line:{self._width}}")
             self._width = len(line)
 
