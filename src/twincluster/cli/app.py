@@ -11,17 +11,18 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
 import twincluster
+from twincluster.cli.doctor import doctor
 from twincluster.cli.encoders import encoders, offer_better
 from twincluster.cli.look_up import methods, recipes
 from twincluster.cli.reproduce import reproduce
-from twincluster.cli.runs import evaluate, export, predict, report, serve, update
+from twincluster.cli.runs import cut, evaluate, export, predict, report, serve, update
 from twincluster.cli.teach import teach
-from twincluster.cli.terminal import LOOK_UP, START, USE, Count, PlainHelp, Seed, resumable, status_of
+from twincluster.cli.terminal import LOOK_UP, START, USE, Count, Json, PlainHelp, Seed, results, resumable, status_of
 from twincluster.config import (
     BUNDLED,
     Config,
@@ -73,6 +74,7 @@ app["--help"].group = app["--version"].group = LOOK_UP
 app.command(report, group=USE)
 app.command(serve, group=USE)
 app.command(teach, group=USE)
+app.command(cut, group=USE)
 app.command(predict, group=USE)
 app.command(update, group=USE, usage="twincluster update [OPTIONS] RUN [SOURCE]")
 app.command(evaluate, group=USE)
@@ -80,6 +82,7 @@ app.command(export, group=USE)
 app.command(recipes, group=LOOK_UP, usage="twincluster recipes [OPTIONS] [NAME]")
 app.command(encoders, group=LOOK_UP, usage="twincluster encoders [OPTIONS] [fetch|prefer NAME]")
 app.command(methods, group=LOOK_UP, usage="twincluster methods [NAME]")
+app.command(doctor, group=LOOK_UP, usage="twincluster doctor [OPTIONS]")
 app.command(reproduce, group=LOOK_UP, usage="twincluster reproduce [OPTIONS] [NAME]")
 
 
@@ -133,6 +136,7 @@ def fit(
     from_run: Annotated[Path | None, Parameter(name="--from")] = None,
     resume: Annotated[bool, Parameter(negative=())] = False,
     tensorboard: Annotated[bool, Parameter(negative=())] = False,
+    as_json: Json = False,
 ) -> None:
     """Cluster a folder of images, or another source, and write a run folder.
 
@@ -191,6 +195,8 @@ def fit(
         Continue an interrupted run in --out.
     tensorboard
         Also write metrics for TensorBoard into the run folder.
+    as_json
+        Print the result as JSON; all else goes to stderr.
     """
     if resume and out is None:
         raise InputError("--resume continues the run in --out: name it, for example --out runs/photos")
@@ -221,8 +227,8 @@ def fit(
             print(line, flush=True)
         return config
 
-    with _reserved(out, Path("runs") / _run_name(source), config, resume) as folder:
-        _cluster(source, config, suited, folder, labels, split, data_root, resume, tensorboard, from_run)
+    with results(as_json) as found, _reserved(out, Path("runs") / _run_name(source), config, resume) as folder:
+        found |= _cluster(source, config, suited, folder, labels, split, data_root, resume, tensorboard, from_run)
 
 
 @app.command(show=False, help_flags=[], version_flags=[])
@@ -303,8 +309,8 @@ def _classic_scores(images: np.ndarray, labels: np.ndarray, seed: int) -> dict[s
 def _cluster(
     source: str, config: Config, suited: Callable[[Listing], Config], out: Path, labels: str | None, split: Split,
     root: Path | None, resume: bool, tensorboard: bool, from_run: Path | None = None,
-) -> None:  # fmt: skip
-    """Train, and write the run and its report. `suited` returns the settings for a listing."""
+) -> dict[str, Any]:  # fmt: skip
+    """Train, write the run and its report, and return the results. `suited` returns the settings for a listing."""
     from twincluster.data import location_of, open_source
 
     # before torch is imported, so that a wrong name is reported at once
@@ -327,10 +333,11 @@ def _cluster(
     print(fitted.summary(), flush=True)
     if from_run is not None:
         _take_over(from_run, fitted.run, root)
-    _report_after_fit(fitted.run, listing, root, progress)
+    page = _report_after_fit(fitted.run, listing, root, progress)
+    return {**fitted.to_dict(), "report": str(page) if page else None}
 
 
-def _report_after_fit(run: Run, source: Listing, root: Path | None, progress: Progress) -> None:
+def _report_after_fit(run: Run, source: Listing, root: Path | None, progress: Progress) -> Path | None:
     """Write the report of a new run. Errors are only a warning, because the run itself is complete."""
     try:
         from twincluster.pages import write_report
@@ -339,8 +346,9 @@ def _report_after_fit(run: Run, source: Listing, root: Path | None, progress: Pr
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         progress.warn(f"the run is complete, but its report could not be written ({reason}): try twincluster report")
-    else:
-        print(f"report: open {path} in a browser")
+        return None
+    print(f"report: open {path} in a browser")
+    return path
 
 
 def _check_corrections(from_run: Path, out: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from twincluster.cli.terminal import Count, whole
+from twincluster.cli.terminal import Count, Json, whole
 from twincluster.core import InputError, check_writable, counted
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def teach(
     ask: Count | None = None,
     answers: Path | None = None,
     accept: Annotated[bool, Parameter(negative=())] = False,
-    json: Annotated[bool, Parameter(negative=())] = False,
+    json: Json = False,
     port: Annotated[int, whole(0, 65535)] = 8765,
     host: str = "127.0.0.1",
     data_root: Path | None = None,

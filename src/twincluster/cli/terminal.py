@@ -14,7 +14,7 @@ import textwrap
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
@@ -43,6 +43,7 @@ from twincluster.core import (
     is_last_reporter,
     leave_quietly,
     shortened,
+    strict_json,
     terminable,
     user_code,
 )
@@ -332,6 +333,16 @@ def _text(content: str, style: str = "") -> Any:
     return Text(content, style)
 
 
+@contextmanager
+def results(as_json: bool) -> Iterator[dict[str, Any]]:
+    """Collect the results of a command. With `as_json`, print them at its end, and all other text to stderr."""
+    found: dict[str, Any] = {}
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():
+        yield found
+    if as_json:
+        print(strict_json(found, indent=2), flush=True)
+
+
 def whole(least: int, most: float = math.inf) -> Parameter:
     """Return a parameter that accepts whole numbers within bounds. Cyclopts itself would round 1.5."""
     wanted = f"of at least {least}" if most == math.inf else f"from {least} to {most}"
@@ -345,6 +356,7 @@ def whole(least: int, most: float = math.inf) -> Parameter:
     return Parameter(converter=read)
 
 
+Json = Annotated[bool, Parameter(name="--json", negative=())]
 Count = Annotated[int, whole(1)]
 CountOrNone = Annotated[int, whole(0)]
 Seed = Annotated[int, whole(0, LARGEST_SEED)]

@@ -227,9 +227,14 @@ class EditHistory:
         kept = [line for line in in_force(self._log.read())[0] if line["kind"] not in OF_ROWS]
         lines = [start]
         for line in kept:
-            parts = {"parts": [part | {"rows": []} for part in line["parts"]]} if line["kind"] == "split" else {}
             rowless: Line = {name: [] for name in ("rows", "to") if isinstance(line.get(name), list)}
-            lines.append(line | parts | rowless)
+            if line["kind"] == "split":
+                rowless["parts"] = [part | {"rows": []} for part in line["parts"]]
+            elif line["kind"] == "cut":
+                rowless["ended"] = [
+                    one | {"parts": [part | {"rows": []} for part in one["parts"]]} for one in line["ended"]
+                ]
+            lines.append(line | rowless)
         return [
             {"edit": number, "time": kept[0].get("time", "") if kept else ""} | line | {"edit": number}
             for number, line in enumerate(lines)
