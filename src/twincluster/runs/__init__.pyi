@@ -28,8 +28,8 @@ from twincluster.runs.folder import Assignments as Assignments
 from twincluster.runs.folder import Replaced as Replaced
 from twincluster.runs.folder import Run as Run
 from twincluster.runs.folder import RunData as RunData
+from twincluster.runs.folder import UndoRecord as UndoRecord
 from twincluster.runs.folder import UpdateRecord as UpdateRecord
-from twincluster.runs.folder import WayBack as WayBack
 from twincluster.runs.folder import check_table as check_table
 from twincluster.runs.folder import count_problems as count_problems
 from twincluster.runs.folder import kinds_of as kinds_of

@@ -243,7 +243,7 @@ Replaced = tuple[int, int, float | None, str, str | None]  # old row: number, cl
 
 
 @dataclass(frozen=True)
-class WayBack:
+class UndoRecord:
     """The information to undo an update."""
 
     rows: int  # of the table before the update
@@ -258,7 +258,7 @@ class UpdateRecord:
     files: bool  # whether they were files; otherwise rows of an array
     source: str  # their name, for messages
     rows: int | None = None  # of the table after the update
-    undo: WayBack | None = None
+    undo: UndoRecord | None = None
     number: int | None = None  # of the line, from 0; None before lines were numbered
 
 

@@ -357,7 +357,7 @@ def _run(material: Material) -> dict[str, Any]:
         "epochs": int(material.metrics[-1].get("epoch", 0)) + 1 if material.metrics else 0,
         "seed": config.seed,
         "version": twincluster.__version__,
-        "made": made.told(),
+        "made": made.facts(),
         "command": made.command(),
     }
 

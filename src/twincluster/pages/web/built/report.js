@@ -91,7 +91,7 @@ function copyButton(label, text) {
 }
 
 // report/charts.js
-// Small drawings of how training went. Each says in words what it shows.
+// Small charts of the training. Each has a text that says what it shows.
 
 
 const [WIDE, HIGH, LEFT, BOTTOM] = [340, 150, 38, 22];
@@ -185,7 +185,7 @@ function confidenceChart({ bins, mean, sure }) {
 }
 
 // parts/palette.js
-// Colours and shapes of clusters: ten colours that stay apart for colour-blind eyes, times five shapes.
+// Colours and shapes of clusters: ten colours that colour-blind people can tell apart, times five shapes.
 
 const HUES = 10; // --hue-0 to --hue-9 in page.css, for both themes
 const SHAPES = ["circle", "square", "triangle", "diamond", "cross"];
@@ -239,7 +239,7 @@ const ORDERS = {
   size: { text: "Size", first: -1, described: ["smallest first", "largest first"], value: (cluster) => cluster.size },
   confidence: {
     text: "Confidence", first: 1, described: ["least certain first", "most certain first"],
-    value: (cluster, direction) => cluster.confidence ?? 2 * direction, // empty clusters come last, either way
+    value: (cluster, direction) => cluster.confidence ?? 2 * direction, // empty clusters come last in both orders
   },
   name: { text: "Name", first: 1, described: ["from the first", "from the last"], value: null },
 };
@@ -258,7 +258,7 @@ class Cards {
     this.status = make("p", { class: "note", role: "status" });
     this.grid = make("div", { class: "cards" });
     this.more = button("", () => this.showMore());
-    this.sizes = new ResizeObserver(([{ contentRect: { height } }]) => { // 0 once the card is not on the page any more
+    this.sizes = new ResizeObserver(([{ contentRect: { height } }]) => { // 0 when the card has left the page
       if (height) this.grid.style.setProperty("--card", `${height}px`);
     });
     this.field = make("input", { type: "search", placeholder: "Find a cluster", "aria-label": "Find a cluster by name or number" });
@@ -353,15 +353,15 @@ function stepCards(place, key) {
 }
 
 // parts/scatter.js
-// A map of images: points on a canvas to zoom, pan, point at and draw round, with its buttons, its legend and a tip.
+// A map of images: points on a canvas to zoom, pan, hover and select with a lasso, with buttons, legend and tooltip.
 
 
 
-const LEGEND = 36; // clusters it names
+const LEGEND = 36; // clusters in the legend
 const GRID = 9999; // coordinates of the data run from 0 to this
 const CLOSEST = 60; // largest zoom
-const REACH = 14; // pixels within which a point is meant
-const FRESH = 400; // milliseconds after which a turn of the wheel is a new gesture, not a page scrolling by
+const REACH = 14; // pixels within which a click selects a point
+const FRESH = 400; // milliseconds after which the wheel starts a new gesture, instead of scrolling the page
 
 class ScatterPanel {
   constructor(points, pictures, takeText, uses) {
@@ -464,7 +464,7 @@ class ScatterMap {
     this.view = { scale: 1, x: 0, y: 0 };
     this.fingers = new Map();
     this.start = [0, 0];
-    this.scrolled = -FRESH; // a turn of the wheel right after the page was opened is meant
+    this.scrolled = -FRESH; // the wheel may zoom right after the page was opened
     this.listen();
     new ResizeObserver(() => this.resize()).observe(this.canvas);
     isDark.addEventListener("change", () => this.draw());
@@ -482,7 +482,7 @@ class ScatterMap {
 
   at(i) {
     const side = Math.min(this.width, this.height) - 40;
-    const along = (whole) => Math.min(1.5 * side, whole - 40); // a screen is seldom square, and the axes mean nothing
+    const along = (whole) => Math.min(1.5 * side, whole - 40); // screens are seldom square, and the axes have no meaning
     return [
       this.width / 2 + (this.points.x[i] / GRID - 0.5) * along(this.width) * this.view.scale + this.view.x,
       this.height / 2 + (this.points.y[i] / GRID - 0.5) * along(this.height) * this.view.scale + this.view.y,
@@ -677,7 +677,7 @@ class ScatterMap {
 }
 
 // report/map.js
-// The map of the report, with a list of the images that are drawn round.
+// The map of the report, with a list of the images selected with the lasso.
 
 
 const LISTED = 60; // images of a selection that are shown; all paths can be copied
@@ -736,7 +736,7 @@ class MapPanel extends ScatterPanel {
 }
 
 // report/thumbnails.js
-// Pictures from sheets of tiles. A sheet is decoded when something of it is first shown.
+// Pictures from sheets of tiles. A sheet is decoded when one of its tiles is first shown.
 
 
 class Thumbnails {
@@ -869,7 +869,7 @@ function showDialog(dialog) {
   const first = /** @type {HTMLInputElement | null} */ (dialog.querySelector("[data-first]"));
   first?.focus();
   first?.select?.();
-  dialog.scrollTop = 0; // the first button may be below a long list
+  dialog.scrollTop = 0; // the focus may have scrolled to a button below a long list
   return new Promise((done) => dialog.addEventListener("close", () => {
     dialog.remove();
     const again = before.isConnected ? before : card && document.getElementById(card)?.querySelector("a");
@@ -1010,7 +1010,7 @@ class ReportViewer extends Viewer {
 // What the panels of a report share: its data, its pictures, the viewer, the cards and the map.
 
 
-const FILTER_FROM = 25; // clusters from which a search field helps
+const FILTER_FROM = 25; // number of clusters from which a search field appears
 
 class ReportPage {
   constructor(data, sheets) {
@@ -1279,7 +1279,7 @@ function treeBody(page) {
 
 // report/panels.js
 // The panels of a report, in their order. To add one, write a function here or in a module of its own, add its line to
-// PANELS and its data to report/gather.py, and run `make pages`.
+// PANELS and its data to report/page.py, and run `make pages`.
 
 
 
@@ -1406,7 +1406,7 @@ function trainingBody({ data }) {
 }
 
 // report/report.js
-// Puts the report together from the data inside it.
+// Builds the report from the data inside it.
 
 
 const STRIP = 12; // clusters that the top of the page shows
@@ -1430,8 +1430,8 @@ function start() {
 
 function followAddress() {
   const [visit] = /** @type {PerformanceNavigationTiming[]} */ (performance.getEntriesByType("navigation"));
-  const section = visit?.type === "navigate" ? document.getElementById(location.hash.slice(1)) : null; // else it is where it was
-  requestAnimationFrame(() => requestAnimationFrame(() => section?.scrollIntoView({ behavior: "instant" }))); // cards have their height
+  const section = visit?.type === "navigate" ? document.getElementById(location.hash.slice(1)) : null; // after a reload the browser restores the position
+  requestAnimationFrame(() => requestAnimationFrame(() => section?.scrollIntoView({ behavior: "instant" }))); // once cards have their height
 }
 
 const read = (id) => JSON.parse(String(find(id).textContent));

@@ -1,5 +1,5 @@
 // The panels of a report, in their order. To add one, write a function here or in a module of its own, add its line to
-// PANELS and its data to report/gather.py, and run `make pages`.
+// PANELS and its data to report/page.py, and run `make pages`.
 import { button, count, decimal, make, note, percent, plural } from "../parts/dom.js";
 import { lineChart, sizesChart } from "./charts.js";
 import { treeBody } from "./tree.js";
@@ -9,7 +9,7 @@ import { treeBody } from "./tree.js";
 /** @import { ReportPage } from "./page.js" */
 
 /**
- * A section of the page. `body` returns what stands below the title, or null to leave the section out.
+ * A section of the page. `body` returns its content, or null to omit the section.
  * @typedef {{id: string, title: string, body: (page: ReportPage) => Child[] | null}} Panel
  */
 
