@@ -52,8 +52,10 @@ from twincluster.runs.inputs import write_stamps as write_stamps
 from twincluster.runs.taught import TAUGHT_FILE as TAUGHT_FILE
 from twincluster.runs.taught import Taught as Taught
 from twincluster.runs.tree import TREE_FILE as TREE_FILE
+from twincluster.runs.tree import Level as Level
 from twincluster.runs.tree import Living as Living
 from twincluster.runs.tree import groups_of as groups_of
 from twincluster.runs.tree import key_of_tree as key_of_tree
+from twincluster.runs.tree import levels_of as levels_of
 from twincluster.runs.tree import read_tree as read_tree
 from twincluster.runs.tree import write_tree as write_tree

@@ -23,14 +23,14 @@ from PIL import Image, features
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
-from twincluster.clustering import Choice, Scores, score
+from twincluster.clustering import Choice, Scores, Tree, score
 from twincluster.config import Config, Split
 from twincluster.core import InputError, OnProgress
 from twincluster.data import Listing
 from twincluster.fit import rows_to_score
 from twincluster.resolve import resolve_device
 from twincluster.run_images import Pictures, RunImages, truth_of
-from twincluster.runs import JUNK_STATUS, Assignments, Run, RunData
+from twincluster.runs import JUNK_STATUS, Assignments, Run, RunData, State, read_tree
 from twincluster.teacher import Trust, trust_of
 
 MOST_FEATURES = 50_000  # most inputs to compute features of
@@ -61,6 +61,8 @@ class Material:
     choice: Choice | None = None
     metrics: list[dict[str, Any]] = field(default_factory=list)
     trust: Trust | None = None  # by random questions that a person has answered
+    state: State | None = None  # of the edits
+    tree: Tree | None = None  # of the clusters, if the run has one
 
     @property
     def unseen(self) -> int:
@@ -96,6 +98,7 @@ def open_material(
     known: dict[str, Any] = {"choice": run.read_choice(), "metrics": run.read_metrics()}
     known["pictures"], known["no_pictures"] = inputs.pictures()
     known["trust"] = trust_of(inputs)
+    known["state"], known["tree"] = inputs.edits.state, read_tree(run)[0]
     codes, names = (source.labels, source.class_names) if source else (None, None)
     if codes is None:
         codes, names = truth_of(run, labels, inputs.assignments, inputs.source)
@@ -138,7 +141,8 @@ def _features(inputs: RunImages, clusters: np.ndarray) -> dict[str, Any]:
 class Groups:
     ids: tuple[int, ...]  # (K,) ascending
     names: tuple[str, ...]  # (K,) names given by a person, "" without one
-    corrections: int = 0  # edits in force
+    corrections: int = 0  # edits in force, without cuts of the tree
+    cuts: int = 0
     junk: int = 0  # rows marked as junk, which have no cluster
 
     @classmethod
@@ -166,7 +170,8 @@ def corrected_rows(inputs: RunImages) -> tuple[Assignments, Groups]:
     places = np.where(assignments.clusters < 0, -1, np.searchsorted(ids, assignments.clusters))
     names = tuple("" if state.names[cluster] == str(cluster) else state.names[cluster] for cluster in ids)
     junk = int((state.junk & (state.home >= 0)).sum())
-    groups = Groups(tuple(ids), names, corrections, junk)
+    cuts = sum(line["kind"] == "cut" for line in inputs.edits.history[0])
+    groups = Groups(tuple(ids), names, corrections - cuts, junk=junk, cuts=cuts)
     return dataclasses.replace(assignments, clusters=places), groups
 
 

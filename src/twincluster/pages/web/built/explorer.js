@@ -2644,7 +2644,6 @@ function interval({ share, low, high }) {
 // The tree of clusters: cuts of it are made here, from the fine clusters, without asking anybody.
 
 
-const GROUPS_AT_ONCE = 60;
 const ON_CARD = 8; // images of a card
 
 class Branches {
@@ -2697,7 +2696,7 @@ class Branches {
 }
 
 class TreePanel {
-  constructor(tree, { one, nameOf, thumbs, deeds }) {
+  constructor(tree, { one, nameOf, thumbs, deeds, atOnce }) {
     this.tree = tree;
     this.one = one;
     this.nameOf = nameOf;
@@ -2707,7 +2706,7 @@ class TreePanel {
     this.now = tree.clusters.map(({ leaves }) => leaves);
     this.groups = this.now;
     this.level = null;
-    this.shown = GROUPS_AT_ONCE;
+    this.shown = atOnce;
     const { kept } = tree;
     const least = kept.length + Math.min(1, this.branches.most);
     this.slider = make("input", { type: "range", min: least, max: kept.length + this.branches.most, step: 1, "aria-label": "Number of clusters" });
@@ -2716,7 +2715,7 @@ class TreePanel {
     this.status = make("p", { class: "note", role: "status" });
     this.bar = make("div", { class: "row tree-deeds" });
     this.grid = make("div", { class: "cards" });
-    this.more = button("", () => { this.shown += GROUPS_AT_ONCE; this.draw(); });
+    this.more = button("", () => { this.shown += 2 * atOnce; this.draw(); });
     this.body = make("div", { class: "tree" },
       make("div", { class: "row tree-slider" }, make("span", { text: "Clusters" }), this.slider, this.number),
       this.naturalCuts(), make("div", { class: "tree-head" }, this.bar, this.status), this.grid, make("p", { class: "more" }, this.more));
@@ -2878,6 +2877,7 @@ class TreeView {
       nameOf: (id) => talk.nameOf(id),
       thumbs: (rows) => rows.map((row, at) => pictures.thumb(row, `Open ${talk.one} ${row}`, () => viewer.open(rows, at))),
       deeds: (panel) => this.deeds(panel),
+      atOnce: 60,
     });
     this.stage.replaceChildren(this.panel.body);
   }

@@ -2,6 +2,7 @@
 // PANELS and its data to report/page.py, and run `make pages`.
 import { button, count, decimal, make, note, percent, plural } from "../parts/dom.js";
 import { lineChart, sizesChart } from "./charts.js";
+import { treeBody } from "./tree.js";
 
 /** @import { Child, Children } from "../types.js" */
 /** @import { ChartGroup, Moment } from "./charts.js" */
@@ -15,6 +16,7 @@ import { lineChart, sizesChart } from "./charts.js";
 /** @type {Panel[]} */
 export const PANELS = [
   { id: "clusters", title: "Clusters", body: ({ cards }) => [cards.body] },
+  { id: "tree", title: "Tree of clusters", body: treeBody },
   { id: "map", title: "Map", body: ({ panel, data }) => [panel ? panel.body : note(`No map: ${data.map.absent}.`)] },
   { id: "labels", title: "Labels", body: labelsBody },
   { id: "problems", title: "Problems", body: problemsBody },
