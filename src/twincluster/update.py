@@ -39,8 +39,8 @@ from twincluster.runs import (
     Reference,
     Replaced,
     Run,
+    UndoRecord,
     UpdateRecord,
-    WayBack,
     contents_of,
     count_problems,
     in_words,
@@ -268,7 +268,7 @@ def _write(
                 **source,
                 "version": twincluster.__version__,
                 **done.to_dict(),
-                "undo": way_back(before, stamps, begun, replaced),
+                "undo": undo_record(before, stamps, begun, replaced),
             }
         )
     write_stamps(done.run.folder, stamps | found)
@@ -319,7 +319,7 @@ class Undone:
         return f"the update with {self.source} is undone: {what}\n{self.rows:,} rows in {self.table}"
 
 
-def way_back(
+def undo_record(
     before: Assignments, stamps: Mapping[str, str], added_rows: Iterable[int], replaced: Iterable[int]
 ) -> dict[str, Any] | None:
     """Return what an undo needs, for the line of an update: the number of rows before it, and the rows it replaces.
@@ -405,7 +405,7 @@ def _under_way(run: Run) -> _Begun | None:
         raise InputError(f"{path} is damaged ({error}): delete it to continue without it") from None
 
 
-def _check(run: Run, table: Assignments, records: list[UpdateRecord]) -> WayBack:
+def _check(run: Run, table: Assignments, records: list[UpdateRecord]) -> UndoRecord:
     if not records:
         more = f": {BROKEN_OFF}" if run.is_updated else ""
         raise InputError(f"{run.folder} has no update to undo{more}")

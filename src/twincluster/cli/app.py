@@ -216,14 +216,14 @@ def fit(
 
     def suited(listing: Listing) -> Config:
         from twincluster.methods import DEFAULT
-        from twincluster.resolve import suit
+        from twincluster.resolve import choose_recipe
         from twincluster.runs import Run
 
         earlier = Run.open(out).config.train.frozen if resume and out else None  # a run keeps its encoder
-        config, why = suit(listing, configured, recipe, changes, earlier)
+        config, why = choose_recipe(listing, configured, recipe, changes, earlier)
         chosen_here = "encoder" not in train and earlier is None and recipe is None
         if chosen_here and config.train.encoder == BUNDLED and offer_better():
-            config, why = suit(listing, configured, recipe, changes, earlier)
+            config, why = choose_recipe(listing, configured, recipe, changes, earlier)
         used = "pretrained" if config.train.encoder else "rows" if listing.is_rows else "default"
         named = recipe is None and config.method != DEFAULT
         for line in filter(None, (why, other_settings(config.method, used, listing.name) if named else None)):

@@ -402,6 +402,7 @@ def export(
     mode: Literal["symlink", "copy", "move"] | None = None,
     dry_run: Annotated[bool, Parameter(negative=())] = False,
     undo: Annotated[bool, Parameter(negative=())] = False,
+    levels: str | None = None,
     layout: Annotated[Literal["auto", "pca", "tsne"] | None, Parameter(name="--map")] = None,
     labels: str | None = None,
     device: Literal["auto", "cpu", "cuda"] = "auto",
@@ -430,6 +431,9 @@ def export(
         For folders: print the plan without doing it.
     undo
         For folders: move the files of --mode move back.
+    levels
+        For csv, parquet and folders: levels of the tree of clusters, as numbers of clusters such as 3,10. A table gets
+        a column for each, level_3 and level_10; folders are nested.
     layout
         For parquet: the method for x and y. auto uses t-SNE for up to 10,000 images if openTSNE is installed, otherwise
         PCA.
@@ -445,6 +449,9 @@ def export(
     _only_with("folders", to, {"--mode": mode, "--dry-run": dry_run, "--undo": undo})
     _only_with("parquet", to, {"--map": layout})
     _only_with("huggingface", to, {"--labels": labels})
+    counts = _counts(levels)
+    if levels and to not in ("csv", "parquet", "folders"):
+        raise InputError(f"--levels belongs to --to csv, parquet or folders, not to --to {to}: omit it")
     if undo and (dry_run or mode not in (None, "move")):
         raise InputError("--undo undoes a move: omit --dry-run and --mode")
 
@@ -466,15 +473,25 @@ def export(
     with results(json) as found, Progress() as progress:
         inputs = RunImages(opened, data_root, device, progress.decoding, progress.encoding)
         summary = {
-            "csv": lambda: tables.write_csv(inputs, out),
-            "parquet": lambda: tables.write_parquet(inputs, out, layout or "auto"),
-            "folders": lambda: folders.sort_into_folders(inputs, out, mode or "symlink", dry_run=dry_run),
+            "csv": lambda: tables.write_csv(inputs, out, counts),
+            "parquet": lambda: tables.write_parquet(inputs, out, layout or "auto", counts),
+            "folders": lambda: folders.sort_into_folders(
+                inputs, out, mode or "symlink", dry_run=dry_run, levels=counts
+            ),
             "onnx": lambda: onnx.write_onnx(inputs, out),
             "huggingface": lambda: huggingface.write_model(inputs, out, labels),
         }[to]()
         found |= {"to": to, "out": str(out), "summary": str(summary)}
     if not json:
         print(summary)
+
+
+def _counts(levels: str | None) -> list[int]:
+    """Return the numbers in "3,10"."""
+    parts = levels.split(",") if levels is not None else []
+    if not all(part.strip().isdecimal() and len(part) < 10 for part in parts):
+        raise InputError(f"--levels {levels[:40] if levels else ''!r}: give numbers of clusters, for example 3,10")
+    return [int(part) for part in parts]
 
 
 def _only_with(kind: Kind, to: Kind, options: dict[str, object]) -> None:

@@ -28,8 +28,8 @@ from twincluster.runs.folder import Assignments as Assignments
 from twincluster.runs.folder import Replaced as Replaced
 from twincluster.runs.folder import Run as Run
 from twincluster.runs.folder import RunData as RunData
+from twincluster.runs.folder import UndoRecord as UndoRecord
 from twincluster.runs.folder import UpdateRecord as UpdateRecord
-from twincluster.runs.folder import WayBack as WayBack
 from twincluster.runs.folder import check_table as check_table
 from twincluster.runs.folder import count_problems as count_problems
 from twincluster.runs.folder import kinds_of as kinds_of
@@ -60,8 +60,10 @@ from twincluster.runs.problems import write_problems as write_problems
 from twincluster.runs.taught import TAUGHT_FILE as TAUGHT_FILE
 from twincluster.runs.taught import Taught as Taught
 from twincluster.runs.tree import TREE_FILE as TREE_FILE
+from twincluster.runs.tree import Level as Level
 from twincluster.runs.tree import Living as Living
 from twincluster.runs.tree import groups_of as groups_of
 from twincluster.runs.tree import key_of_tree as key_of_tree
+from twincluster.runs.tree import levels_of as levels_of
 from twincluster.runs.tree import read_tree as read_tree
 from twincluster.runs.tree import write_tree as write_tree

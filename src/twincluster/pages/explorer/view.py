@@ -1,6 +1,6 @@
-"""What the page shows of a run after its edits, as plain data that becomes JSON.
+"""What the page shows of a run after its edits, as plain data for JSON.
 
-Names stand here as they are; the page sets them as text. Shapes: n rows of the run, K clusters, D features.
+Names are not escaped here; the page sets them as text. Shapes: n rows of the run, K clusters, D features.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from twincluster.clustering import how_many
 from twincluster.pages.explorer.library import Library
 from twincluster.runs import JUNK, PROBLEM_KINDS, RISING, UNREADABLE, Line, Problem, State
 
-ON_CARDS = 4_000  # images on all cards together, as far as each card has its share
+ON_CARDS = 4_000  # images on all cards together; each card shows at least a few
 MOST, FEWEST, DOUBTFUL = 8, 4, 3
 NEIGHBOURS = 24
 PIXELATED = 48  # pixels a side up to which pixels are shown as squares
@@ -24,7 +24,7 @@ Order = Literal["typical", "doubtful", "source"]
 
 
 class View:
-    """The newest state is kept until an edit changes it or the features arrive."""
+    """The current state as JSON, cached until an edit or the features change it."""
 
     def __init__(self, library: Library) -> None:
         self.library = library
@@ -35,7 +35,7 @@ class View:
         return self._current()[0]
 
     def rows(self, of: str, cluster: int, order: Order, path: str) -> dict[str, Any] | None:
-        """Rows of a cluster, of all, of junk or of what is unreadable; None where there is no such cluster."""
+        """Return the rows of a cluster, of all, of junk or of unreadable inputs; None if there is no such cluster."""
         state, clusters, near = self._current()
         if of == "cluster" and all(cluster != one["id"] for one in state["clusters"]):
             return None
@@ -60,7 +60,7 @@ class View:
         ]
 
     def neighbours(self, row: int) -> dict[str, Any]:
-        """The rows that are most like one, or why there are none."""
+        """Return the rows most similar to one, or why there are none."""
         seen = self.library.seen
         if seen is None or seen.places[row] < 0:
             return {"absent": self.library.no_features if seen is None else "this image cannot be read again"}
@@ -84,7 +84,7 @@ class View:
         return {"number": state["number"], "absent": library.no_suspects, "kinds": found}
 
     def map(self) -> dict[str, Any]:
-        """InputError where there is none, or none yet."""
+        """Return the map. Raise InputError if there is none, or none yet."""
         rows, layout = self.library.layout()
         state, clusters, _ = self._current()
         readable = int((self.library.assignments.clusters >= 0).sum())
@@ -105,7 +105,7 @@ class View:
             now = edits.state
             key = (now.number, library.ready.is_set(), len(now.home), not library.no_suspects)
             if self._kept is None or self._kept[0] != key:
-                clusters = now.clusters[: len(library.assignments.paths)]  # `update` may have added some since
+                clusters = now.clusters[: len(library.assignments.paths)]  # `update` may have added rows since
                 near = _nearness(library, clusters)
                 self._kept = key, self._shown(now, edits.history, clusters, near), clusters, near
             return self._kept[1:]
@@ -150,7 +150,7 @@ def _suspicious(suspects: list[Problem], row_of: dict[str, int]) -> list[dict[st
 
 
 def describe(line: Line, state: State) -> str:
-    """An edit in a few words."""
+    """Describe an edit in a few words."""
     kind = line["kind"]
 
     def name(cluster: int) -> str:
@@ -180,7 +180,7 @@ def describe(line: Line, state: State) -> str:
 
 
 def _nearness(library: Library, clusters: np.ndarray) -> np.ndarray:
-    """(n,) cosine of each row with the middle of its cluster; below -1 without features, the surest first."""
+    """Return the cosine of each row with the mean of its cluster, (n,); without features its confidence - 3."""
     near = np.nan_to_num(library.assignments.confidence) - 3
     if library.seen is None:
         return np.asarray(near)
@@ -215,7 +215,7 @@ def _cards(library: Library, state: State, clusters: np.ndarray, near: np.ndarra
 
 
 def _grouped(clusters: np.ndarray, key: np.ndarray) -> dict[int, np.ndarray]:
-    """Rows of each cluster, lowest key first."""
+    """Return the rows of each cluster, sorted by `key`."""
     order = np.lexsort((key, clusters))
     found, starts = np.unique(clusters[order], return_index=True)
     return dict(zip(found.tolist(), np.split(order, starts[1:]), strict=True)) if len(found) else {}

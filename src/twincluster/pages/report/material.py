@@ -22,14 +22,19 @@ import torch
 import torch.nn.functional as F
 from PIL import Image, features
 
-from twincluster.clustering import Choice, Scores, score
+from twincluster.clustering import Choice, Scores, Tree, score
 from twincluster.config import Config, Split
 from twincluster.core import InputError, OnProgress
 from twincluster.data import Listing
 from twincluster.fit import rows_to_score
 from twincluster.resolve import resolve_device
+<<<<<<< HEAD
 from twincluster.run_images import Pictures, RunImages, problems_of, truth_of
 from twincluster.runs import JUNK_STATUS, Assignments, Problem, Run, RunData
+=======
+from twincluster.run_images import Pictures, RunImages, truth_of
+from twincluster.runs import JUNK_STATUS, Assignments, Run, RunData, State, read_tree
+>>>>>>> main
 from twincluster.teacher import Trust, trust_of
 
 MOST_FEATURES = 50_000  # most inputs to compute features of
@@ -60,6 +65,7 @@ class Material:
     choice: Choice | None = None
     metrics: list[dict[str, Any]] = field(default_factory=list)
     trust: Trust | None = None  # by random questions that a person has answered
+<<<<<<< HEAD
     suspects: tuple[Problem, ...] = ()  # images that may not belong here: rows of problems.csv
 
     @cached_property
@@ -73,6 +79,10 @@ class Material:
         mask = np.zeros(len(self.assignments.paths), bool)
         mask[[self.row_of[suspect.path] for suspect in self.suspects if suspect.copy_of]] = True
         return mask
+=======
+    state: State | None = None  # of the edits
+    tree: Tree | None = None  # of the clusters, if the run has one
+>>>>>>> main
 
     @property
     def unseen(self) -> int:
@@ -110,7 +120,11 @@ def open_material(
     known: dict[str, Any] = {"choice": run.read_choice(), "metrics": run.read_metrics()}
     known["pictures"], known["no_pictures"] = inputs.pictures()
     known["trust"] = trust_of(inputs)
+<<<<<<< HEAD
     known["suspects"] = problems_of(inputs, write=problems)
+=======
+    known["state"], known["tree"] = inputs.edits.state, read_tree(run)[0]
+>>>>>>> main
     codes, names = (source.labels, source.class_names) if source else (None, None)
     if codes is None:
         codes, names = truth_of(run, labels, inputs.assignments, inputs.source)
@@ -153,7 +167,8 @@ def _features(inputs: RunImages, clusters: np.ndarray) -> dict[str, Any]:
 class Groups:
     ids: tuple[int, ...]  # (K,) ascending
     names: tuple[str, ...]  # (K,) names given by a person, "" without one
-    corrections: int = 0  # edits in force
+    corrections: int = 0  # edits in force, without cuts of the tree
+    cuts: int = 0
     junk: int = 0  # rows marked as junk, which have no cluster
 
     @classmethod
@@ -181,7 +196,8 @@ def corrected_rows(inputs: RunImages) -> tuple[Assignments, Groups]:
     places = np.where(assignments.clusters < 0, -1, np.searchsorted(ids, assignments.clusters))
     names = tuple("" if state.names[cluster] == str(cluster) else state.names[cluster] for cluster in ids)
     junk = int((state.junk & (state.home >= 0)).sum())
-    groups = Groups(tuple(ids), names, corrections, junk)
+    cuts = sum(line["kind"] == "cut" for line in inputs.edits.history[0])
+    groups = Groups(tuple(ids), names, corrections - cuts, junk=junk, cuts=cuts)
     return dataclasses.replace(assignments, clusters=places), groups
 
 

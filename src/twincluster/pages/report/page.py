@@ -15,6 +15,7 @@ and classes are not escaped here; the page escapes them.
     clusters    [{id, name, short (a name or a number), named, size, share, confidence, typical: [image],
                 doubtful: [image], purity?, classes?}]
     map         {method, meaning, note, image, x, y} with coordinates from 0 to 9999, or {absent}
+    tree        the tree of clusters (see tree_data), with commands to cut it, or {absent}
     curves      training curves: metrics.jsonl as a few short lists of numbers
     problems    {unreadable, tiny, empty, alike}, each with a count and its listed entries
     cleanup     a list of {kind, count, more} with groups of {best, copies: [[image, value]]} or rows: [[image, value]]
@@ -61,8 +62,13 @@ from twincluster.pages.report.material import (
     spread_evenly,
     unreadable,
 )
+from twincluster.pages.report.tree import tree_data
 from twincluster.pages.web import read_asset
+<<<<<<< HEAD
 from twincluster.runs import PROBLEM_KINDS, REPORT_FILE, RISING, Problem, Run, provenance
+=======
+from twincluster.runs import REPORT_FILE, Living, Run, provenance
+>>>>>>> main
 from twincluster.training import health_of
 
 LARGE_BYTES, SMALL_BYTES = 4_500_000, 3_500_000  # of pictures; base64 takes a third more
@@ -175,6 +181,10 @@ def _sentences(material: Material, data: dict[str, Any], what: str) -> list[str]
     if data["run"]["added"]:
         were = "were" if data["run"]["added"] > 1 else "was"
         found.append(f"{data['run']['added']:,} of them {were} added after the training.")
+    if material.groups.cuts:
+        found.append(
+            f"The tree of clusters was cut anew; the fit has {counted(material.config.n_clusters, 'cluster')}."
+        )
     corrections = data["run"]["corrections"]
     if corrections and data["run"]["readable"]:
         found.append(f"{counted(corrections, 'correction')} by hand {'is' if corrections == 1 else 'are'} in them.")
@@ -267,8 +277,13 @@ BINS = 20  # of the confidence
 SURE = 0.5  # confidence above which a cluster outweighs all others together
 WIDEST = 40  # most clusters and classes of a confusion matrix
 CLASSES = 3  # classes named on a card
+<<<<<<< HEAD
 GROUPS, GROUP = 24, 6  # listed groups of copies, and images of each
 SUSPECTS = 36  # listed images of each other kind
+=======
+ON_LEAF = 3  # images of a fine cluster
+GROUPS, GROUP = 24, 6  # listed groups of near-duplicates, and images of each
+>>>>>>> main
 PIXELATED = 16  # pixels a side up to which pixels are shown as squares
 NO_LABELS = "the run was not compared with labels"
 
@@ -294,6 +309,7 @@ def gather(material: Material) -> Gathered:
         "problems": _problems(material, middle, around),
         "cleanup": _cleanup(material, shown),
         "map": _map(material, shown),
+        "tree": _tree(material, shown),
         "curves": curves_of(material.metrics),
         "labels": _labels(material),
     }
@@ -349,7 +365,7 @@ def _run(material: Material) -> dict[str, Any]:
         "epochs": int(material.metrics[-1].get("epoch", 0)) + 1 if material.metrics else 0,
         "seed": config.seed,
         "version": twincluster.__version__,
-        "made": made.told(),
+        "made": made.facts(),
         "command": made.command(),
     }
 
@@ -473,6 +489,16 @@ def _map(material: Material, shown: _Shown) -> dict[str, Any]:
         "x": layout.places[:, 0].tolist(),
         "y": layout.places[:, 1].tolist(),
     }
+
+
+def _tree(material: Material, shown: _Shown) -> dict[str, Any]:
+    tree, state, folder = material.tree, material.state, shlex.quote(str(material.run.folder))
+    if tree is None or state is None or tree.n_leaves < 2:
+        return {"absent": "the run has no tree"}
+    data = tree_data(Living.of(tree, state), state, material.rows, material.features, ON_LEAF)
+    for leaf in data["leaves"]:
+        leaf["rows"] = [shown.add(row, shown.small) for row in leaf["rows"]]
+    return data | {"cut": f"twincluster cut {folder}", "serve": f"twincluster serve {folder}"}
 
 
 def _labels(material: Material) -> dict[str, Any]:

@@ -1,11 +1,11 @@
-// What can be corrected. Each asks for what it needs, does one edit, and says what was done.
+// The corrections. Each asks for what it needs, makes one edit, and reports it.
 import { count, make, plural } from "../parts/dom.js";
 import { ask, field, messageOf, Refusal, textInput } from "../parts/dialogs.js";
 
 /** @import { Cluster, Group } from "../types.js" */
 /** @import { Explorer } from "./explorer.js" */
 
-/** What the keys do, for the list behind `?`. */
+/** The keys, for the list behind `?`. */
 export const KEYS = [
   ["arrow keys", "go through the images"], ["space", "select or leave out the image"], ["shift with arrow keys or click", "select a range"],
   ["ctrl+A", "select all"], ["escape", "select none; in a cluster: back to all clusters"], ["enter", "open the image, or the cluster"],
@@ -37,7 +37,7 @@ export class Corrections {
   }
 
   /**
-   * An edit without a question; the page shows what goes wrong.
+   * Makes an edit without asking; the page shows errors.
    * @type {(kind: string, fields: Record<string, unknown>, done: string) => Promise<void>}
    */
   async now(kind, fields, done) {
@@ -45,7 +45,7 @@ export class Corrections {
   }
 
   /**
-   * The same; returns whether it was done.
+   * The same; returns whether it succeeded.
    * @type {(kind: string, fields: Record<string, unknown>, done: string) => Promise<boolean>}
    */
   async done(kind, fields, done) {
@@ -64,7 +64,7 @@ export class Corrections {
   }
 
   /**
-   * What can be done with selected images: each is a button, and a key that KEYS explains.
+   * Actions on selected images: each has a button, and a key that KEYS explains.
    * @param {number | null} from  cluster that all of them are in
    * @param {boolean} junk  whether they are junk
    * @returns {{key: string, text: string, act: (rows: number[]) => unknown}[]}
@@ -93,7 +93,7 @@ export class Corrections {
   }
 
   /**
-   * Merges several clusters into the largest; where there is one alone, asks for another.
+   * Merges several clusters into the largest; if there is only one, asks for another.
    * @param {number[]} ids
    */
   async merge(ids) {
@@ -162,7 +162,7 @@ export class Corrections {
   }
 
   /**
-   * Moves images. `from` is the cluster that all of them are in, if they are in one; without another, asks for a new one.
+   * Moves images. `from` is the cluster of all of them, if it is the same; if there is no other, asks for a new one.
    * @param {number[]} rows
    * @param {number | null} from
    */
@@ -189,7 +189,7 @@ export class Corrections {
   }
 
   /**
-   * Makes examples of images, which are right where they are.
+   * Confirms that images are in the right cluster, which makes them examples.
    * @param {number[]} rows
    */
   confirm(rows) {
@@ -197,7 +197,7 @@ export class Corrections {
   }
 
   /**
-   * Moves what is proposed; null stands for all groups. Returns whether it was done.
+   * Accepts proposed groups; null stands for all. Returns whether it succeeded.
    * @param {Group[] | null} groups
    * @param {number} images
    */
@@ -243,7 +243,7 @@ export class Corrections {
   }
 
   /**
-   * Undoes or redoes; what, is known only after the edits before it are made.
+   * Undoes or redoes; earlier edits must be saved first, since they decide what it affects.
    * @param {"undo" | "redo"} kind
    * @param {string} done
    */
@@ -257,7 +257,7 @@ export class Corrections {
 }
 
 /**
- * A list of clusters with a field that narrows it; `value()` is the id of the one chosen.
+ * A list of clusters with a search field; `value()` is the id of the selected one.
  * @param {Cluster[]} clusters
  * @param {string} label
  */

@@ -1,21 +1,26 @@
 // The panels of a report, in their order. To add one, write a function here or in a module of its own, add its line to
-// PANELS and its data to report/gather.py, and run `make pages`.
+// PANELS and its data to report/page.py, and run `make pages`.
 import { button, count, decimal, make, note, percent, plural } from "../parts/dom.js";
 import { lineChart, sizesChart } from "./charts.js";
+<<<<<<< HEAD
 import { cleanupBody } from "./cleanup.js";
+=======
+import { treeBody } from "./tree.js";
+>>>>>>> main
 
 /** @import { Child, Children } from "../types.js" */
 /** @import { ChartGroup, Moment } from "./charts.js" */
 /** @import { ReportPage } from "./page.js" */
 
 /**
- * A section of the page. `body` returns what stands below the title, or null to leave the section out.
+ * A section of the page. `body` returns its content, or null to omit the section.
  * @typedef {{id: string, title: string, body: (page: ReportPage) => Child[] | null}} Panel
  */
 
 /** @type {Panel[]} */
 export const PANELS = [
   { id: "clusters", title: "Clusters", body: ({ cards }) => [cards.body] },
+  { id: "tree", title: "Tree of clusters", body: treeBody },
   { id: "map", title: "Map", body: ({ panel, data }) => [panel ? panel.body : note(`No map: ${data.map.absent}.`)] },
   { id: "labels", title: "Labels", body: labelsBody },
   { id: "problems", title: "Problems", body: problemsBody },
