@@ -12,6 +12,7 @@ from twincluster.runs.edit_log import Split as Split
 from twincluster.runs.edit_log import State as State
 from twincluster.runs.edit_log import applied as applied
 from twincluster.runs.edit_log import initial as initial
+from twincluster.runs.edit_log import lines_of_first as lines_of_first
 from twincluster.runs.edit_log import unit as unit
 from twincluster.runs.edits import EDITS_FILE as EDITS_FILE
 from twincluster.runs.edits import JUNK_STATUS as JUNK_STATUS

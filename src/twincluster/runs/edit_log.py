@@ -348,6 +348,24 @@ def in_force(lines: Sequence[Line]) -> tuple[list[Line], list[Line]]:
     return done, undone
 
 
+def lines_of_first(lines: Sequence[Line], count: int) -> list[Line]:
+    """Return edits as they would be without the rows from `count` on, which came by `twincluster update`."""
+    return [_of_first(line, count) for line in lines]
+
+
+def _of_first(line: Line, count: int) -> Line:
+    kept = dict(line)
+    for name in ("rows", "to", "samples"):
+        if isinstance(line.get(name), list) and not (name == "to" and line["kind"] == "refuse"):
+            rows = line[name] if name == "samples" else line["rows"]
+            kept[name] = [value for value, row in zip(line[name], rows, strict=True) if row < count]
+    if line["kind"] == "split":
+        kept["parts"] = [part | {"rows": [row for row in part["rows"] if row < count]} for part in line["parts"]]
+    if line["kind"] == "accept":
+        kept["inputs"] = min(line["inputs"], count)
+    return kept
+
+
 def applied(state: State, line: Line, later: Later | None = None) -> State:
     """A state after one more edit."""
     if line["kind"] not in KINDS:
@@ -577,6 +595,8 @@ def _rows(state: State, given: Any) -> np.ndarray:
 
 
 def _text(name: Any) -> str:
+    if isinstance(name, str):
+        name = name.replace("\0", "\ufffd")  # older versions accepted zero characters
     if complaint := name_complaint(name):
         raise ValueError(complaint)
     return str(name)
