@@ -34,6 +34,7 @@ STEP = "Trainer.step"
 COMPREHENSIONS = ("<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>")
 COUNT, EPOCHS = 60, 2
 FEW = 4  # functions named for each file
+BESIDE = "lessons"  # the explorer's thread that learns from an edit, while the request goes on
 WAIT = 300.0  # seconds for the explorer to be ready
 
 
@@ -63,11 +64,12 @@ def measure() -> Walks:
         photos, tiny = (
             _walk(place, "fit", kind, "--epochs", EPOCHS, "--out", f"runs/{kind}") for kind in ("photos", "tiny")
         )
-        merge = _merge(place, "runs/photos")
-        export = _walk(place, "export", "runs/photos", "final.csv", "--to", "csv")
         predict = {
             kind: _walk(place, "predict", f"runs/{kind}", kind, "--out", f"{kind}.csv") for kind in ("photos", "tiny")
         }
+        merge = _merge(place, "runs/photos")
+        export = _walk(place, "export", "runs/photos", "final.csv", "--to", "csv")
+        corrected = _walk(place, "predict", "runs/photos", "photos", "--out", "corrected.csv")
     return Walks(
         {
             "fit of photographs": _by_file(photos),
@@ -78,6 +80,7 @@ def measure() -> Walks:
             "a merge and export to csv": _by_file([*merge, *export]),
             "predict photographs": _by_file(predict["photos"]),
             "predict 16-pixel images": _by_file(predict["tiny"]),
+            "predict photographs with a corrected run": _by_file(corrected),
         }
     )
 
@@ -120,7 +123,7 @@ def _merge(place: Path, run: str) -> list[Call]:
             assert server.stdout is not None
             address = next(line.split()[1] for line in server.stdout if line.startswith("open http"))
             deadline = time.monotonic() + WAIT
-            while not _ask(f"{address}api/number")["ready"] and time.monotonic() < deadline:
+            while not _ask(f"{address}api/lesson").get("settled") and time.monotonic() < deadline:
                 time.sleep(0.2)
             state = _ask(f"{address}api/state")
             server.send_signal(signal.SIGUSR1)
@@ -168,7 +171,7 @@ class Recorder:
 
     def __call__(self, frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
-        if not code.co_filename.startswith(PACKAGE):
+        if not code.co_filename.startswith(PACKAGE) or threading.current_thread().name == BESIDE:
             return
         if code.co_qualname == STEP:
             self.stepping = event == "call"

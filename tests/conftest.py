@@ -27,9 +27,10 @@ PER_KIND = 20
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache for each test: none touches the home folder or finds what another left."""
+    """An empty cache and configuration for each test: none touches the home folder or finds what another left."""
     cache = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("TWINCLUSTER_CACHE", str(cache))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
     return cache
 
 

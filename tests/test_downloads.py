@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 from command_line import colours, command, worked
 from small_onnx import colour_model
-from twincluster.config import KNOWN
+from twincluster.config import KNOWN, encoder_names
 from twincluster.core import InputError
 from twincluster.nn import downloads, load_encoder
 from twincluster.runs import Run
@@ -206,7 +206,7 @@ def test_an_onnx_file_from_an_address_is_fetched_checked_and_used(tmp_path: Path
     with pytest.raises(InputError, match="end the address in #sha256=HEX"):
         load_encoder(name)
     with pytest.raises(InputError, match="net.onnx: what .* sent has the SHA-256"):
-        load_encoder(f"{name}#sha256={'1' * 64}")
+        downloads.fetch(f"{name}#sha256={'1' * 64}")
     np.save(tmp_path / "images.npy", colours(90)[0])
     worked("fit", tmp_path / "images.npy", "-k", "3", "--out", tmp_path / "run", "--backbone",
            f"{name}#sha256={digest}", *QUICK)  # fmt: skip
@@ -215,6 +215,32 @@ def test_an_onnx_file_from_an_address_is_fetched_checked_and_used(tmp_path: Path
     worked("predict", tmp_path / "run", tmp_path / "images.npy", "--out", tmp_path / "new.csv")
     said = worked("encoders", "fetch", f"{name}#sha256={digest}", "--to", tmp_path / "models").out
     assert str(tmp_path / "models" / f"{digest}.onnx") in said
+
+
+def test_the_run_of_a_stranger_downloads_nothing_until_the_user_agrees(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hub: Hub
+) -> None:
+    digest = hub.offer(colour_model(tmp_path / "net.onnx", ("n", 3, 24, 24)))
+    name = f"onnx:{hub.address}/net.onnx#sha256={digest}"
+    np.save(tmp_path / "images.npy", colours(90)[0])
+    fit = ("fit", tmp_path / "images.npy", "-k", "3", "--out", tmp_path / "run", *QUICK)
+    worked(*fit, "--backbone", name)
+    monkeypatch.setenv("TWINCLUSTER_CACHE", str(tmp_path / "another"))  # as on a machine that has never seen the file
+    monkeypatch.setattr(encoder_names, "_trusted", set())
+    hub.asked.clear()
+    predict = ("predict", tmp_path / "run", tmp_path / "images.npy", "--out", tmp_path / "new.csv")
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(f'[train]\nencoder = "{name}"\n')
+    np.save(tmp_path / "more.npy", 255 - colours(20)[0])
+    update = ("update", tmp_path / "run", tmp_path / "more.npy")
+    by_recipe = ("fit", tmp_path / "images.npy", "-k", "3", "--recipe", recipe, "--out", tmp_path / "two")
+    for words in (predict, update, by_recipe):
+        refused = command(*words).complaint
+        assert f"if you trust it, run `twincluster encoders fetch '{name}'`" in refused
+    assert not hub.asked
+    worked("encoders", "fetch", name)
+    monkeypatch.setattr(encoder_names, "_trusted", set())
+    worked(*predict)
 
 
 def test_a_folder_for_another_machine_holds_weights_and_record(tmp_path: Path, hub: Hub) -> None:

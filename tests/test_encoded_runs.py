@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from command_line import colours, command, worked
 from small_encoders import Colour, own_weights
-from twincluster.config import network_settings
+from twincluster.cli.encoders import offer_better
+from twincluster.config import network_settings, preferred_encoder
 from twincluster.core import InputError
 from twincluster.estimator import TwinContrastClustering
 from twincluster.nn import BACKBONES, build_backbone, encoders, load_encoder
@@ -257,3 +258,41 @@ def test_a_preferred_encoder_is_taken_kept_and_resumed(tmp_path: Path, monkeypat
     ).out
     assert "tinyvit-5m (48 MB, Apache-2.0) is better on photographs: pip install 'twincluster[encoders]'" in said
     assert "--backbone tinyvit-5m" in (tmp_path / "two" / "report.html").read_text()
+
+
+def test_a_terminal_is_asked_once_about_the_better_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "large").mkdir()
+    for number in range(40):
+        Image.new("RGB", (200, 150), (6 * number, 90, 0)).save(tmp_path / "large" / f"{number}.png")
+    common = ("fit", tmp_path / "large", "-k", "2", "--device", "cpu", "--epochs", "1", "--out")
+    asked: list[str] = []
+    monkeypatch.setattr("builtins.input", lambda question: asked.append(question) or "n")
+    worked(*common, tmp_path / "elsewhere")
+    assert not asked  # this is no terminal
+    monkeypatch.setattr("twincluster.cli.encoders._can_ask", lambda: True)
+    assert "`twincluster encoders prefer NAME` changes it" in worked(*common, tmp_path / "first").out
+    worked(*common, tmp_path / "second")
+    (question,) = asked
+    assert "tinyvit-5m (48 MB to download). Use it from now on?" in question
+    assert Run.open(tmp_path / "second").config.train.encoder == "pretrained"
+    own_weights(tmp_path)
+    mine = f"small:{tmp_path / 'weights.safetensors'}"
+    worked("encoders", "prefer", mine)
+    worked(*common, tmp_path / "third")
+    assert Run.open(tmp_path / "third").config.train.encoder == mine
+    worked("encoders", "prefer", "auto")
+    assert preferred_encoder() == ""
+    assert "did you mean 'tinyvit-5m'" in command("encoders", "prefer", "tinyvit-5").complaint
+    assert "say which encoder" in command("encoders", "prefer").complaint
+
+
+def test_yes_is_stored_and_a_damaged_answer_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setattr("twincluster.cli.encoders._can_ask", lambda: True)
+    monkeypatch.setattr("builtins.input", lambda question: "Yes ")
+    assert offer_better()
+    assert preferred_encoder() == "tinyvit-5m"
+    assert not offer_better()  # it has been answered
+    (tmp_path / "twincluster" / "encoder.json").write_text("{")
+    with pytest.raises(InputError, match=r"encoder\.json holds no name of an encoder: remove it"):
+        preferred_encoder()

@@ -4,6 +4,9 @@ The pictures differ in colour alone, and most models are trained for two epochs.
 """
 
 import pickle
+import re
+import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,8 @@ import pytest
 import torch
 from PIL import Image
 from sklearn.base import clone
-from sklearn.metrics import adjusted_rand_score
+from sklearn.metrics import adjusted_rand_score, silhouette_score
+from sklearn.model_selection import GridSearchCV
 
 from small_encoders import own_weights
 from small_runs import pictures, rows
@@ -118,7 +122,8 @@ def test_folder_and_paths_keep_the_place_of_unreadable_files(photo_folder: Path)
 @pytest.mark.parametrize(
     "wrong, words",
     [
-        (pictures(8)[0] / 255, "multiply by 255"),
+        (pictures(8)[0] / 64.0 * 255, "values up to .*: scale them to 0 .. 1 or 0 .. 255"),
+        (pictures(8)[0] - 1.0, "negative values, down to -1"),
         (pictures(8)[0].transpose(0, 3, 1, 2), "channels last"),
         ([Image.new("RGB", (8, 8))], "1 sample"),
         ("no/such/folder", "no such file"),
@@ -128,7 +133,10 @@ def test_folder_and_paths_keep_the_place_of_unreadable_files(photo_folder: Path)
         (["a.png", "b.png", "c.png"], r"none of the 3 images in paths can be read \(a.png: missing file\)"),
         (pictures(2)[0], "3 clusters need at least as many readable samples, got 2"),
         (np.full((8, 8, 8, 3), np.nan), "with NaN or infinity"),
-        (torch.rand(8, 3, 8, 8), r"got torch.float32 \(8, 3, 8, 8\): .* \(images \* 255\).to\(torch.uint8\)"),
+        (
+            torch.ones(8, 3, 8, 8, dtype=torch.int32),
+            r"got torch.int32 \(8, 3, 8, 8\): .*to\(torch.uint8\)",
+        ),
         (pictures(1)[0][0], r"looks like one colour image: stack several .* or pass images\[None\]"),
         ([*pictures(4)[0], pictures(1, side=9)[0][0]], "X holds images of several shapes"),
         ([*pictures(4)[0], pictures(1)[0][0, ..., 0]], "X holds images of several shapes"),
@@ -143,6 +151,71 @@ def test_folder_and_paths_keep_the_place_of_unreadable_files(photo_folder: Path)
 def test_bad_images_are_refused(wrong: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         on_images().fit(wrong)
+
+
+@pytest.mark.parametrize("limit", [1, 16, 255])
+def test_float_images_are_scaled_by_the_range_that_fit_saw(limit: int, tmp_path: Path) -> None:
+    pixels = pictures(32)[0]
+    pixels[0, 0, 0] = 255  # so that the largest value is the limit
+    floats = pixels * (limit / 255)
+    expected = on_images().fit(pixels)
+    model = on_images().fit(floats)
+    np.testing.assert_array_equal(model.labels_, expected.labels_)
+    np.testing.assert_array_equal(model.transform(floats[1:]), expected.transform(pixels[1:]))  # without the largest
+    tensor = torch.from_numpy(floats.astype(np.float32)).permute(0, 3, 1, 2)
+    np.testing.assert_array_equal(on_images().fit_predict(tensor), expected.labels_)
+    model.save(tmp_path / "run")
+    loaded = TwinContrastClustering.load(tmp_path / "run", device="cpu")
+    np.testing.assert_array_equal(loaded.predict(floats[1:]), expected.labels_[1:])
+    np.testing.assert_array_equal(loaded.predict(pixels), expected.labels_)
+    for wrong, words in ((floats * 1.01, f"fitted on 0 .. {limit}"), (-floats, "negative values")):
+        with pytest.raises(InputError, match=words):
+            loaded.predict(wrong)
+    with pytest.raises(InputError, match="not fitted on float images: pass uint8"):
+        expected.predict(floats)
+
+
+def test_score_is_the_silhouette_of_the_embedding_and_chooses_in_a_grid() -> None:
+    pixels, colours = pictures(48)
+    model = on_images(epochs=8).fit(pixels)
+    assert model.score(pixels) == pytest.approx(silhouette_score(model.transform(pixels), model.predict(pixels)))
+    assert model.score(pixels, colours) == model.score(pixels)
+    assert model.score(pixels[:1]) == -1
+    grid = GridSearchCV(on_images(), {"epochs": [1, 8]}, cv=2).fit(pixels)
+    scores = grid.cv_results_["mean_test_score"]
+    assert np.isfinite(scores).all()
+    assert grid.best_params_["epochs"] == [1, 8][scores.argmax()]
+
+
+def test_report_plot_and_explorer_of_a_fit_on_an_array(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pixels, _ = pictures(32)
+    model = on_images().fit(pixels)
+    with pytest.raises(InputError, match="name a folder"):
+        model.report()
+    page = model.report(tmp_path / "run")
+    assert "data:image/" in page.read_text()
+    assert model.report() == TwinContrastClustering.load(tmp_path / "run").report() == page
+    axes = model.plot(pixels)
+    assert sum(len(dots.get_offsets()) for dots in axes.collections) == 32
+    server = model.serve(port=0, in_browser=False)
+    try:
+        said = ""
+        while not (address := re.search(r"open (http://\S+) in", said)) and server.poll() is None:
+            time.sleep(0.1)
+            said += capfd.readouterr().out
+        assert address
+        assert urllib.request.urlopen(address[1]).status == 200
+    finally:
+        server.terminate()
+        server.wait()
+    model.teach([0, 1], ["red", "red"])
+    with pytest.raises(InputError, match="name a folder"):
+        model.report()
+
+
+def test_a_long_estimator_has_a_repr_of_one_line() -> None:
+    settings = {f"augment.setting_{number}": number for number in range(9)}
+    assert "\n" not in repr(TwinContrastClustering(3, settings=settings))
 
 
 def test_open_photographs_of_several_sizes_get_what_their_files_get(tmp_path: Path) -> None:

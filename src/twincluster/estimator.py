@@ -6,18 +6,22 @@ It takes images, paths or rows. For rows it passes scikit-learn's estimator chec
 from __future__ import annotations
 
 import copy
+import re
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Integral
 from pathlib import Path
+from subprocess import Popen
 from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import silhouette_score
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
@@ -37,19 +41,24 @@ from twincluster.config import (
 from twincluster.core import InputError, counted, hold, is_taken
 from twincluster.data import (
     Images,
+    Inputs,
     Listing,
     are_open,
     as_arrays,
+    as_bytes,
+    is_float_images,
     is_rows,
     location_of,
     open_source,
     outline,
+    range_of,
     refuse_times,
 )
 from twincluster.fit import train, write_run
 from twincluster.methods import spread
 from twincluster.model import Model, encoder_of, later_side, open_for, squares_for
 from twincluster.nn import wrap_module
+from twincluster.pages import plot_clusters, write_report
 from twincluster.parallel import decided
 from twincluster.resolve import check_method, resolve_device, suit, with_image_size
 from twincluster.run_images import RunImages, learn
@@ -70,6 +79,9 @@ from twincluster.runs import (
     read_stamps,
 )
 from twincluster.training import Watcher
+
+IMAGES_FILE = "images.npy"  # in a run folder: the images of a fit on an array
+SCORED = 10_000  # inputs that `score` looks at
 
 
 @dataclass
@@ -152,6 +164,7 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
     In `fit`, `predict`, `predict_proba` and `transform`, `X` is one of
 
     - uint8 images (n,h,w) or (n,h,w,c), as an array or a tensor; tensors may also be (n,c,h,w),
+    - float images of these shapes with values from 0 to 1, 16 or 255: the smallest that holds all values in `fit`,
     - a list of PIL images of any size, a list of paths, a folder, or any other source that `twincluster fit` takes,
     - rows of numbers (n,d), as an array, a tensor, a data frame or lists; the estimator standardises them.
 
@@ -206,10 +219,12 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
             self.settings = {**flatten(nested(self.settings or {})), **changes}
         return self
 
-    def fit(self, X: Any, y: object = None, *, answers: Sequence[str | None] | None = None) -> Self:
+    def fit(self, X: Inputs, y: object = None, *, answers: Sequence[str | None] | None = None) -> Self:
         """Train on `X`; `y` is ignored. `answers` holds a cluster's name, or None, for each input (see `teach`)."""
         with python_words(), (watcher := Watcher(self.verbose)):
             X = as_arrays(X)
+            self._float_range = range_of(X) if is_float_images(X) else None
+            X = self._as_bytes(X)
             listing = outline(X) if are_open(X) else self._listing(X, reset=True)
             config, why = suit(listing, self._configured(), self.recipe, self._changes())
             if why:
@@ -237,6 +252,7 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         self.labels_, self.n_iter_ = self._assignments.clusters, len(watcher.rows)
         self._lessons = _Lessons(initial(self.labels_, self.config_.n_clusters), trained.images)
         self.cluster_names_: dict[int, str] = {}
+        self._folder: Path | None = None  # the run folder that holds this model
         if watcher.warning:
             warnings.warn(watcher.warning, ConvergenceWarning, stacklevel=2)
         if answers is not None:
@@ -284,11 +300,11 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         lesson = learn(places, space, state, self.config_.seed)
         moved, to, _ = lesson.proposals(state.clusters[places])
         accept = {"kind": "accept", "rows": places[moved].tolist(), "to": to.tolist(), "inputs": len(state.home)}
-        lessons.head = lesson.head
+        lessons.head, self._folder = lesson.head, None
         self._follow(lessons.add(accept))
         return self
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: Inputs) -> np.ndarray:
         """Return the cluster of each input, (n,) int64; -1 if a file cannot be read."""
         images = self._images(X)
         found = Assignments.of(images, images.usable, self._predict(images)).clusters
@@ -297,7 +313,7 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
             found[images.usable] = state.route(found[images.usable], kinds)
         return found
 
-    def predict_proba(self, X: Any) -> np.ndarray:
+    def predict_proba(self, X: Inputs) -> np.ndarray:
         """Return the probability of each cluster, (n, n_clusters); nan if a file cannot be read.
 
         Answers that open a cluster add a column. An empty cluster has probability 0.
@@ -309,13 +325,50 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
             found = torch.from_numpy(state.chances(found.cpu().numpy(), kinds))
         return spread(found, images)
 
-    def transform(self, X: Any) -> np.ndarray:
+    def transform(self, X: Inputs) -> np.ndarray:
         """Return the learned embedding, (n, n_features_out); nan if a file cannot be read."""
         images = self._images(X)
         return spread(self._model.on(resolve_device(self.device)).embed(images), images)
 
-    def save(self, folder: str | Path) -> None:
-        """Write a run folder for `load` and for the command line (`twincluster predict FOLDER ...`)."""
+    def score(self, X: Inputs, y: object = None) -> float:
+        """Return the silhouette of the embedding of `X`, from -1 to 1; more is better. `y` is ignored.
+
+        Above 10,000 inputs it is that of a random sample. If all inputs are in one cluster it is -1.
+        """
+        labels, rows = self.predict(X), self.transform(X)
+        usable = labels >= 0
+        labels, rows = labels[usable], rows[usable]
+        if not 2 <= len(np.unique(labels)) < len(labels):
+            return -1.0
+        sample = SCORED if len(labels) > SCORED else None
+        return float(silhouette_score(rows, labels, sample_size=sample, random_state=self.config_.seed))
+
+    def plot(self, X: Inputs, *, ax: Any = None) -> Any:
+        """Draw `X` on the two main directions of its embedding, a colour per cluster; return the matplotlib axes."""
+        labels, rows = self.predict(X), self.transform(X)
+        usable = labels >= 0
+        return plot_clusters(rows[usable], labels[usable], self.cluster_names_, ax)
+
+    def report(self, folder: str | Path | None = None) -> Path:
+        """Write a run folder with its report, and return the page, which a browser opens.
+
+        Without `folder`, write the report of the folder that the model was saved to or loaded from.
+        """
+        return write_report(Run.open(self._run_folder(folder)))[0]
+
+    def serve(self, folder: str | Path | None = None, *, port: int = 8765, in_browser: bool = True) -> Popen[bytes]:
+        """Open the explorer on a run folder, in a process of its own; `terminate()` of what is returned ends it.
+
+        The folder is written first, as by `report`. Corrections go to the folder: `load` it to use them.
+        """
+        command = ["serve", str(self._run_folder(folder)), "--port", str(port), *(["--open"] if in_browser else [])]
+        return Popen([sys.executable, "-m", "twincluster", *command])
+
+    def save(self, folder: str | Path, *, images: bool = False) -> None:
+        """Write a run folder for `load` and for the command line (`twincluster predict FOLDER ...`).
+
+        `images=True` also writes the images of a fit on an array into it, so that report and explorer can show them.
+        """
         check_is_fitted(self)
         folder = Path(folder)
         if self._one_cluster:
@@ -327,12 +380,17 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
             for row in self._history:
                 run.append_metrics(row)
             model = self._model.replace(network=copy.deepcopy(self._model.network).float())
+            if images and (kept := self._lessons.images) is not None and kept.listing.array is not None:
+                np.save(folder / IMAGES_FILE, kept.listing.array)
+                if model.data is not None:
+                    model = model.replace(data=replace(model.data, location=str((folder / IMAGES_FILE).resolve())))
             write_run(
                 run, model, self._assignments, reference=self._reference, stamps=self._stamps, made=self._made,
                 choice=self.choice_,
             )  # fmt: skip
             if lines := self._open_lessons().lines:
                 Edits(run).extend(lines, self._open_lessons().head)
+        self._folder = folder
 
     @classmethod
     def load(cls, folder: str | Path, *, backbone: nn.Module | None = None, device: str = "auto") -> Self:
@@ -349,12 +407,14 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
             config.n_clusters, method=settings.pop("method"), settings=settings, backbone=backbone, device=device,
             random_state=config.seed,
         )  # fmt: skip
+        model._float_range = run.data.float_range
         model._keep(Model.load(run, "cpu", backbone).replace(name="this model"))
         model.choice_, model._reference = run.read_choice(), Reference.read(run.folder, config.n_clusters)
         model._stamps, model._made = read_stamps(run.folder), provenance.read(run.folder)
         model._history = run.read_metrics()
         model._assignments = run.read_assignments().first(run.data.inputs)  # without rows added by `twincluster update`
         model.labels_, model.n_iter_ = model._assignments.clusters, len(model._history)
+        model._folder = run.folder
         model.cluster_names_, edits = {}, RunImages(run, device=device).edits
         model._lessons = _Lessons(initial(model.labels_, config.n_clusters), folder=run.folder)
         if edits.any:
@@ -369,12 +429,25 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
                 model.feature_names_in_ = np.array(run.data.columns, dtype=object)
         return model
 
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        """Return the parameters that differ from their defaults, in one line."""
+        return re.sub(r"\n\s*", " ", super().__repr__(N_CHAR_MAX))
+
     def __getstate__(self) -> dict[str, Any]:
         """Exclude the inputs of the fit, which may be large."""
         state: dict[str, Any] = super().__getstate__()
         if "_lessons" in state:
             state["_lessons"] = replace(state["_lessons"], images=None)
         return state
+
+    def _run_folder(self, folder: str | Path | None) -> Path:
+        """Write a run folder if one is named; otherwise return the one that holds this model."""
+        check_is_fitted(self)
+        if folder is not None:
+            self.save(folder, images=True)
+        if self._folder is None:
+            raise InputError("name a folder to write the run to: no folder holds this model as it is")
+        return self._folder
 
     def _open_lessons(self) -> _Lessons:
         check_is_fitted(self)
@@ -441,6 +514,17 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         options = {"n_clusters": clusters, "seed": int(seed), "train": train}
         return partial(configure, settings=settings, options=options)
 
+    def _as_bytes(self, X: Inputs) -> Any:
+        """Return float images as uint8, by the range of the images that `fit` saw; all else as it is."""
+        if not is_float_images(X):
+            return X
+        if self._float_range is None:
+            raise InputError(
+                "this model was not fitted on float images: pass uint8, for values of 0 .. 1 "
+                "(images * 255).astype('uint8')"
+            )
+        return as_bytes(X, self._float_range)
+
     def _changes(self) -> dict[str, Any]:
         """Return `settings` and `method`, nested."""
         return nested(self.settings or {}) | ({"method": self.method} if self.method else {})
@@ -452,7 +536,10 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         if model.is_of_rows:  # double precision, so that results do not depend on the other rows of a batch
             network = network.double()
         backbone = self.backbone if isinstance(self.backbone, nn.Module) else None
-        data = replace(model.data, columns=tuple(getattr(self, "feature_names_in_", ()))) if model.data else None
+        data = model.data
+        if data is not None:
+            columns = tuple(getattr(self, "feature_names_in_", ()))
+            data = replace(data, columns=columns, float_range=self._float_range)
         self._model = model.replace(network=network, data=data, backbone=backbone)
         self._one_cluster, self.config_ = one_cluster, model.config
         blank = torch.zeros(1, 3, model.shape.side, model.shape.side)
@@ -462,10 +549,10 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         return self._model
 
     @python_words()
-    def _images(self, X: Any) -> Images:
+    def _images(self, X: Inputs) -> Images:
         """Return `X` as the input of the model."""
         check_is_fitted(self)
-        X, model = as_arrays(X), self._model
+        X, model = self._as_bytes(as_arrays(X)), self._model
         if model.shape.side and is_rows(X):
             raise InputError(f"this model was fitted on images of {model.shape.side} pixels: pass images, not rows")
         if are_open(X):

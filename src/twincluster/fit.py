@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from twincluster.clustering import Choice, Health, Scores, health, score
+from twincluster.clustering import Choice, Health, Scores, Tree, grow_tree, health, score
 from twincluster.config import DERIVED, Config, DataShape, Split, differences, flatten
 from twincluster.core import InputError, OnProgress, counted, hold, keep_freed, refuse_taken, settle
 from twincluster.data import Images, Listing
@@ -43,6 +43,7 @@ from twincluster.runs import (
     unbind,
     write_contents,
     write_stamps,
+    write_tree,
 )
 from twincluster.training import Reporter, Trainer, has_checkpoint
 
@@ -129,6 +130,7 @@ def fit(
             contents=contents_of(trained.images, trained.model.config.train.frame), made=trained.made,
             choice=trained.choice,
         )  # fmt: skip
+        write_tree(trained.run, trained.tree(result))
         bind(trained.run)
         if reporter and (warning := trained.unwell(result)):
             reporter.warn(warning)
@@ -169,6 +171,11 @@ class Trained:
         assignments = Assignments.of(self.images, self.images.usable, probabilities)
         return Result(assignments, Reference.of(features, trained[::step]), probabilities)
 
+    def tree(self, result: Result) -> Tree:
+        """Return the tree that has the clusters as one of its levels."""
+        rows, clusters = self.images.usable, result.assignments.clusters
+        return tree_of(self.model.embed(self.images).numpy(), rows, clusters, self.model.config.seed)
+
     def unwell(self, result: Result) -> str | None:
         """Return a warning if the clusters look unhealthy, otherwise None."""
         config = self.model.config
@@ -177,6 +184,15 @@ class Trained:
         else:
             state = Health.of_result(result.assignments.sizes(config.n_clusters))
         return state.warning(config.method, find_method(config.method).advice, config.train.precision)
+
+
+def tree_of(features: np.ndarray, rows: np.ndarray, clusters: np.ndarray, seed: int) -> Tree:
+    """Return the tree of all clusters (n,) from the features of some rows, (m,D) and (m,)."""
+    readable = clusters[rows] >= 0
+    tree = grow_tree(features[readable], clusters[rows[readable]], seed)
+    leaf = np.full(len(clusters), -1, np.int32)
+    leaf[rows[readable]] = tree.leaf
+    return dataclasses.replace(tree, leaf=leaf)
 
 
 def write_run(

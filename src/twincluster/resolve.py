@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -30,6 +29,8 @@ from twincluster.config import (
     absolute_name,
     make_config,
     method_settings,
+    preferred_encoder,
+    trust_addresses,
 )
 from twincluster.core import InputError, closest
 from twincluster.data import (
@@ -77,7 +78,7 @@ def suit(
     config = configured("default")
     if config.train.encoder or listing.is_rows:
         config = configured("pretrained" if config.train.encoder else "rows")
-    wanted = os.environ.get("TWINCLUSTER_ENCODER", "") if earlier is None else earlier
+    wanted = _users_choice() if earlier is None else earlier
     config, why = _by_device(config, listing, configured, wanted)
     return check_method(config, given), why
 
@@ -138,6 +139,12 @@ def _by_device(
     why += "using a pretrained network; choose --recipe cpu to train from scratch anyway"
     better = f"{PREFERRED} ({KNOWN[PREFERRED].megabytes} MB, {KNOWN[PREFERRED].licence}) is better on photographs"
     return recipe("pretrained"), f"{why}; {better}: pip install 'twincluster[encoders]', --backbone {PREFERRED}"
+
+
+def _users_choice() -> str:
+    name = preferred_encoder() or ""
+    trust_addresses(name)
+    return name
 
 
 def _with_encoder(config: Config, name: str) -> tuple[Config, str]:

@@ -94,6 +94,8 @@ class Teacher:
 
     def prepare(self, progress: Callable[[str], None] | None = None) -> None:
         """Compute the space of the features, or read it from the cache. Raise InputError if no image can be read."""
+        if self.ready:
+            return
         with self._guard:
             if not self.ready:
                 if progress:
@@ -312,8 +314,11 @@ class Teacher:
         return np.searchsorted(self.rows, given[np.isin(given, self.rows)])
 
     def _once(self, what: str, number: int, compute: Callable[[], Kept]) -> Kept:
+        """Compute what depends on the edits up to a number, once. What is there already is returned without waiting."""
+        key = (what, number)
+        if (kept := self._kept.get(key)) is not None:
+            return kept  # type: ignore[return-value]
         with self._guard:
-            key = (what, number)
             if key not in self._kept:
                 while len(self._kept) >= 2 * LESSONS_KEPT:
                     del self._kept[next(iter(self._kept))]

@@ -45,14 +45,14 @@ def test_every_setting_is_shown_with_a_meaning_and_can_be_set_as_shown(name: str
 
 def test_a_page_says_what_the_method_is_before_its_settings() -> None:
     page = worked("methods", "pica").out
-    assert page.startswith("pica: PICA: partition confidence maximisation, in turns with an over-clustering head.\n\n")
-    assert '\nHuang et al. 2020, "Deep Semantic Clustering by Partition Confidence Maximisation".' in page
-    assert "\n[own] Section 4 of the paper, and its code.\n" in page
+    title = "pica: PICA: partition confidence maximisation, alternating with an over-clustering head."
+    assert page.startswith(f"{title}\n\n")
+    paper = 'Huang et al. 2020, "Deep Semantic Clustering by Partition Confidence Maximisation".'
+    assert paper in " ".join(page.split())
+    assert "\n[own] Values of section 4 of the paper, and of its code.\n" in page
     assert rows(page)["own.repeats"] == ("3", "R, augmentations of each image in a step")
     assert rows(page)["optimiser.schedule"][1].endswith("(one of constant, cosine)")
-    places = [
-        page.index(f"\n{words}") for words in ("Huang", "Settings for", "[own]", "Common", "[train]", "[augment]")
-    ]
+    places = [page.index(f"\n{words}") for words in ("PICA", "Settings for", "[own]", "Common", "[train]", "[augment]")]
     assert places == sorted(places)
     assert "This method has no settings of its own." not in page + explain("tcc")
 

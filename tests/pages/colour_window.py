@@ -20,7 +20,7 @@ def lesson(served: Served) -> dict[str, Any]:
     while time.monotonic() < end:
         found: dict[str, Any] = served.get("/api/lesson").json()
         assert not found["absent"], found["absent"]
-        if found["stage"] == "ready" and found["number"] == served.number:
+        if found["stage"] == "ready" and found["asked"] == served.number:
             return found
         time.sleep(0.02)
     raise AssertionError("no lesson about the newest edit")

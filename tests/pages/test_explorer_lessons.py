@@ -10,8 +10,8 @@ from colour_window import COUNT, colour_run, lesson, teach_some, wrong
 from explorer_server import Served, cache_in
 
 from twincluster.pages.explorer import lessons
-from twincluster.runs import JUNK, Edits, Run
-from twincluster.teacher import Teacher
+from twincluster.runs import JUNK, Edits, Run, State
+from twincluster.teacher import Question, Teacher
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +72,32 @@ def test_proposals_of_an_older_lesson_are_not_accepted(served: Served, monkeypat
     assert "being made anew" in late.json()["error"]
     assert Edits(served.run).state.names[0] == "red"
     assert served.get("/api/lesson").json()["number"] == served.number - 1
+
+
+def test_proposals_are_shown_while_questions_are_still_computed(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = lesson(served)
+    questions, go_on = Teacher.questions, threading.Event()
+
+    def slow(teacher: Teacher, state: State, count: int) -> list[Question]:
+        assert go_on.wait(60)
+        return questions(teacher, state, count)
+
+    monkeypatch.setattr(Teacher, "questions", slow)
+    assert served.edit("rename", cluster=0, name="red").status_code == 200
+    end = time.monotonic() + 60
+    while (found := served.get("/api/lesson").json())["number"] != served.number:
+        assert time.monotonic() < end, "no proposals without questions"
+        time.sleep(0.01)
+    assert (found["asked"], found["settled"]) == (before["asked"], False)
+    assert served.get("/api/proposals").json()["number"] == served.number
+    shown = served.get("/api/questions?count=6").json()
+    assert shown["asked"] == before["asked"]
+    assert len(shown["questions"]) == 6
+    assert shown["questions"][0]["clusters"]
+    go_on.set()
+    assert lesson(served)["asked"] == served.number
 
 
 def test_questions_name_clusters_and_pass_over_what_is_answered(served: Served) -> None:

@@ -140,7 +140,9 @@ def test_a_source_that_was_listed_just_now_is_not_listed_again(
     run = made_run(tmp_path / "run", photo_folder, 3)
     expected = write_report(run)[0].read_text(encoding="utf-8")
     listing = open_source(photo_folder)
-    monkeypatch.setattr("twincluster.run_images.open_source", lambda source, **_: pytest.fail(f"{source} was listed"))
+    monkeypatch.setattr(
+        "twincluster.run_images.images.open_source", lambda source, **_: pytest.fail(f"{source} was listed")
+    )
     path, some, _ = write_report(run, source=listing)
     assert some.pictures is not None
     assert path.read_text(encoding="utf-8") == expected

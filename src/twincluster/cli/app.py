@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import App, Parameter
 
 import twincluster
-from twincluster.cli.encoders import encoders
+from twincluster.cli.encoders import encoders, offer_better
 from twincluster.cli.look_up import methods, recipes
 from twincluster.cli.reproduce import reproduce
-from twincluster.cli.runs import evaluate, export, predict, report, serve, update
+from twincluster.cli.runs import cut, evaluate, export, predict, report, serve, update
 from twincluster.cli.teach import teach
 from twincluster.cli.terminal import LOOK_UP, START, USE, Count, PlainHelp, Seed, resumable, status_of
 from twincluster.config import (
+    BUNDLED,
     Config,
     Split,
     cluster_settings,
@@ -43,9 +44,9 @@ from twincluster.core import (
     refuse_taken,
     refuse_zero,
     torch_for_good,
+    typed,
 )
 from twincluster.parallel import decided, first, in_turn, refuse_several
-from twincluster.runs import typed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -72,12 +73,13 @@ app["--help"].group = app["--version"].group = LOOK_UP
 app.command(report, group=USE)
 app.command(serve, group=USE)
 app.command(teach, group=USE)
+app.command(cut, group=USE)
 app.command(predict, group=USE)
 app.command(update, group=USE, usage="twincluster update [OPTIONS] RUN [SOURCE]")
 app.command(evaluate, group=USE)
 app.command(export, group=USE)
 app.command(recipes, group=LOOK_UP, usage="twincluster recipes [OPTIONS] [NAME]")
-app.command(encoders, group=LOOK_UP, usage="twincluster encoders [OPTIONS] [fetch NAME]")
+app.command(encoders, group=LOOK_UP, usage="twincluster encoders [OPTIONS] [fetch|prefer NAME]")
 app.command(methods, group=LOOK_UP, usage="twincluster methods [NAME]")
 app.command(reproduce, group=LOOK_UP, usage="twincluster reproduce [OPTIONS] [NAME]")
 
@@ -211,6 +213,9 @@ def fit(
 
         earlier = Run.open(out).config.train.frozen if resume and out else None  # a run keeps its encoder
         config, why = suit(listing, configured, recipe, changes, earlier)
+        chosen_here = "encoder" not in train and earlier is None and recipe is None
+        if chosen_here and config.train.encoder == BUNDLED and offer_better():
+            config, why = suit(listing, configured, recipe, changes, earlier)
         used = "pretrained" if config.train.encoder else "rows" if listing.is_rows else "default"
         named = recipe is None and config.method != DEFAULT
         for line in filter(None, (why, other_settings(config.method, used, listing.name) if named else None)):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,14 +13,24 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from twincluster.config import BUNDLED, KNOWN, KNOWN_SIDE
+from twincluster.config import (
+    BUNDLED,
+    KNOWN,
+    KNOWN_SIDE,
+    PREFERRED,
+    absolute_name,
+    prefer,
+    preferred_encoder,
+    read_name,
+)
 from twincluster.core import InputError, closest
+from twincluster.parallel import several
 
 MEASURED = (8, 2.0)  # images at once, and seconds at least, when speed is asked for
 
 
 def encoders(
-    action: Literal["fetch"] | None = None,
+    action: Literal["fetch", "prefer"] | None = None,
     name: str | None = None,
     /,
     *,
@@ -26,17 +38,17 @@ def encoders(
     measure: Annotated[bool, Parameter(negative=())] = False,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> None:
-    """List the pretrained encoders that have a name, or fetch one.
+    """List the pretrained encoders that have a name, fetch one, or make one the default.
 
     Example: twincluster encoders fetch tinyvit-5m --to models
 
     Parameters
     ----------
     action
-        fetch downloads the weights of an encoder, or copies those that are here, and checks them. Left out, all
-        encoders are listed.
+        fetch downloads the weights of an encoder, or copies those that are here, and checks them. prefer stores, in
+        your configuration, the encoder that fit takes by itself. Left out, all encoders are listed.
     name
-        What to fetch: a name of the list, NAME+NAME, or onnx:https://...#sha256=HEX.
+        What to fetch or prefer: a name of the list, NAME+NAME, or onnx:https://...#sha256=HEX. auto prefers none.
     to
         Fetch into this folder, to carry it to a machine without a network, which then needs TWINCLUSTER_MODELS=FOLDER.
     measure
@@ -46,10 +58,46 @@ def encoders(
     """
     if action == "fetch":
         _fetch(name, to)
+    elif action == "prefer":
+        _prefer(name)
     elif to is not None:
         raise InputError("--to is where to fetch an encoder to: twincluster encoders fetch NAME --to FOLDER")
     else:
         _list(measure, as_json)
+
+
+def offer_better() -> bool:
+    """Ask once, on a terminal, whether a better encoder than the bundled one becomes the default; return the answer."""
+    if not _can_ask() or preferred_encoder() is not None:
+        return False
+    from twincluster.nn import find_weights
+
+    size = "on this machine" if find_weights(PREFERRED) else f"{KNOWN[PREFERRED].megabytes} MB to download"
+    try:
+        answer = input(f"A better encoder for photographs is known: {PREFERRED} ({size}). Use it from now on? [y/n] ")
+    except EOFError:
+        return False
+    agreed = answer.strip().lower() in ("y", "yes")
+    print(f"stored in {prefer(PREFERRED if agreed else '')}; `twincluster encoders prefer NAME` changes it", flush=True)
+    return agreed
+
+
+def _can_ask() -> bool:
+    """Return True on a terminal, if the encoder that would be offered can be used."""
+    terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+    offline = bool(os.environ.get("HF_HUB_OFFLINE")) or several()
+    return terminal and not offline and importlib.util.find_spec("timm") is not None
+
+
+def _prefer(name: str | None) -> None:
+    if not name:
+        raise InputError("say which encoder to prefer: twincluster encoders prefer NAME, or auto for none")
+    chosen = "" if name == "auto" else absolute_name(name)
+    for part in read_name(chosen):
+        if not part.rest and part.kind not in (BUNDLED, *KNOWN):
+            hint = closest(part.kind, KNOWN) or ": `twincluster encoders` lists them"
+            raise InputError(f"there is no encoder {str(part)!r}{hint}")
+    print(f"stored in {prefer(chosen)}")
 
 
 def _list(measure: bool, as_json: bool) -> None:

@@ -8,12 +8,17 @@ from __future__ import annotations
 import importlib.util
 import os
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from twincluster.cli.terminal import whole
-from twincluster.core import InputError, check_writable, counted
+from twincluster.cli.terminal import Count, whole
+from twincluster.core import InputError, check_writable, counted, strict_json
+
+if TYPE_CHECKING:
+    from twincluster.clustering import Tree
+    from twincluster.run_images import RunImages
+    from twincluster.runs import Run, State
 
 
 def predict(
@@ -262,6 +267,108 @@ def serve(
     if library.no_pictures:
         print(f"without pictures: {library.no_pictures}")
     serve_library(library, listening, host, in_browser, page)
+
+
+def cut(
+    run: Path,
+    /,
+    *,
+    clusters: Count | None = None,
+    opened: Annotated[list[int] | None, Parameter(name="--open", negative=())] = None,
+    closed: Annotated[list[int] | None, Parameter(name="--close", negative=())] = None,
+    undo: Annotated[bool, Parameter(negative=())] = False,
+    data_root: Path | None = None,
+    json: Annotated[bool, Parameter(negative=())] = False,
+) -> None:
+    """Choose another number of clusters without training, from the tree of clusters of a run.
+
+    Example: twincluster cut runs/photos --clusters 14
+
+    Without an option, print the levels at which two halves of the images agree. A cut is an edit: report, serve,
+    predict, evaluate and export follow it, and assignments.csv keeps the clusters of the fit.
+
+    Parameters
+    ----------
+    run
+        A run folder made by `twincluster fit`. A run without a tree gets one from its images.
+    clusters
+        The number of clusters. Those that you made by hand (merged, moved to, taught) count, and stay as they are.
+    opened
+        Divide the branch of this cluster in two. May be repeated.
+    closed
+        Join this cluster with the rest of the smallest branch that holds more than it. May be repeated.
+    undo
+        Undo the last edit, if it is a cut.
+    data_root
+        Folder of named data sets. The default is $TWINCLUSTER_DATA.
+    json
+        Print JSON instead of text.
+    """
+    from twincluster.runs import Edits, Run, read_tree
+
+    if (run / "config.json").is_file():  # Run.open reports other folders
+        check_writable(run, "copy the run to where you may write")
+    given = [name for name, value in (("--clusters", clusters), ("--open", opened), ("--close", closed)) if value]
+    if undo and given:
+        raise InputError(f"--undo undoes a cut: omit {given[0]}")
+    opened_run = Run.open(run)
+    edits = Edits(opened_run, lambda rows: _images_of(opened_run, data_root).kinds_later(rows))
+    before = edits.state
+    if undo:
+        if not (done := edits.history[0]) or done[-1]["kind"] != "cut":
+            raise InputError("the last edit is no cut: undo it on the page of twincluster serve")
+        after = edits.undo(expected=before.number)
+    else:
+        tree, made = read_tree(opened_run)[0], ""
+        if tree is None:
+            tree, made = _images_of(opened_run, data_root).tree()
+        if made and not json:
+            print(made)
+        if not given:
+            print(levels_as_json(tree, before) if json else levels_as_text(tree, before))
+            return
+        after = edits.cut(tree, clusters, opened=opened or (), closed=closed or (), expected=before.number)
+    opened_run.mark_outdated("cut")
+    sizes = after.sizes()
+    if json:
+        print(strict_json({"clusters": len(sizes), "before": len(before.names), "sizes": sizes, "names": after.names}))
+    else:
+        print(f"{counted(len(sizes), 'cluster')}, {len(before.names)} before")
+        print("\n".join(f"  {size:7,}  {after.names[cluster]}" for cluster, size in sizes.items()))
+
+
+def _images_of(run: Run, root: Path | None) -> RunImages:
+    from twincluster.run_images import RunImages
+    from twincluster.training import Progress
+
+    with Progress() as progress:
+        return RunImages(run, root, decoding=progress.decoding, encoding=progress.encoding)
+
+
+def levels_as_json(tree: Tree, state: State) -> str:
+    from twincluster.runs import Living
+
+    living, best = Living.of(tree, state), tree.best()
+    natural = [
+        {"clusters": level, "agreement": round(value, 4), "best": level in best}
+        for level, value in tree.natural().items()
+    ]
+    return strict_json({"clusters": len(state.names), "from": living.fewest, "to": living.most, "natural": natural})
+
+
+def levels_as_text(tree: Tree, state: State) -> str:
+    """Return the number of clusters now, the numbers there can be, and the natural ones."""
+    from twincluster.runs import Living
+
+    living, natural, best = Living.of(tree, state), tree.natural(), tree.best()
+    lines = [f"{counted(len(state.names), 'cluster')} now; the tree has {living.fewest} to {living.most:,}"]
+    if not natural:
+        return "\n".join([*lines, "two halves of the images agree on no number better than on the next ones"])
+    lines.append("natural cuts, where two halves of the images agree better than with a few more or fewer clusters:")
+    lines += [f"  {level:4} clusters, agreement {value:.2f}" for level, value in natural.items()]
+    if len(best) > 1:
+        lines.append(f"equally good, up to noise: {', '.join(map(str, best))}")
+    return "\n".join(lines)
 
 
 Kind = Literal["csv", "parquet", "folders", "onnx", "huggingface"]

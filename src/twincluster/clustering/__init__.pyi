@@ -41,3 +41,5 @@ from twincluster.clustering.teaching import restlessness as restlessness
 from twincluster.clustering.teaching import saturated as saturated
 from twincluster.clustering.teaching import share_interval as share_interval
 from twincluster.clustering.teaching import teach as teach
+from twincluster.clustering.tree import Tree as Tree
+from twincluster.clustering.tree import grow_tree as grow_tree

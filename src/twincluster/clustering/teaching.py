@@ -19,7 +19,7 @@ import numpy as np
 from twincluster.core import InputError
 
 NO_EXAMPLE = -3  # in `examples`: nobody has said where this row belongs
-JUNK, UNREADABLE = -2, -1  # in `clusters`, as in runs/edit_log.py; JUNK in `examples`, too
+JUNK, UNREADABLE = -2, -1  # in `clusters`, as in runs/edit_state.py; JUNK in `examples`, too
 DIRECTIONS = 256  # principal directions of each kind of features
 NEIGHBOURS = 15
 COMPARED, PART = 20_000, 500  # rows: each of so many is compared with each; more are divided into parts of this size

@@ -7,7 +7,11 @@ from twincluster.config.encoder_names import EncoderName as EncoderName
 from twincluster.config.encoder_names import KnownEncoder as KnownEncoder
 from twincluster.config.encoder_names import absolute_name as absolute_name
 from twincluster.config.encoder_names import is_address as is_address
+from twincluster.config.encoder_names import is_trusted as is_trusted
+from twincluster.config.encoder_names import prefer as prefer
+from twincluster.config.encoder_names import preferred_encoder as preferred_encoder
 from twincluster.config.encoder_names import read_name as read_name
+from twincluster.config.encoder_names import trust_addresses as trust_addresses
 from twincluster.config.options import LARGEST_SEED as LARGEST_SEED
 from twincluster.config.options import Split as Split
 from twincluster.config.options import as_toml as as_toml

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from twincluster.core import InputError
+from twincluster.core import InputError, read_json, write_json
 
 
 @dataclass(frozen=True)
@@ -137,3 +137,50 @@ def _absolute(part: EncoderName) -> EncoderName:
 
 def is_address(rest: str) -> bool:
     return rest.startswith(("https://", "http://"))
+
+
+_trusted: set[str] = set()  # addresses that the user of this process has named
+
+
+def trust_addresses(name: str) -> None:
+    """Allow downloads from the addresses in a name that the user gave. Runs and recipe files are not consent."""
+    _trusted.update(part.rest for part in read_name(name) if part.kind == "onnx" and is_address(part.rest))
+
+
+def is_trusted(address: str) -> bool:
+    return address in _trusted
+
+
+def preference_file() -> Path:
+    """Return the file with the user's choice of encoder, in their configuration."""
+    folder = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    return Path(folder) / "twincluster" / "encoder.json"
+
+
+def preferred_encoder() -> str | None:
+    """Return the encoder that the user prefers, "" if they want none, None if they have never said.
+
+    $TWINCLUSTER_ENCODER counts before what is stored.
+    """
+    if (named := os.environ.get("TWINCLUSTER_ENCODER")) is not None:
+        return named
+    file = preference_file()
+    if not file.is_file():
+        return None
+    try:
+        return str(read_json(file)["encoder"])
+    except (OSError, ValueError, LookupError, TypeError):
+        raise InputError(f"{file} holds no name of an encoder: remove it") from None
+
+
+def prefer(name: str) -> Path:
+    """Store the encoder that the user prefers, "" for none; return the file."""
+    file = preference_file()
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(file, {"encoder": name})
+    except OSError as error:
+        raise InputError(
+            f"{file} cannot be written ({error.strerror}): set TWINCLUSTER_ENCODER={name} in the environment instead"
+        ) from None
+    return file

@@ -15,7 +15,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal
 
-from twincluster.config.encoder_names import absolute_name
+from twincluster.config.encoder_names import absolute_name, trust_addresses
 from twincluster.config.schema import Config, flatten, make_config
 from twincluster.core import InputError, closest
 
@@ -53,9 +53,9 @@ def cluster_settings(wanted: str | None) -> dict[str, object]:
 
 
 def network_settings(backbone: str | None, settings: Mapping[str, Any] | None = None) -> dict[str, str]:
-    """Return the name of a network as settings: one of our own backbones, or an encoder.
+    """Return the name of a network that the user gave as settings: one of our own backbones, or an encoder.
 
-    Without a name, use train.encoder of the other settings.
+    Without a name, use train.encoder of the other settings. An encoder behind an address may then be downloaded.
     """
     if backbone is None:
         train = (settings or {}).get("train")
@@ -65,6 +65,7 @@ def network_settings(backbone: str | None, settings: Mapping[str, Any] | None = 
         raise InputError(f"backbone is {backbone!r}: expected the name of a network, or an nn.Module")
     if backbone in OWN_BACKBONES:
         return {"backbone": backbone}
+    trust_addresses(backbone)
     return {"encoder": absolute_name(backbone)}
 
 

@@ -56,6 +56,8 @@ from twincluster.core.process import run_child as run_child
 from twincluster.core.process import takes_leave as takes_leave
 from twincluster.core.process import terminable as terminable
 from twincluster.core.process import torch_for_good as torch_for_good
+from twincluster.core.process import typed as typed
+from twincluster.core.process import typed_command as typed_command
 from twincluster.core.process import uncollected as uncollected
 
 class InputError(ValueError):

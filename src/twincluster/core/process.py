@@ -1,4 +1,4 @@
-"""Interrupts, exit and child processes of this process; garbage collection, memory and threads.
+"""The command, interrupts, exit and child processes of this process; garbage collection, memory and threads.
 
 An interrupt (Ctrl-C), or the SIGTERM of a batch queue, waits until a run can be saved. A process that runs one command
 ends within seconds of it, whatever it is doing (`end_on_interrupt`).
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from types import FrameType
 from typing import IO, Any, NoReturn
 
@@ -44,7 +46,23 @@ _first = Interrupt()  # the first interrupt of the command
 _hows: list[Callable[[], str]] = []  # hints how to continue, of all running tasks
 _farewell: Callable[[str, int], None] | None = None  # set if this process runs a single command
 _last_words = threading.Lock()
+_typed: ContextVar[str | None] = ContextVar("typed", default=None)  # the command of this context
 _children: set[subprocess.Popen[str]] = set()
+
+
+@contextmanager
+def typed(words: Sequence[str]) -> Iterator[None]:
+    """Record that whatever is made in this context is made by `twincluster WORDS`."""
+    before = _typed.set(shlex.join(("twincluster", *words)))
+    try:
+        yield
+    finally:
+        _typed.reset(before)
+
+
+def typed_command() -> str | None:
+    """Return the command that a person typed, quoted for a shell; None in Python."""
+    return _typed.get()
 
 
 def end_on_interrupt(farewell: Callable[[str, int], None]) -> None:

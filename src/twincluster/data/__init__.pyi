@@ -14,7 +14,6 @@ from twincluster.data.decoding import decode as decode
 from twincluster.data.decoding import decode_whole as decode_whole
 from twincluster.data.decoding import filled_side as filled_side
 from twincluster.data.decoding import largest_side as largest_side
-from twincluster.data.decoding import may_pass as may_pass
 from twincluster.data.decoding import typical_side as typical_side
 from twincluster.data.images import Images as Images
 from twincluster.data.images import fingerprint_of as fingerprint_of
@@ -33,11 +32,15 @@ from twincluster.data.listing import digest_of as digest_of
 from twincluster.data.listing import from_array as from_array
 from twincluster.data.listing import open_input as open_input
 from twincluster.data.listing import printable as printable
+from twincluster.data.memory import Inputs as Inputs
 from twincluster.data.memory import are_open as are_open
 from twincluster.data.memory import as_arrays as as_arrays
+from twincluster.data.memory import as_bytes as as_bytes
 from twincluster.data.memory import as_squares as as_squares
+from twincluster.data.memory import is_float_images as is_float_images
 from twincluster.data.memory import is_rows as is_rows
 from twincluster.data.memory import outline as outline
+from twincluster.data.memory import range_of as range_of
 from twincluster.data.memory import refuse_times as refuse_times
 from twincluster.data.shards import labels_of_shards as labels_of_shards
 from twincluster.data.sources import location_of as location_of
@@ -45,6 +48,7 @@ from twincluster.data.sources import open_source as open_source
 from twincluster.data.store import Row as Row
 from twincluster.data.store import Store as Store
 from twincluster.data.store import Sums as Sums
+from twincluster.data.store import may_pass as may_pass
 from twincluster.data.store import read_journal as read_journal
 from twincluster.data.store import read_sums as read_sums
 from twincluster.data.store import recorded as recorded

@@ -36,7 +36,7 @@ from twincluster.data.headers import (
     levels_of,
     scan_of,
 )
-from twincluster.data.listing import CHANGED, Input, RefusedError, open_input, suffix_of
+from twincluster.data.listing import Input, RefusedError, open_input, suffix_of
 
 INCOMPLETE = "incomplete"  # status of a truncated file
 TOO_LARGE = "too_large"  # status of an image that needs more memory than LARGEST
@@ -49,19 +49,11 @@ Frame = Literal["crop", "letterbox"]  # how an oblong image becomes a square: it
 
 # Formats that Pillow reads by itself: nothing that starts another program (EPS) may hide behind a .jpg.
 _FORMATS = ("JPEG", "MPO", "PNG", "GIF", "WEBP", "BMP", "DIB", "TIFF", "PPM", "JPEG2000", "AVIF")
-_NEEDED = {  # what to do where a format is not there
+NEEDED = {  # what to do where a format is not there
     "HEIF": "HEIC needs pillow-heif: pip install 'twincluster[heic]'",
     "AVIF": "AVIF needs Pillow 11.3 or later: pip install --upgrade pillow",
 }
-NO_MEMORY = "unreadable: not enough memory"
-_PASSING = (
-    "missing file",
-    "no permission",
-    NO_MEMORY,
-    "input/output error",
-    CHANGED,
-    *_NEEDED.values(),
-)
+NO_MEMORY = "not enough memory"
 _TRUNCATED, _DAMAGED = "truncated file", "damaged file"
 _MID_GREY = {127, 128}
 _CHECKED, _CHECKED_PIXELS = 1 << 23, 1 << 26  # bytes and pixels of a JPEG that is decoded again to find its end
@@ -205,11 +197,6 @@ def letterboxed(pixels: np.ndarray) -> np.ndarray:
     return canvas
 
 
-def may_pass(status: str) -> bool:
-    """Return True if a status is temporary (permissions, a missing file), so that another attempt may succeed."""
-    return status.removeprefix("unreadable: ") in _PASSING
-
-
 @lru_cache(maxsize=1)
 def _silence_libtiff() -> None:
     """Keep libtiff from printing on the terminal; the status is what we say about a file."""
@@ -264,7 +251,7 @@ def _formats(suffix: str, kind: str) -> tuple[str, ...]:
         except ImportError:
             pass
     if kind and kind not in Image.OPEN:
-        raise RefusedError(_NEEDED[kind])
+        raise RefusedError(NEEDED[kind])
     if kind:
         return (kind,)
     asked = (*_FORMATS, "TGA") if suffix == ".tga" else _FORMATS  # TGA has no signature: noise would pass for it

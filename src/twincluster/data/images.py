@@ -27,7 +27,7 @@ import numpy as np
 from PIL import Image
 
 from twincluster.core import InputError, OnProgress, available_cores, write_atomically
-from twincluster.data.decoding import DEFAULT_SIDE, Frame, filled_side, letterboxed, may_pass, square
+from twincluster.data.decoding import DEFAULT_SIDE, Frame, filled_side, letterboxed, square
 from twincluster.data.listing import Input, Listing, cache_folder, digest_of
 from twincluster.data.pool import decode_few
 from twincluster.data.store import (
@@ -37,6 +37,7 @@ from twincluster.data.store import (
     Sums,
     build,
     explained,
+    may_pass,
     npy_header,
     only_one,
     read_sums,

@@ -1,18 +1,24 @@
 """Input from Python: convert tensors to arrays, and distinguish images from rows of numbers."""
 
+import math
 import os
-from collections.abc import Iterator, Mapping, Sequence, Set
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from PIL import Image
 
 from twincluster.core import InputError
 from twincluster.data.decoding import Frame, square
 from twincluster.data.listing import Listing
 
+# What the estimator takes: images, rows, paths, or the name of a source.
+Inputs = ArrayLike | torch.Tensor | Iterable[str | os.PathLike[str] | Image.Image] | str | os.PathLike[str]
 CHANNELS = (1, 3, 4)
+RANGES = (1, 16, 255)  # the largest value that float images may have: usual, of scikit-learn's digits, of bytes
+PIXELS_AT_ONCE = 2**24
 NAMES_OR_IMAGES = (str, bytes, os.PathLike, Image.Image)
 
 
@@ -32,6 +38,8 @@ def as_arrays(X: Any) -> Any:
             raise InputError("X holds images of several shapes: resize them to one size, or pass paths or PIL images")
         if all(isinstance(item, torch.Tensor) for item in X):
             X = torch.stack(list(X))
+        elif X[0].ndim in (2, 3) and all(isinstance(item, np.ndarray) for item in X):
+            X = np.stack(X)
     return _as_array(X) if isinstance(X, torch.Tensor) else X
 
 
@@ -44,7 +52,7 @@ def _first(X: Any) -> Any:
 
 def _as_array(tensor: torch.Tensor) -> np.ndarray:
     tensor = tensor.detach().cpu()
-    if tensor.dim() in (3, 4) and tensor.dtype != torch.uint8:
+    if tensor.dim() in (3, 4) and tensor.dtype != torch.uint8 and not tensor.is_floating_point():
         raise InputError(
             f"expected uint8 images, got {tensor.dtype} {tuple(tensor.shape)}: scale the values to 0 .. 255 and cast "
             "them, for example (images * 255).to(torch.uint8) for values of 0 .. 1"
@@ -54,6 +62,39 @@ def _as_array(tensor: torch.Tensor) -> np.ndarray:
     if tensor.dim() == 4 and tensor.shape[1] in CHANNELS and tensor.shape[3] not in CHANNELS:
         tensor = tensor.permute(0, 2, 3, 1)
     return tensor.numpy()
+
+
+def is_float_images(X: Any) -> TypeGuard[np.ndarray]:
+    """Return True if `X` is an array of images whose values are floats."""
+    return isinstance(X, np.ndarray) and X.ndim in (3, 4) and X.dtype.kind == "f" and X.size > 0
+
+
+def range_of(images: np.ndarray) -> int:
+    """Return the smallest of 1, 16 and 255 that holds every value of float images."""
+    largest = float(images.max())
+    for limit in RANGES:
+        if largest <= limit:
+            return limit
+    if math.isfinite(largest):
+        raise InputError(f"X holds images with values up to {largest:g}: scale them to 0 .. 1 or 0 .. 255")
+    return RANGES[0]  # as_bytes refuses them
+
+
+def as_bytes(images: np.ndarray, limit: int) -> np.ndarray:
+    """Return float images with values from 0 to `limit` as uint8. Raise InputError if a value lies outside."""
+    least, largest = float(images.min()), float(images.max())
+    if not math.isfinite(least + largest):
+        raise InputError("X holds images with NaN or infinity: leave them out, or replace these values")
+    if least < 0:
+        raise InputError(f"X holds images with negative values, down to {least:g}: scale them to 0 .. {limit}")
+    if largest > limit:
+        raise InputError(f"X holds images with values up to {largest:g}: the model was fitted on 0 .. {limit}")
+    found = np.empty(images.shape, np.uint8)
+    step = max(1, PIXELS_AT_ONCE // images[0].size)
+    for start in range(0, len(images), step):
+        part = images[start : start + step].astype(np.float64)
+        found[start : start + step] = np.rint(part * (255 / limit))
+    return found
 
 
 def is_rows(X: Any) -> bool:
@@ -85,7 +126,7 @@ def _is_labelled(one: Any, other: Any) -> bool:
     return is_image and not isinstance(other, NAMES_OR_IMAGES) and np.ndim(other) < 2
 
 
-def are_open(X: Any) -> bool:
+def are_open(X: Any) -> TypeGuard[Sequence[Image.Image]]:
     """Return True if `X` is a list of PIL images, which may differ in size."""
     return isinstance(X, list | tuple) and all(isinstance(item, Image.Image) for item in X)
 

@@ -29,14 +29,16 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from twincluster.core import InputError, OnProgress, lock, uncollected, write_atomically
-from twincluster.data.decoding import Frame, may_pass
-from twincluster.data.listing import Entry, Input, digest_of
+from twincluster.data.decoding import NEEDED, NO_MEMORY, Frame
+from twincluster.data.listing import CHANGED, Entry, Input, digest_of
 from twincluster.data.pool import RowFile, decode_many
 
 _LINES_HELD = 64  # rows decoded again, at most, after a build was killed
 LOCK = "lock"  # who builds here
 _SHORT_JOURNAL = 1 << 20  # bytes, some thousand lines
 _KEPT = 2  # finished stores of earlier states of a source, beside the newest
+# statuses that another attempt may change
+_PASSING = ("missing file", "no permission", NO_MEMORY, "input/output error", CHANGED, *NEEDED.values())
 
 
 class Row(NamedTuple):
@@ -265,6 +267,11 @@ class _Writer:
 
 def _line(row: int, kept: Row) -> str:
     return json.dumps([row, *kept.entry, kept.status, kept.digest]) + "\n"
+
+
+def may_pass(status: str) -> bool:
+    """Return True if a status is temporary (permissions, a missing file), so that another attempt may succeed."""
+    return status.replace("unreadable: ", "") in _PASSING
 
 
 @contextmanager

@@ -1,12 +1,14 @@
-"""Parts that several methods share: perceptrons, keys, k-means, and a base class for methods that cluster at the end.
+"""Parts that several methods share: perceptrons, keys, k-means, and base classes.
 
-Methods derived from `KmeansAtEnd` learn features first; k-means on the final features gives the clusters. During
-training, k-means on the newest features only fills the record. Shapes: N batch, K clusters, F features.
+Methods derived from `KmeansAtEnd` learn features; k-means on the final features gives the clusters. During training,
+k-means on the newest features only fills the record. Methods derived from `TwoStages` learn features first, and
+clusters from a share of the run on. Shapes: n samples, N batch, K clusters, F features.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -132,3 +134,30 @@ class KmeansAtEnd(Method):
 
     def finish(self, embed: Callable[[Network], Tensor]) -> None:
         self.online.centres.settle(embed(self.online), seed=self.seed)
+
+
+class TwoStages(Method):
+    """Base of methods with a first stage that learns no clusters. `clustering` tells losses which stage it is."""
+
+    clustering: Tensor  # () bool, whether clusters are learned
+    progress: Tensor  # () finished share of the run
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.register_buffer("clustering", torch.zeros((), dtype=torch.bool))
+        self.register_buffer("progress", torch.zeros(()))
+
+    def schedule(self, epoch: int, progress: float) -> None:
+        self.progress.fill_(progress)
+
+    def is_due(self, start: float) -> bool:
+        """Return True from the share `start` of the run on."""
+        return bool(self.progress >= start)
+
+    @torch.no_grad()
+    def embed_all(self, batches: Callable[[], Iterator[Batch]]) -> Tensor:
+        """Return the embedding of all samples without augmentation, (n,F), in evaluation mode."""
+        self.online.eval()
+        embedding = torch.cat([self.online.embed(batch.plain()) for batch in batches()])
+        self.online.train()
+        return embedding

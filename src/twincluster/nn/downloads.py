@@ -1,8 +1,8 @@
-"""Weights of encoders: where they lie, and how they come here.
+"""Weights of encoders: where they are stored, and how they are downloaded.
 
-A download goes on where an earlier one stopped, and gets its name when its SHA-256 is right. Files are looked for in
-$TWINCLUSTER_MODELS, then in the cache. A file of a known encoder is NAME.safetensors; NAME.json beside it holds where
-it came from and its SHA-256. An ONNX file from an address is named after its SHA-256.
+A download continues where an earlier one stopped, and gets its final name once its SHA-256 is verified. Files are
+looked up in $TWINCLUSTER_MODELS, then in the cache. A file of a known encoder is NAME.safetensors; NAME.json beside it
+has its origin and its SHA-256. An ONNX file from an address is named after its SHA-256.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from twincluster.config import KNOWN, KnownEncoder, is_address, read_name
+from twincluster.config import KNOWN, KnownEncoder, is_address, is_trusted, read_name, trust_addresses
 from twincluster.core import InputError, first_line, lock, read_json, write_json
 from twincluster.data import cache_folder
 
 HUB = "https://huggingface.co"  # unless $HF_ENDPOINT names another
 WEIGHTS = "model.safetensors"
-SILENCE = 60.0  # seconds without a byte after which a server counts as gone
-TRIES = 5  # that bring nothing, before a download ends
+SILENCE = 60.0  # seconds without a byte after which a connection counts as lost
+TRIES = 5  # in a row without a new byte, before a download fails
 BLOCK = 1 << 20  # bytes read at once
-LINE_SECONDS = 10.0  # between two lines where there is no terminal
+LINE_SECONDS = 10.0  # seconds between two lines of progress without a terminal
 _HEX = re.compile(r"[0-9a-f]{64}")
 
 
@@ -41,11 +41,11 @@ class Origin:
 
     address: str
     sha256: str
-    commit: str = ""  # of a hub
+    commit: str = ""  # on a hub
 
 
 def models_folder() -> Path | None:
-    """$TWINCLUSTER_MODELS, prepared for a machine without a network."""
+    """Return $TWINCLUSTER_MODELS, a folder prepared for a machine without a network; None if it is not set."""
     named = os.environ.get("TWINCLUSTER_MODELS")
     if not named:
         return None
@@ -56,7 +56,7 @@ def models_folder() -> Path | None:
 
 
 def find_weights(name: str) -> Path | None:
-    """The weights of a known encoder on this machine, if they are there."""
+    """Return the path of a known encoder's weights on this machine; None if they are missing."""
     for folder in _folders():
         if (path := folder / f"{name}.safetensors").is_file():
             return path
@@ -64,7 +64,7 @@ def find_weights(name: str) -> Path | None:
 
 
 def get_weights(name: str, to: Path | None = None) -> Path:
-    """The weights of a known encoder, from this machine or from the hub; `to` wants them in a folder of its own."""
+    """Return the path of a known encoder's weights, in the folder `to` if given. Download them if need be."""
     known, here = KNOWN[name], find_weights(name)
     if to is None and here:
         _check_origin(here)
@@ -81,7 +81,7 @@ def get_weights(name: str, to: Path | None = None) -> Path:
 
 
 def download_address(address: str, to: Path | None = None) -> Path:
-    """The ONNX file behind an address that ends in #sha256=HEX."""
+    """Return the ONNX file behind an address that ends in #sha256=HEX."""
     plain, _, given = address.partition("#sha256=")
     if not _HEX.fullmatch(given.lower()):
         raise InputError(f"onnx:{address}: end the address in #sha256=HEX, the checksum of the file, 64 digits")
@@ -90,6 +90,11 @@ def download_address(address: str, to: Path | None = None) -> Path:
         if (path := folder / f"{origin.sha256}.onnx").is_file():
             _refuse_other(path, origin)
             return _copied(path, to / path.name) if to and folder != to else path
+    if not is_trusted(address):  # the address comes from a run or a recipe
+        raise InputError(
+            f"onnx:{address} is not on this machine, and you have not named this address: if you trust it, run "
+            f"`twincluster encoders fetch 'onnx:{address}'`, then the same again"
+        )
     target = (to or _own_folder()) / f"{origin.sha256}.onnx"
     with _explained(f"onnx:{address}"):
         download(origin, target, plain.rpartition("/")[2] or plain)
@@ -97,7 +102,8 @@ def download_address(address: str, to: Path | None = None) -> Path:
 
 
 def fetch(name: str, to: Path | None = None) -> list[Path]:
-    """Bring what a name needs onto this machine, or into a folder to be carried to another."""
+    """Download what the user names, for this machine or into a folder to be carried to another."""
+    trust_addresses(name)
     paths = []
     for part in read_name(name):
         if part.kind in KNOWN and not part.rest:
@@ -107,18 +113,13 @@ def fetch(name: str, to: Path | None = None) -> list[Path]:
     return paths
 
 
-def is_known(name: str) -> bool:
-    """Whether a name needs weights that `fetch` brings."""
-    return any(part.kind in KNOWN or (part.kind == "onnx" and is_address(part.rest)) for part in read_name(name))
-
-
 def download(origin: Origin, target: Path, name: str) -> None:
-    """Download to a partial file, from where an earlier one ended; name it once its SHA-256 is right."""
+    """Download to a partial file, from where an earlier download stopped; rename it once its SHA-256 is verified."""
     with _writable(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = target.with_name(target.name + ".partial")
         with open(partial, "a+b") as file:
-            lock(file.fileno())  # of several processes one downloads
+            lock(file.fileno())  # only one of several processes downloads
             if target.is_file():
                 return
             _receive(origin, file, _Bar(name))
@@ -134,7 +135,7 @@ def download(origin: Origin, target: Path, name: str) -> None:
 
 
 def _receive(origin: Origin, file: BinaryIO, tell: Callable[[int, int], None]) -> None:
-    """Append what is missing. A connection that was cut is opened again as long as each brings something."""
+    """Append what is missing. Reconnect after a lost connection as long as each attempt brings new bytes."""
     idle, last = 0, ""
     while idle < TRIES:
         start = file.seek(0, os.SEEK_END)
@@ -143,7 +144,7 @@ def _receive(origin: Origin, file: BinaryIO, tell: Callable[[int, int], None]) -
                 return
             last = "the connection was cut"
         except urllib.error.HTTPError as error:
-            if error.code == 416 and start:  # it was whole, or is another file by now: its SHA-256 tells
+            if error.code == 416 and start:  # the file is complete, or another one by now; its SHA-256 tells
                 return
             if error.code < 500:
                 raise
@@ -157,10 +158,10 @@ def _receive(origin: Origin, file: BinaryIO, tell: Callable[[int, int], None]) -
 
 
 def _receive_once(origin: Origin, file: BinaryIO, start: int, tell: Callable[[int, int], None]) -> bool:
-    """Return whether the server sent all that it announced."""
+    """Receive until the connection ends; return True if the server sent all that it announced."""
     request = urllib.request.Request(origin.address, headers={"Range": f"bytes={start}-"} if start else {})
     with urllib.request.urlopen(request, timeout=SILENCE) as answer:
-        if start and answer.status != 206:  # all of it again
+        if start and answer.status != 206:  # the server sends the whole file again
             start = 0
             file.truncate(0)
         length = answer.headers.get("Content-Length")
@@ -174,7 +175,7 @@ def _receive_once(origin: Origin, file: BinaryIO, start: int, tell: Callable[[in
 
 
 def _origin_on_hub(known: KnownEncoder) -> Origin:
-    """The commit and SHA-256 that the hub states for the weights, which it sends from another server."""
+    """Return commit and SHA-256 of the weights as the hub states them; another server sends the file."""
     address = f"{os.environ.get('HF_ENDPOINT', HUB).rstrip('/')}/{known.repository}/resolve/main/{WEIGHTS}"
     opener = urllib.request.build_opener(_NoRedirect)
     try:
@@ -198,7 +199,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def _check_origin(path: Path) -> None:
-    """Refuse a file that is not what was downloaded."""
+    """Raise InputError for a file that is not the one downloaded."""
     if _record(path).is_file():
         record = read_json(_record(path))
         _refuse_other(path, Origin(str(record.get("address")), str(record.get("sha256"))))
@@ -234,7 +235,7 @@ def _own_folder() -> Path:
 
 
 def _in_hub_cache(known: KnownEncoder) -> Path | None:
-    """What another program has downloaded from the hub."""
+    """Return a file that another program has downloaded from the hub; None without one."""
     try:
         from huggingface_hub import try_to_load_from_cache
     except ImportError:
@@ -245,7 +246,7 @@ def _in_hub_cache(known: KnownEncoder) -> Path | None:
 
 @contextmanager
 def _explained(name: str, known: KnownEncoder | None = None) -> Iterator[None]:
-    """One line with the remedy, for what a network can do."""
+    """Return an error of the network as one line with a remedy."""
     try:
         yield
     except InputError:
@@ -283,7 +284,7 @@ def _writable(target: Path) -> Iterator[None]:
 
 
 class _Bar:
-    """How far a download is: a bar on a terminal, a line now and then elsewhere."""
+    """The progress of a download: a bar on a terminal, otherwise a line from time to time."""
 
     def __init__(self, name: str) -> None:
         self.name, self.stream = name, sys.__stderr__

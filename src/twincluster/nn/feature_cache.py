@@ -1,8 +1,7 @@
-"""Features of the images of a source, computed once by an encoder and kept on disk.
+"""Features of the images of a source, computed once by an encoder and stored on disk.
 
-Chunk after chunk is appended to a partial file, which gets its name when it is whole: a run that was stopped goes on
-where it was, and never reads half a file. Each chunk has a checksum; those that are not as they were written are
-encoded again. Shapes: n images, N batch, D features.
+Chunks are appended to a partial file, which is renamed when it is complete: a stopped run continues there, and nobody
+reads half a file. Each chunk has a checksum; damaged chunks are encoded again. Shapes: n images, N batch, D features.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ from twincluster.core import InputError, lock
 from twincluster.data import Images, Sums, cache_folder, digest_of, plain_images, read_sums, state_of
 from twincluster.nn.encoders import Encoder
 
-VERSION = 1  # of how an image becomes an encoder's input: another number, other features
-CHUNK = 64  # images whose features reach the disk at once; a GPU encodes them together
-CPU_PIXELS = 8 * 160 * 160  # that a CPU encodes together: more need fresh memory from the system, at twice the time
+VERSION = 1  # of the encoders' input: raise it when that changes, since features change with it
+CHUNK = 64  # images whose features are written at once; a GPU encodes them together
+CPU_PIXELS = 8 * 160 * 160  # encoded together by a CPU; more would take twice the time for new memory
 
 
 def encode(
     images: Images, encoder: Encoder, device: str = "cpu", progress: Callable[[int, int], None] | None = None
 ) -> Images:
-    """The same inputs as rows of features, (n,D) float32, from the cache where it has them."""
+    """Return the inputs as rows of features, (n,D) float32, from the cache if they are there."""
     progress = progress or (lambda done, total: None)
     if encoder.parts:
         encoded = [encode(images, part, device, progress) for part in _passed_on(encoder)]
@@ -47,7 +46,7 @@ def encode(
         path.parent.mkdir(parents=True, exist_ok=True)
         features = _sound(path, images.pixels, encoder, device, progress)
         return replace(images, pixels=features, pictures=images.pixels)
-    except BrokenPipeError:  # whoever watched the progress left
+    except BrokenPipeError:  # the reader of the progress has ended
         raise
     except OSError as error:
         raise InputError(
@@ -57,18 +56,18 @@ def encode(
 
 
 def _passed_on(encoder: Encoder) -> Iterator[Encoder]:
-    """The parts of a joined encoder; of one whose features are not kept, none are."""
+    """Return the parts of a joined encoder; none if the features of one cannot be cached."""
     return (part if encoder.version else replace(part, version="") for part in encoder.parts)
 
 
 def _sound(
     path: Path, pixels: np.ndarray, encoder: Encoder, device: str, progress: Callable[[int, int], None]
 ) -> np.ndarray:
-    """The features in a file, after those were encoded that are missing, or that are not as they were written."""
+    """Return the features in a file, after encoding chunks that are missing or damaged."""
     if not path.exists():
         _fill(path, pixels, encoder, device, progress)
     features, sums = _features_in(path, len(pixels)), read_sums(path, len(pixels))
-    if features is None or sums is None or sums.block != CHUNK:  # nobody knows what was in it
+    if features is None or sums is None or sums.block != CHUNK:  # without checksums the content is unknown
         path.unlink()
         _fill(path, pixels, encoder, device, progress)
         features, sums = _features_in(path, len(pixels)), read_sums(path, len(pixels))
@@ -85,13 +84,13 @@ def _sound(
                 file.write(rows.tobytes())
                 sums.digests[start // CHUNK] = digest_of(rows)
     if sums.state != state_of(path):
-        with suppress(OSError):  # where nothing can be written, all of it is compared next time too
+        with suppress(OSError):  # if nothing can be written, everything is compared again next time
             sums._replace(state=state_of(path)).write(path)
     return features
 
 
 def _features_in(path: Path, count: int) -> np.ndarray | None:
-    """Rows (count,D) of a file, mapped into memory, whatever its header says; None where its size does not fit."""
+    """Map rows (count,D) of a file into memory, regardless of its header; None if its size does not fit."""
     size = path.stat().st_size
     width = (size - len(_header(count, 1))) // (4 * count)
     header = _header(count, max(width, 1))
@@ -106,19 +105,19 @@ def _begins_with(path: Path, header: bytes) -> bool:
 
 
 def _fill(path: Path, pixels: np.ndarray, encoder: Encoder, device: str, progress: Callable[[int, int], None]) -> None:
-    """Append chunk after chunk to a partial file, which a later call continues, and name it when it is whole."""
+    """Append chunk after chunk to a partial file, which a later call continues, and rename it when it is complete."""
     partial, noted = path.with_suffix(".partial"), path.with_suffix(".digests")
     partial.touch()
     with open(partial, "r+b") as file, open(noted, "a+") as digests:
         lock(file.fileno())
-        if not path.exists():  # else another process was quicker
+        if not path.exists():  # else another process has finished it
             sums = Sums(CHUNK, _complete(file, digests, pixels, encoder, device, progress), state_of(partial))
             sums.write(path)
     # closed: Windows neither renames nor removes an open file
     if path.exists():
         partial.unlink(missing_ok=True)
     else:
-        with suppress(FileNotFoundError):  # another process has found it whole, and named it
+        with suppress(FileNotFoundError):  # another process has finished and renamed it
             os.replace(partial, path)
     if path.exists():
         noted.unlink(missing_ok=True)
@@ -132,7 +131,7 @@ def _complete(
     device: str,
     progress: Callable[[int, int], None],
 ) -> list[str]:
-    """The digests of all chunks, after those were encoded that are not in the file as they were noted."""
+    """Return the digests of all chunks, after encoding those that are missing or damaged in the file."""
     width = _width(encoder, device)
     header, count = _header(len(pixels), width), len(pixels)
     file.seek(0)
@@ -155,7 +154,7 @@ def _complete(
 
 
 def _sound_chunks(file: BinaryIO, digests: TextIO, count: int, width: int) -> list[str]:
-    """The digests that were noted, up to the first chunk that is not there or not as it was written."""
+    """Return the recorded digests, up to the first chunk that is missing or damaged."""
     digests.seek(0)
     sound: list[str] = []
     for start, line in zip(range(0, count, CHUNK), digests, strict=False):
@@ -171,7 +170,7 @@ def _sound_chunks(file: BinaryIO, digests: TextIO, count: int, width: int) -> li
 def _chunks(
     pixels: np.ndarray, encoder: Encoder, device: str, starts: Sequence[int], progress: Callable[[int, int], None]
 ) -> Iterator[np.ndarray]:
-    """Features (N,D) float32 of the chunks that begin at these rows, one after another."""
+    """Yield the features (N,D) float32 of the chunks that begin at these rows, one after another."""
     network = encoder.network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     was_training = network.training
     network.eval()
@@ -198,7 +197,7 @@ def _checked(features: Any, count: int, encoder: Encoder) -> np.ndarray:
 
 
 def _width(encoder: Encoder, device: str) -> int:
-    """D, by a black image."""
+    """Return D, from a black image."""
     black = np.zeros((1, encoder.side, encoder.side, 3), np.uint8)
     return int(next(_chunks(black, encoder, device, [0], lambda done, total: None)).shape[1])
 
@@ -210,11 +209,12 @@ def _header(count: int, width: int) -> bytes:
 
 
 def _place(images: Images, encoder: Encoder) -> Path:
-    """Known by the pixels, not by where they came from, and by all that changes what the encoder makes of them."""
+    """Return the cache path. It depends on the pixels, not on their origin, and on everything that changes the
+    encoder's input."""
     name = "" if encoder.by_version else encoder.name
     known_by = [VERSION, images.fingerprint, name, encoder.version, encoder.side, encoder.mean, encoder.std]
     digest = hashlib.sha256(repr(known_by).encode())
-    if images.listing.array is not None:  # whose fingerprint may leave out some rows of a large one
+    if images.listing.array is not None:  # its fingerprint may skip rows of a large array
         for first in range(0, len(images.pixels), CHUNK):
             digest.update(np.ascontiguousarray(images.pixels[first : first + CHUNK]).data)
     return cache_folder() / "features" / f"{digest.hexdigest()[:32]}.npy"

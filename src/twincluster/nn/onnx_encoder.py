@@ -1,8 +1,8 @@
 """Image encoders from ONNX files, run by onnxruntime.
 
-The file says what it takes and gives: `onnx:FILE` needs one input of images and one output of features; the settings
-encoder.size, mean, std and output fill in what a file cannot say. Shapes: N images of a batch, S side, D features,
-T tokens.
+The file declares its input and output: `onnx:FILE` needs one input of images and one output of features. The settings
+encoder.size, mean, std and output add what a file cannot declare. Shapes: N images of a batch, S side, D features, T
+tokens.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from twincluster.core import InputError, first_line
 
-USUAL_SIDE = 224  # of files that take any size
+USUAL_SIDE = 224  # for files that accept any size
 INSTALL = "ONNX files need onnxruntime: pip install 'twincluster[onnx]'"
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 _NUMBERS = {"tensor(float)": torch.float32, "tensor(float16)": torch.float16}
@@ -42,10 +42,9 @@ class Signature:
 
 
 class OnnxNetwork(nn.Module):
-    """An ONNX file as a network: images (N,3,S,S), standardised, in; features (N,D) float32 out.
+    """An ONNX file as a network: standardised images (N,3,S,S) in, features (N,D) float32 out.
 
-    A session is opened per device when it is first needed. Inputs and outputs stay where they are: onnxruntime reads
-    and writes the memory of tensors.
+    A session is opened per device on first use. onnxruntime reads and writes the memory of tensors directly.
     """
 
     def __init__(self, path: Path, output: str = "") -> None:
@@ -60,7 +59,7 @@ class OnnxNetwork(nn.Module):
         return features.to(images.device)
 
     def _features(self, pixels: Tensor) -> Tensor:
-        """(N,D) of one batch, filled up with copies of an image where the file takes a fixed number."""
+        """Return features (N,D) of one batch, padded with copies of an image if the file needs a fixed number."""
         count, batch = len(pixels), self.signature.batch or len(pixels)
         if count < batch:
             pixels = torch.cat([pixels, pixels[:1].expand(batch - count, -1, -1, -1)])
@@ -77,7 +76,7 @@ class OnnxNetwork(nn.Module):
         return rows[:count]
 
     def raw(self, pixels: Tensor) -> Tensor:
-        """What the file gives for one batch."""
+        """Return the file's output for one batch."""
         import onnxruntime
 
         device = pixels.device.type if PROVIDERS[pixels.device.type] in onnxruntime.get_available_providers() else "cpu"
@@ -94,7 +93,7 @@ class OnnxNetwork(nn.Module):
         binding.bind_output(self.signature.output, "cpu")
         try:
             session.run_with_iobinding(binding)
-        except Exception as error:  # onnxruntime has a class for each reason
+        except Exception as error:  # the class of the error depends on the reason
             raise InputError(
                 f"{self.path} cannot be run on images of {_shown(pixels.shape[1:])} ({first_line(error)}): "
                 "name the side it was made for, --set encoder.size=SIDE"
@@ -103,12 +102,12 @@ class OnnxNetwork(nn.Module):
 
 
 def as_input(images: Tensor, signature: Signature) -> Tensor:
-    """Images (N,3,S,S) as the file takes them."""
+    """Return images (N,3,S,S) in the form that the file accepts."""
     return (images.permute(0, 2, 3, 1) if signature.channels_last else images).to(signature.kind)
 
 
 def as_rows(output: Tensor) -> Tensor:
-    """Return rows (N,D): of tokens (N,T,D) the first, which sums the image up; all values of (N,D,1,1) or (N,D,1)."""
+    """Return rows (N,D): the first of tokens (N,T,D), which sums up the image; all values of (N,D,1,1) or (N,D,1)."""
     if output.ndim in (3, 4) and output.shape[2:].numel() == 1:
         output = output.flatten(1)
     elif output.ndim == 3:
@@ -117,7 +116,7 @@ def as_rows(output: Tensor) -> Tensor:
 
 
 def open_session(path: Path, device: str) -> Any:
-    """Open a file with as many threads as torch has; InputError where onnxruntime cannot read it."""
+    """Open a file with as many threads as torch has. Raise InputError if onnxruntime cannot read it."""
     try:
         onnxruntime = importlib.import_module("onnxruntime")
     except ImportError:
@@ -129,7 +128,7 @@ def open_session(path: Path, device: str) -> Any:
     providers = [PROVIDERS[device], PROVIDERS["cpu"]] if device != "cpu" else [PROVIDERS["cpu"]]
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=providers)
-    except Exception as error:  # onnxruntime has a class for each reason
+    except Exception as error:  # the class of the error depends on the reason
         raise InputError(f"{path} is not an ONNX model that onnxruntime can read ({first_line(error)})") from error
 
 
@@ -152,7 +151,7 @@ def _weights_beside(path: Path) -> list[Path]:
 
 
 def _string_at(content: mmap.mmap, place: int) -> bytes:
-    """Return the string of a protobuf field, which begins with its length as a varint."""
+    """Return the string of a protobuf field, which is preceded by its length as a varint."""
     length = shift = 0
     while place < len(content):
         byte, place = content[place], place + 1
@@ -165,7 +164,7 @@ def _string_at(content: mmap.mmap, place: int) -> bytes:
 
 @torch.inference_mode()
 def check_network(network: OnnxNetwork, name: str, side: int) -> None:
-    """Run two test images; InputError says what is wrong with the features."""
+    """Run two test images. Raise InputError if the features are wrong."""
     images = torch.stack([torch.zeros(3, side, side), torch.linspace(-2, 2, 3 * side * side).view(3, side, side)])
     features = network(images)
     if not features.isfinite().all():
@@ -176,7 +175,7 @@ def check_network(network: OnnxNetwork, name: str, side: int) -> None:
 
 
 def _signature(path: Path, session: Any, output: str) -> Signature:
-    """InputError where a file takes anything but images of three channels, or leaves a choice of outputs."""
+    """Raise InputError if a file needs anything but images of three channels, or has several possible outputs."""
     inputs = session.get_inputs()
     if len(inputs) != 1:
         takes = ", ".join(entry.name for entry in inputs)

@@ -6,6 +6,7 @@ from twincluster.pages.report.figures import HUES as HUES
 from twincluster.pages.report.figures import blank_figure as blank_figure
 from twincluster.pages.report.figures import check_installed as check_installed
 from twincluster.pages.report.figures import in_style as in_style
+from twincluster.pages.report.figures import plot_clusters as plot_clusters
 from twincluster.pages.report.figures import save_figure as save_figure
 from twincluster.pages.report.figures import write_figures as write_figures
 from twincluster.pages.report.page import write_report as write_report

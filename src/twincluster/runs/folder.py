@@ -227,6 +227,7 @@ class RunData:
     side: int = 0  # pixels a side at which the images were read; 0: unknown, or rows
     encoder: str | None = None  # version of the encoder's weights
     columns: tuple[str, ...] | None = None  # names of the columns of a data frame
+    float_range: int | None = None  # of images passed as floats: 1, 16 or 255
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry for config.json, without fields that do not apply."""

@@ -11,18 +11,23 @@ import os
 import platform
 import re
 import shlex
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
-from twincluster.core import InputError, available_cores, counted, duration, read_json, read_record, write_json
+from twincluster.core import (
+    InputError,
+    available_cores,
+    counted,
+    duration,
+    read_json,
+    read_record,
+    typed_command,
+    write_json,
+)
 from twincluster.parallel import several
 
 PROVENANCE_FILE = "provenance.json"
-_command: ContextVar[str | None] = ContextVar("command", default=None)  # the running command; None in Python
 _WHOLE_PATH = re.compile(r"(^|[=:])(/.+)$", re.DOTALL)  # at the end of a word
 
 
@@ -100,16 +105,6 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-@contextmanager
-def typed(words: Sequence[str]) -> Iterator[None]:
-    """Record that runs made in this context were made by `twincluster WORDS`."""
-    before = _command.set(shlex.join(("twincluster", *words)))
-    try:
-        yield
-    finally:
-        _command.reset(before)
-
-
 def read(run: Path) -> Provenance:
     """Read the provenance of a run folder; empty if there is no file."""
     path = run / PROVENANCE_FILE
@@ -139,7 +134,7 @@ def _here(started: str, device: str) -> Sitting:
         count=processes if on_gpu else available_cores(),  # each process takes a GPU
         threads=torch.get_num_threads(),
         processes=processes,
-        command=_command.get(),
+        command=typed_command(),
     )
 
 

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from twincluster.core import SEAL, check_seal, seal, unfinished
-from twincluster.runs.edit_log import UNREADABLE, Line
+from twincluster.runs.edit_kinds import Line
+from twincluster.runs.edit_state import UNREADABLE
 
 if TYPE_CHECKING:
     from twincluster.clustering import Head

@@ -1,17 +1,16 @@
-"""MoCo v2 and k-means, the two-stage baseline: features by momentum contrast, clusters from them at the end.
+"""Contrastive methods: MoCo v2 with k-means, Contrastive Clustering, and IDFD.
 
-He et al. 2020, "Momentum Contrast for Unsupervised Visual Representation Learning"; Chen et al. 2020, "Improved
-Baselines with Momentum Contrastive Learning". Shapes: N batch, K clusters, D projection, F backbone features.
+MoCo v2 learns features by momentum contrast; k-means on them gives the clusters at the end. He et al. 2020, "Momentum
+Contrast for Unsupervised Visual Representation Learning"; Chen et al. 2020, "Improved Baselines with Momentum
+Contrastive Learning".
 
-Contrastive Clustering: pairs of rows and pairs of columns of one matrix are contrasted.
+Contrastive Clustering (CC) contrasts the rows (samples) and the columns (clusters) of one matrix. Li et al. 2021,
+"Contrastive Clustering".
 
-Li et al. 2021, "Contrastive Clustering". A sample's features are a row, a cluster's assignments are a column.
-Shapes: N batch, K clusters, D projection.
+IDFD treats every image as a class of its own and decorrelates the features; k-means gives the clusters. Tao et al.
+2021, "Clustering-friendly Representation Learning via Instance Discrimination and Feature Decorrelation".
 
-IDFD: every image is a class of its own, features are kept from repeating one another, and k-means does the rest.
-
-Tao et al. 2021, "Clustering-friendly Representation Learning via Instance Discrimination and Feature Decorrelation".
-Shapes: N batch, K clusters, D features, n samples.
+Shapes: N batch, K clusters, D projection or features, F backbone features, n samples.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ class MocoSettings:
     temperature: Positive = 0.2  # tau
     queue_size: Count = 16_384  # negatives; at most one per sample
     n_features: Count = 128  # D
-    hidden: Count = 512  # width of the head: that of the backbone's features in the paper
+    hidden: Count = 512  # width of the projector; the paper uses the width of the backbone's features
     ema: Share = 0.999  # weight of the old momentum parameters at each step
-    shuffle_keys: bool = True  # keys cross batch-norm in two random halves, as they do on several GPUs in the paper
+    shuffle_keys: bool = True  # encode keys in two random halves, as several GPUs do in the paper
 
 
 class MocoNetwork(CentresNetwork):
-    """Backbone, projection for the contrast, and the centres of k-means on the backbone's features."""
+    """Backbone, projector, and the centres of k-means on the backbone's features."""
 
     settings_type: type[MocoSettings] = MocoSettings
 
@@ -62,7 +61,7 @@ class MocoNetwork(CentresNetwork):
 
 
 class Moco(KmeansAtEnd):
-    """MoCo v2, and k-means on its features at the end (the paper's baseline)."""
+    """MoCo v2 with k-means on its features at the end, the paper's baseline."""
 
     network_type: type[MocoNetwork] = MocoNetwork
     settings_type: type[MocoSettings] = MocoSettings
@@ -88,7 +87,7 @@ class Moco(KmeansAtEnd):
         )
 
     def contrast(self, features: Tensor, images: Tensor, keys: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of features (N,F) of one view, given the images of the other, and what to remember of these."""
+        """Return the loss of features (N,F) of one view against images of the other, and the tensors to remember."""
         with torch.no_grad():
             seen = key_features(self.momentum, images, keys, shuffled=self.settings.shuffle_keys)
             key = self.momentum.project(seen)  # (N,D)
@@ -104,17 +103,17 @@ class Moco(KmeansAtEnd):
 
 @dataclass(frozen=True)
 class CcSettings:
-    """Those of the paper."""
+    """Values of the paper."""
 
     temperature: Positive = 0.5  # tau_I, of samples
     cluster_temperature: Positive = 1.0  # tau_C, of clusters
     n_features: Count = 128  # D
-    hidden: Count = 512  # width of both heads: that of the backbone's features in the paper
-    entropy_weight: float = 1.0  # of H(Y), against one cluster for all
+    hidden: Count = 512  # width of both heads; the paper uses the width of the backbone's features
+    entropy_weight: float = 1.0  # of H(Y), which prevents a single cluster
 
 
 class CcNetwork(Network):
-    """Backbone with two heads: features of a sample, and its assignment to clusters."""
+    """Backbone with two heads, which give the features and the cluster assignment of a sample."""
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
@@ -130,7 +129,7 @@ class CcNetwork(Network):
 
 
 class Cc(Method):
-    """Contrastive Clustering: instances and clusters contrasted in one batch, without a momentum network."""
+    """Contrastive Clustering: contrast instances and clusters in one batch, without a momentum network."""
 
     network_type = CcNetwork
     settings_type = CcSettings
@@ -142,7 +141,7 @@ class Cc(Method):
         self.online = CcNetwork(config, shape)
 
     def losses(self, views: tuple[Tensor, ...], samples: Tensor, keys: Tensor) -> Outcome:
-        # differs from the paper: both views pass batch-norm together, in one batch of 2N
+        # differs from the paper: both views share batch-norm statistics, as one batch of 2N
         features = self.online.backbone_features(torch.cat(views))
         one, two = F.normalize(self.online.projector(features), dim=1).chunk(2)  # (N,D) each
         log_one, log_two = F.log_softmax(self.online.head(features), 1).chunk(2)  # (N,K) each
@@ -160,7 +159,7 @@ class Cc(Method):
 
 @dataclass(frozen=True)
 class IdfdSettings:
-    """Those of the paper and its code."""
+    """Values of the paper and its code."""
 
     temperature: Positive = 1.0  # tau, of instances
     feature_temperature: Positive = 2.0  # tau_2, of features
@@ -170,7 +169,7 @@ class IdfdSettings:
 
 
 class IdfdNetwork(CentresNetwork):
-    """Backbone, one linear layer to features of unit norm, and the centres of k-means on them."""
+    """Backbone, a linear layer to features of unit norm, and the centres of k-means on them."""
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
@@ -207,7 +206,7 @@ class Idfd(Method):
         return Outcome(
             loss=instance + s.weight * features,
             assignment=self.online.centres(unit.detach()).exp(),
-            key_assignment=self.online.centres(stored).exp(),  # earlier views: there is only one in a step
+            key_assignment=self.online.centres(stored).exp(),  # of earlier views: a step has only one
             memory={"samples": samples, "features": unit.detach()},
             metrics={"instance_loss": instance, "feature_loss": features},
         )
@@ -220,11 +219,10 @@ class Idfd(Method):
     def after_epoch(
         self, epoch: int, batches: Callable[[], Iterator[Batch]], optimiser: torch.optim.Optimizer
     ) -> dict[str, float]:
-        """Clusters for the record alone: nothing is learned from them."""
+        """Update the clusters that are recorded; the training does not use them."""
         self.online.centres.fit(self.bank, seed=self.seed + epoch)
         return {}
 
     def finish(self, embed: Callable[[Network], Tensor]) -> None:
-        # differs from the paper: k-means on features of the images as they are, which new images have too, not on the
-        # bank
+        # differs from the paper: k-means clusters features of plain images, as for new images, not the bank
         self.online.centres.settle(embed(self.online), seed=self.seed)

@@ -1,8 +1,9 @@
-"""DCCS: a network describes an image by a category and a style, the category alone outliving augmentation.
+"""DCCS: the network describes an image by a category and a style; augmentation must not change the category.
 
 Zhao et al. 2020, "Deep Image Clustering with Category-Style Representation", after the authors' code. A discriminator
-sees to it that both tell of the image, a critic that they are spread like a sure category and a small Gaussian style.
-Shapes: N batch, K clusters, S style, D features of a place, P places.
+maximises the information that category and style carry about the image. A critic matches their distribution to a prior:
+a one-hot category and a Gaussian style of small variance. Shapes: N batch, K clusters, S style, D features of a place,
+P places.
 """
 
 from __future__ import annotations
@@ -21,25 +22,25 @@ from twincluster.methods.peers import peer_losses
 from twincluster.nn import Backbone, draws
 
 STYLE, CATEGORY, BETWEEN, ORDER = 13, 14, 15, 16  # streams of random numbers
-LEAK = 0.2  # slope of units below 0
+LEAK = 0.2  # slope of leaky units below 0
 
 
 @dataclass(frozen=True)
 class DccsSettings:
-    """What the authors' code has, with their command for CIFAR-10."""
+    """Values of the authors' code, with their command for CIFAR-10."""
 
     n_style: Count = 50  # S
-    style_deviation: Positive = 0.1  # of the Gaussian that styles are to be drawn from
-    information_weight: float = 0.5  # beta_MI: that category and style tell of the image
-    prior_weight: float = 1.0  # beta_Adv: that they are spread like the prior
-    augmentation_weight: float = 4.0  # beta_Aug: that categories outlive augmentation; 2 for MNIST
-    slope_weight: float = 10.0  # of slopes of the critic that are not 1
-    critic_pace: Positive = 4.0  # how many times as far Adam moves the critic's weights, in place of four steps for one
-    hidden: Count = 1024  # width of critic and discriminator, whose second layers have half of it
+    style_deviation: Positive = 0.1  # of the Gaussian prior of styles
+    information_weight: float = 0.5  # beta_MI: information that category and style carry about the image
+    prior_weight: float = 1.0  # beta_Adv: match of their distribution to the prior
+    augmentation_weight: float = 4.0  # beta_Aug: invariance of categories to augmentation; 2 for MNIST
+    slope_weight: float = 10.0  # of the gradient penalty, which pulls the critic's slopes to 1
+    critic_pace: Positive = 4.0  # factor on the critic's steps, instead of four steps for one
+    hidden: Count = 1024  # width of critic and discriminator; their second layers have half of it
 
 
 class Places(Backbone):
-    """A backbone that gives its last maps themselves, not the mean over their places."""
+    """A backbone that returns its last maps instead of their mean over all places."""
 
     def __init__(self, trunk: Backbone, image: Tensor) -> None:
         super().__init__()
@@ -52,10 +53,10 @@ class Places(Backbone):
 
 
 class DccsNetwork(Network):
-    """Backbone, and two layers from the mean over its places to style and category."""
+    """Backbone, and two layers from the mean over all places to style and category."""
 
-    # differs from the authors' code: the backbone sees colours, not grey images; a layer with batch-norm stands before
-    # the code, which they have for MNIST and not for CIFAR-10
+    # differs from the authors' code: the backbone sees colours, not grey images; a layer with batch-norm precedes the
+    # code, as theirs does for MNIST but not for CIFAR-10
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
@@ -71,7 +72,7 @@ class DccsNetwork(Network):
         return self.code(self.backbone_features(images))[1]
 
     def code(self, maps: Tensor) -> tuple[Tensor, Tensor]:
-        """Style (N,S) and log q (N,K), of maps (N,DP)."""
+        """Return style (N,S) and log q (N,K) of maps (N,DP)."""
         code = self.head(self.pooled(maps))
         return code[:, : self.n_style], F.log_softmax(code[:, self.n_style :], 1)
 
@@ -80,11 +81,11 @@ class DccsNetwork(Network):
 
 
 class Critic(nn.Module):
-    """Says of codes (N,S+K) how much they look like the prior, (N,); its weights move `pace` times as far as others."""
+    """Score how likely codes (N,S+K) come from the prior, (N,). Its weights move `pace` times as far as others."""
 
     def __init__(self, n_code: int, hidden: int, pace: float) -> None:
         super().__init__()
-        self.layers, self.pace = perceptron(n_code, hidden, bias=False), pace  # a last bias would be in both means
+        self.layers, self.pace = perceptron(n_code, hidden, bias=False), pace  # a last bias would cancel
         with torch.no_grad():
             for weight in self.parameters():
                 weight.div_(pace)
@@ -94,10 +95,7 @@ class Critic(nn.Module):
         return said.squeeze(1)
 
     def slope(self, codes: Tensor) -> Tensor:
-        """The gradient of what is said of each code, (N,S+K).
-
-        Written out, since a step has but one backward pass.
-        """
+        """Return the gradient of each code's score, (N,S+K), in closed form: a step has only one backward pass."""
         w = self.weights(frozen=False)
         once = F.linear(codes, w["0.weight"], w["0.bias"])
         twice = F.linear(F.leaky_relu(once, LEAK), w["2.weight"], w["2.bias"])
@@ -110,7 +108,7 @@ class Critic(nn.Module):
 
 
 class Dccs(Method):
-    """DCCS: category and style by mutual information, invariance of the category, and a critic for their prior."""
+    """DCCS: category and style by mutual information, an invariant category, and a critic for their prior."""
 
     network_type = DccsNetwork
     settings_type = DccsSettings
@@ -128,7 +126,7 @@ class Dccs(Method):
         return batch.plain(), batch.view(0)
 
     def losses(self, views: tuple[Tensor, ...], samples: Tensor, keys: Tensor) -> Outcome:
-        # differs from the authors' code: the images and their augmentations pass batch-norm together
+        # differs from the authors' code: images and augmentations share batch-norm statistics
         s, both = self.settings, self.online.backbone_features(torch.cat(views))  # (2N,DP)
         maps, (style, log_q) = both[: len(samples)], self.online.code(both)
         log_plain, log_augmented = log_q.chunk(2)
@@ -137,8 +135,8 @@ class Dccs(Method):
         invariance = peer_losses.assignment_divergence(log_plain, log_augmented)
         gap, slope = self.criticism(code.detach(), keys)
         return Outcome(
-            # differs from the authors' code: the critic moves at once with the rest and by one optimiser, but further;
-            # there it has four steps for one of the rest. Neither side has a gradient from the other's terms.
+            # differs from the authors' code: one optimiser moves the critic together with the rest, but further; theirs
+            # takes four steps of the critic for one of the rest. Neither side receives gradients of the other's terms.
             loss=s.information_weight * information
             + s.augmentation_weight * invariance
             + s.prior_weight * (gap + s.slope_weight * slope - self.critic(code, frozen=True).mean()),
@@ -149,39 +147,40 @@ class Dccs(Method):
         )
 
     def information(self, maps: Tensor, code: Tensor, keys: Tensor) -> Tensor:
-        """How badly a discriminator tells the codes of images from codes of others: the less a code says, the worse."""
-        # differs from the authors' code: the last maps, of which the code is made; there those of a block before
+        """Return how badly a discriminator tells an image's own code from another image's: high if codes say little."""
+        # differs from the authors' code: the last maps, from which the code is made; theirs uses an earlier block
         others = code[draws.uniform(keys, ORDER, 1).squeeze(1).argsort()]
         true, false = (self.discriminator(torch.cat([maps, z], 1)).squeeze(1) for z in (code, others))
-        return peer_losses.discrimination(true, false) / 2  # the mean over both, as there
+        return peer_losses.discrimination(true, false) / 2  # the mean of both, as in the authors' code
 
     def criticism(self, code: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """What the critic descends: the gap between codes and the prior, and slopes other than 1 between the two."""
+        """Return the critic's loss: the gap between codes and prior, and the gradient penalty on points between the
+        two."""
         prior, share = self.prior(keys).to(code.dtype), draws.uniform(keys, BETWEEN, 1).to(code.dtype)
         gap = peer_losses.critic_gap(self.critic(prior), self.critic(code))
         return gap, peer_losses.slope_penalty(self.critic.slope(share * prior + (1 - share) * code))
 
     def prior(self, keys: Tensor) -> Tensor:
-        """Codes as they should be, (N,S+K): a Gaussian style, and one category, each as likely."""
+        """Draw codes from the prior, (N,S+K): a Gaussian style and a uniform one-hot category."""
         style = self.settings.style_deviation * draws.normal(keys, STYLE, self.settings.n_style)
         category = (draws.uniform(keys, CATEGORY, 1).squeeze(1) * self.n_clusters).long()
         return torch.cat([style, F.one_hot(category.clamp(max=self.n_clusters - 1), self.n_clusters)], 1)
 
 
 def passed(values: Tensor) -> Tensor:
-    """What leaky units let through of a gradient, with values (N,C) before them."""
+    """Return the factor that leaky units apply to a gradient, given their inputs (N,C)."""
     return torch.where(values > 0, torch.ones_like(values), LEAK)
 
 
 def perceptron(n_inputs: int, hidden: int, *, bias: bool) -> nn.Sequential:
-    """Three layers with leaky units to one number; `bias`: of the last."""
+    """Build three layers with leaky units and one output; `bias` is that of the last layer."""
     half = max(1, hidden // 2)
     layers = [nn.Linear(n_inputs, hidden), nn.Linear(hidden, half), nn.Linear(half, 1, bias=bias)]
     return as_theirs(nn.Sequential(layers[0], nn.LeakyReLU(LEAK), layers[1], nn.LeakyReLU(LEAK), layers[2]))
 
 
 def as_theirs(layers: nn.Sequential) -> nn.Sequential:
-    """With the first weights of the authors' code, larger than PyTorch's, so that codes differ from the start."""
+    """Initialise weights as the authors' code does: larger than PyTorch's, so that codes differ from the start."""
     for layer in layers:
         if isinstance(layer, nn.Linear):
             nn.init.xavier_normal_(layer.weight)

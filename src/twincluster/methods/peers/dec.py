@@ -1,7 +1,7 @@
-"""DEC: an embedding that reconstructs its images, then one that is drawn to what its centres are already sure of.
+"""DEC: learn an embedding that reconstructs the images, then sharpen the assignments to centres in it.
 
-Xie et al. 2016, "Unsupervised Deep Embedding for Clustering Analysis". Both of its stages are parts of one run.
-Shapes: N batch, K clusters, D embedding, n samples.
+Xie et al. 2016, "Unsupervised Deep Embedding for Clustering Analysis". Both stages are parts of one run. Shapes: N
+batch, K clusters, D embedding, n samples.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from torch import Tensor, nn
 
 from twincluster.config import Config, Count, DataShape, Share, method_settings
 from twincluster.core import InputError
-from twincluster.methods.base import Batch, Method, Network, Outcome
-from twincluster.methods.heads import k_means, mlp
+from twincluster.methods.base import Batch, Network, Outcome
+from twincluster.methods.heads import TwoStages, k_means, mlp
 from twincluster.methods.peers import peer_losses
 
-STARTS = 20  # of the k-means that sets the centres; a single one before that, for the record
+STARTS = 20  # of the k-means that sets the centres; before that, a single one for the record
 
 
 @dataclass(frozen=True)
 class DecSettings:
-    """Section 4.3 of the paper; it has the same for all data."""
+    """Values of section 4.3 of the paper, which are the same for all data."""
 
     n_features: Count = 10  # D
     hidden: Count = 2000  # width of the decoder
@@ -32,9 +32,9 @@ class DecSettings:
 
 
 class DecNetwork(Network):
-    """Backbone, one linear layer to the embedding, and the centres in it."""
+    """Backbone, a linear layer to the embedding, and the centres in it."""
 
-    # differs from the paper: its encoder is a perceptron of four layers; here it is the backbone that all methods have
+    # differs from the paper: the backbone that all methods use, instead of a perceptron of four layers
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
@@ -50,17 +50,15 @@ class DecNetwork(Network):
         return peer_losses.student_assignment(self.embed(images), self.prototypes)
 
 
-class Dec(Method):
-    """DEC: reconstruction, k-means, and assignments that sharpen themselves."""
+class Dec(TwoStages):
+    """DEC: reconstruction, then k-means, then assignments that learn from their own sharpened targets."""
 
-    # differs from the paper: the autoencoder learns all layers at once, without a stage for each of them
+    # differs from the paper: the autoencoder learns all layers at once, not one after another
 
     network_type = DecNetwork
     settings_type = DecSettings
     online: DecNetwork
-    target: Tensor  # (n,K) p, Eq. 3, as the last epoch left it
-    clustering: Tensor  # () bool, whether the second stage has begun
-    progress: Tensor  # ()
+    target: Tensor  # (n,K) p, Eq. 3, after the last epoch
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__()
@@ -70,11 +68,6 @@ class Dec(Method):
         n_values = shape.n_inputs * shape.side**2 if shape.side else rows
         self.decoder = mlp(self.settings.n_features, self.settings.hidden, n_values, batch_norm=False)
         self.register_buffer("target", torch.full((shape.n_samples, config.n_clusters), 1 / config.n_clusters))
-        self.register_buffer("clustering", torch.zeros((), dtype=torch.bool))
-        self.register_buffer("progress", torch.zeros(()))
-
-    def schedule(self, epoch: int, progress: float) -> None:
-        self.progress.fill_(progress)
 
     def views(self, batch: Batch) -> tuple[Tensor, ...]:
         return (batch.plain(),)
@@ -87,7 +80,7 @@ class Dec(Method):
         return Outcome(
             loss=torch.where(self.clustering, divergence, reconstruction),
             assignment=log_assignment.detach().exp(),
-            key_assignment=target,  # of the epoch before: there is only one view
+            key_assignment=target,  # of the epoch before: a step has only one view
             memory={},
             metrics={"reconstruction": reconstruction, "divergence": divergence},
         )
@@ -96,7 +89,7 @@ class Dec(Method):
     def after_epoch(
         self, epoch: int, batches: Callable[[], Iterator[Batch]], optimiser: torch.optim.Optimizer
     ) -> dict[str, float]:
-        """Centres by k-means until the second stage has begun; then the targets, once for each epoch."""
+        """Set the centres by k-means until the second stage begins; then compute the targets once an epoch."""
         self.online.eval()
         found = [(batch.samples, self.online.embed(batch.plain())) for batch in batches()]
         self.online.train()
@@ -106,12 +99,12 @@ class Dec(Method):
                 "the reconstruction of dec has diverged: lower the rate, --set optimiser.learning_rate=..."
             )
         if not self.clustering:
-            begins = bool(self.progress >= self.settings.cluster_start)
+            begins = self.is_due(self.settings.cluster_start)
             n_init = STARTS if begins else 1
             centres, _ = k_means(embedding, self.n_clusters, n_init=n_init, seed=self.seed + epoch)
             self.online.prototypes.copy_(centres)
             self.clustering.fill_(begins)
-        # differs from the paper: targets change with the epoch, not after as many steps as suit the data
+        # differs from the paper: targets change with each epoch, not after a number of steps that depends on the data
         log_assignment = [peer_losses.student_assignment(part, self.online.prototypes) for _, part in found]
         target = peer_losses.sharpened_target(torch.cat(log_assignment))
         changed = (target.argmax(1) != self.target[samples].argmax(1)).float().mean()

@@ -1,8 +1,8 @@
-"""GATCluster: a network learns even, sure and separate assignments from itself, and where in an image to look for them.
+"""GATCluster: learn even, confident and separate assignments from the network's own predictions, with attention.
 
-Niu et al. 2020, "GATCluster: Self-Supervised Gaussian-Attention Network for Image Clustering". What it says of images
-becomes the target of their augmentations in four ways: as it is, by pairs, evenly, and of the part under a Gaussian.
-Shapes: N batch, K clusters, A features of a place, H side of the maps, n samples.
+Niu et al. 2020, "GATCluster: Self-Supervised Gaussian-Attention Network for Image Clustering". The assignments of plain
+images become targets for their augmentations in four ways: directly, by pairs, evenly, and from the part of the image
+under a Gaussian. Shapes: N batch, K clusters, A features of a place, H side of the maps, n samples.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ STARTS = 5  # of k-means
 
 @dataclass(frozen=True)
 class GatClusterSettings:
-    """Those of the authors' code, which are the same for STL-10 and ImageNet-10."""
+    """Values of the authors' code, which are the same for STL-10 and ImageNet-10."""
 
     n_features: Count = 10  # A
-    spread: Positive = 0.05  # lambda: the variance of the widest Gaussian, where the side of a map is 1
-    least: Share = 0.1  # of an even share: with a smaller cluster of k-means there are no pairs
-    invariance_weight: float = 5.0  # of agreeing with what was said of the image before
+    spread: Positive = 0.05  # lambda: variance of the widest Gaussian, for maps of side 1
+    least: Share = 0.1  # of an even share: if a k-means cluster is smaller, pairs are not used
+    invariance_weight: float = 5.0  # of agreement with the earlier assignment of the image
     entropy_weight: float = 3.0  # of the mean assignment, with attention and without
-    relation_weight: float = 1.0  # of pairs, which k-means calls alike or not
-    attention_weight: float = 5.0  # of what the part under the Gaussian says
+    relation_weight: float = 1.0  # of pairs, which k-means calls similar or not
+    attention_weight: float = 5.0  # of the assignment by the part under the Gaussian
 
 
 class Attention(Backbone):
-    """A backbone that gives the mean over all places of its maps, and their sum under a Gaussian of its choice."""
+    """A backbone that returns the mean of its maps over all places, and their sum under a Gaussian that it chooses."""
 
     def __init__(self, trunk: Backbone, image: Tensor, settings: GatClusterSettings, n_clusters: int) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Attention(Backbone):
 
     def forward(self, x: Tensor) -> Tensor:
         maps = self.narrow(self.trunk.maps(x))  # (N,A,H,H)
-        # differs from the authors' code: three numbers; there the second coordinate and the width are one and the same
+        # differs from the authors' code: three numbers; theirs uses one number for the second coordinate and the width
         place = torch.sigmoid(self.place(self.look(maps).flatten(1)))  # (N,3)
         features = self.label(maps)
         attended = features * peer_losses.gaussian_attention(place, self.side, self.spread)
@@ -63,10 +63,10 @@ class Attention(Backbone):
 
 
 class GatClusterNetwork(Network):
-    """Backbone with attention, and two layers on what it sees without."""
+    """Backbone with attention, and two layers on its features without attention."""
 
     # differs from the authors' code: the backbone sees colours, not grey images
-    # rows have no places, nor has an encoder that is fine-tuned: their attention says only how much of them to see
+    # rows and fine-tuned encoders have no places: their attention only scales the features
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
@@ -83,16 +83,16 @@ class GatClusterNetwork(Network):
 
 
 class GatCluster(Method):
-    """GATCluster: assignments that are invariant, separate and even, and agree with what a Gaussian attends to."""
+    """GATCluster: assignments that are invariant, separate and even, and that agree with those by attention."""
 
-    # differs from the authors' code: targets of all images are found between epochs and learned once; there those of
-    # 1,000 images are, which are learned eight times before the next
+    # differs from the authors' code: targets of all images are computed between epochs and learned once; theirs
+    # computes targets of 1,000 images and learns them eight times before the next
 
     network_type = GatClusterNetwork
     settings_type = GatClusterSettings
     online: GatClusterNetwork
-    log_assignment: Tensor  # (n,K) of the images as they are, as the last epoch left it
-    log_share: Tensor  # (K,) of their sum
+    log_assignment: Tensor  # (n,K) of plain images, after the last epoch
+    log_share: Tensor  # (K,) logarithm of their sum
     group: Tensor  # (n,) int64, clusters of k-means: two of the same one are alike
     known: Tensor  # () bool, whether there are targets
 
@@ -123,10 +123,10 @@ class GatCluster(Method):
         entropy = losses.batch_entropy(log_q) + losses.batch_entropy(log_attended)
         learned = s.invariance_weight * invariance + s.relation_weight * relation + s.attention_weight * attention
         return Outcome(
-            # the first epoch has no targets yet: in place of a pass before training
+            # the first epoch has no targets yet; this replaces a pass before training
             loss=torch.where(self.known, learned, 0.0) - s.entropy_weight * entropy,
             assignment=log_q.detach().exp(),
-            key_assignment=old.exp(),  # of the epoch before: there is only one view
+            key_assignment=old.exp(),  # of the epoch before: a step has only one view
             memory={},
             metrics={"invariance": invariance, "relation": relation, "attention": attention, "entropy": entropy},
         )
@@ -135,7 +135,7 @@ class GatCluster(Method):
     def after_epoch(
         self, epoch: int, batches: Callable[[], Iterator[Batch]], optimiser: torch.optim.Optimizer
     ) -> dict[str, float]:
-        """What the next epoch learns."""
+        """Compute the targets of the next epoch."""
         self.online.eval()
         for batch in batches():
             self.log_assignment[batch.samples] = self.online.log_assign(batch.plain()).to(self.log_assignment.dtype)
@@ -148,6 +148,6 @@ class GatCluster(Method):
         _, group = k_means(sharpened, len(self.log_share), n_init=STARTS, seed=self.seed + epoch)
         sizes = torch.bincount(group, minlength=len(self.log_share))
         paired = sizes.min() >= self.settings.least * sizes.double().mean()
-        self.group.copy_(group if paired else torch.arange(len(group)))  # else each image is like itself alone
+        self.group.copy_(group if paired else torch.arange(len(group)))  # else each has a group of its own
         self.known.fill_(True)
         return {"paired": float(paired)}

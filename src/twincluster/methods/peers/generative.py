@@ -1,21 +1,19 @@
-"""The way back from a code to an image, or a row: few pixels of many maps, made twice as large until they fit.
+"""Methods that generate images: autoencoders, deconvolutional networks and DCGAN, each with k-means.
 
-It is the generator of Radford et al. 2016, at any size. Shapes: N batch, D code, M maps, B side of the first maps,
-C channels, S side of an image.
+`Decoder` turns a code into an image or a row: a few small maps are enlarged by a factor of two until they have the size
+of the image. It is the generator of Radford et al. 2016, for any size. Shapes: N batch, D code, M maps, B side of the
+first maps, C channels, S side of an image.
 
-Autoencoders, and k-means on their codes: the plain one, the denoising one and the variational one.
+Autoencoders, with k-means on their codes: plain, denoising and variational. Bengio et al. 2007, "Greedy Layer-Wise
+Training of Deep Networks"; Vincent et al. 2010, "Stacked Denoising Autoencoders"; Kingma and Welling 2014,
+"Auto-Encoding Variational Bayes". Shapes: N batch, K clusters, D code.
 
-Bengio et al. 2007, "Greedy Layer-Wise Training of Deep Networks"; Vincent et al. 2010, "Stacked Denoising
-Autoencoders"; Kingma and Welling 2014, "Auto-Encoding Variational Bayes". Shapes: N batch, K clusters, D code.
+A deconvolutional network, with k-means on its maps: an image is a sum of a few filters. Zeiler et al. 2010,
+"Deconvolutional Networks". Shapes: N batch, K clusters, M maps, B their side, D = M B B.
 
-A deconvolutional network, and k-means on its maps: an image is a sum of filters, of which only few are in use.
-
-Zeiler et al. 2010, "Deconvolutional Networks". Shapes: N batch, K clusters, M maps, B their side, D = M B B.
-
-DCGAN, and k-means on what its discriminator sees: it learns to tell images from those that a generator makes up.
-
-Radford et al. 2016, "Unsupervised Representation Learning with Deep Convolutional Generative Adversarial Networks";
-the game is that of Goodfellow et al. 2014. Shapes: N batch, K clusters, Z noise, F backbone features.
+DCGAN, with k-means on the features of its discriminator, which learns to tell real images from generated ones. Radford
+et al. 2016, "Unsupervised Representation Learning with Deep Convolutional Generative Adversarial Networks"; the game is
+that of Goodfellow et al. 2014. Shapes: N batch, K clusters, Z noise, F backbone features.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ MOST_MAPS = 512
 
 
 class Decoder(nn.Module):
-    """Codes (N,D) in; what `network` sees out: standardised images (N,C,S,S) or rows (N,C)."""
+    """Turn codes (N,D) into the input of `network`: standardised images (N,C,S,S) or rows (N,C)."""
 
     def __init__(self, n_code: int, network: Network, width: int) -> None:
         super().__init__()
@@ -54,9 +52,9 @@ class Decoder(nn.Module):
 
 
 class Enlarge(nn.Module):
-    """From maps (N,M,B,B) to images, or to rows, which are images of one pixel with a channel for each feature.
+    """Enlarge maps (N,M,B,B) to images, or to rows, which are images of one pixel with a channel for each feature.
 
-    `linear` leaves out what stands between the layers: an image is then a sum of filters, and maps are their weights.
+    `linear` omits the layers between the filters: an image is then a sum of filters, weighted by the maps.
     """
 
     def __init__(self, network: Network, width: int, linear: bool = False) -> None:
@@ -73,7 +71,7 @@ class Enlarge(nn.Module):
         decoded: Tensor = self.layers(maps)
         if not self.side:
             return decoded.flatten(1)
-        start = (decoded.shape[2] - self.side) // 2  # there are pixels to spare where the side cannot be halved
+        start = (decoded.shape[2] - self.side) // 2  # crop what is left over where the side cannot be halved
         return decoded[:, :, start : start + self.side, start : start + self.side]
 
     def _double(self, n_inputs: int, n_outputs: int, bias: bool) -> nn.Module:
@@ -82,14 +80,15 @@ class Enlarge(nn.Module):
 
 
 def map_shape(side: int, width: int) -> tuple[int, int, int]:
-    """(M,B,B), where a decoder of images of this side (0: rows) begins."""
+    """Return (M,B,B), the size of the first maps of a decoder of images of this side (0: rows)."""
     first_maps, *others = layer_sizes(side, width)
     first_side = -(-side // 2 ** (1 + len(others))) if side else 1
     return first_maps, first_side, first_side
 
 
 def layer_sizes(side: int, width: int) -> list[int]:
-    """How many maps there are before each doubling: `width` before the last one, and each time half as many."""
+    """Return the number of maps before each doubling: `width` before the last one, and twice as many before each
+    earlier one."""
     doublings = 1
     while side > FIRST_SIDE * 2**doublings:
         doublings += 1
@@ -101,7 +100,7 @@ MASK, CODE_NOISE = 15, 16  # streams of random numbers
 
 @dataclass(frozen=True)
 class AeSettings:
-    """Sizes are ours."""
+    """The sizes are ours."""
 
     n_features: Count = 64  # D
     width: Count = 64  # maps before the decoder's last layer; twice as many before the one before it, and so on
@@ -109,16 +108,16 @@ class AeSettings:
 
 @dataclass(frozen=True)
 class DaeSettings(AeSettings):
-    """Of the noises of Vincent et al. 2010 the one that masks; its share is ours."""
+    """Masking, one of the noises of Vincent et al. 2010; its share is ours."""
 
-    corruption: Share = 0.25  # share of the values that are hidden, nu
+    corruption: Share = 0.25  # nu, share of the values that are hidden
 
 
 @dataclass(frozen=True)
 class VaeSettings(AeSettings):
-    """The deviation is ours: the larger, the fewer details a code keeps."""
+    """The standard deviation is ours: a larger one makes codes keep fewer details."""
 
-    noise: Positive = 0.5  # standard deviation of a standardised pixel about what the decoder says
+    noise: Positive = 0.5  # standard deviation of a standardised pixel around the decoder's output
 
 
 class AeNetwork(CentresNetwork):
@@ -133,7 +132,8 @@ class AeNetwork(CentresNetwork):
         self.centres = Centres(config.n_clusters, self.n_code)
 
     def make_head(self, n_features: int) -> nn.Module:
-        # differs from the papers: codes have a mean of 0 and a variance of 1 each, since clusters are told by direction
+        # differs from the papers: each dimension of a code has mean 0 and variance 1, because k-means compares
+        # directions
         return nn.Sequential(nn.Linear(n_features, self.n_code), nn.BatchNorm1d(self.n_code, affine=False))
 
     def code(self, images: Tensor) -> Tensor:
@@ -145,7 +145,7 @@ class AeNetwork(CentresNetwork):
 
 
 class DaeNetwork(AeNetwork):
-    """The same, with the settings of its method."""
+    """Backbone and code of a denoising autoencoder."""
 
     settings_type = DaeSettings
 
@@ -159,7 +159,7 @@ class VaeNetwork(AeNetwork):
         return nn.Linear(n_features, 2 * self.n_code)
 
     def posterior(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and log of the variance, (N,D) each."""
+        """Return mean and log of the variance, (N,D) each."""
         mean, log_variance = self.head(self.backbone_features(images)).chunk(2, dim=1)
         return mean, log_variance
 
@@ -168,20 +168,20 @@ class VaeNetwork(AeNetwork):
 
 
 class Ae(KmeansAtEnd):
-    """An autoencoder, and k-means on its codes at the end."""
+    """An autoencoder, with k-means on its codes at the end."""
 
     network_type: type[AeNetwork] = AeNetwork
     settings_type: type[AeSettings] = AeSettings
     online: AeNetwork
 
-    # differs from the paper: all layers learn together, none is trained before the next
+    # differs from the paper: all layers learn together, not one after another
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
         settings = method_settings(config, self.settings_type)
         self.decoder = Decoder(settings.n_features, self.online, settings.width)
 
     def views(self, batch: Batch) -> tuple[Tensor, ...]:
-        return (batch.plain(),)  # what is to be rebuilt is the image itself
+        return (batch.plain(),)  # the image itself, which is to be reconstructed
 
     def losses(self, views: tuple[Tensor, ...], samples: Tensor, keys: Tensor) -> Outcome:
         code = self.online.code(views[0])
@@ -190,12 +190,12 @@ class Ae(KmeansAtEnd):
     def outcome(self, code: Tensor, loss: Tensor, **metrics: Tensor) -> Outcome:
         unit = F.normalize(code.detach(), dim=1)
         q = self.online.centres(unit).exp()
-        # there is no other view that could disagree
+        # a step has only one view
         return Outcome(loss, assignment=q, key_assignment=q, memory={"features": unit}, metrics=metrics)
 
 
 class Dae(Ae):
-    """A denoising autoencoder, which rebuilds what was hidden from it, and k-means on its codes at the end."""
+    """A denoising autoencoder, which reconstructs hidden values, with k-means on its codes at the end."""
 
     network_type = DaeNetwork
     settings_type = DaeSettings
@@ -212,7 +212,7 @@ class Dae(Ae):
 
 
 class Vae(Ae):
-    """A variational autoencoder, and k-means on the means of its posterior at the end."""
+    """A variational autoencoder, with k-means on the means of its posterior at the end."""
 
     network_type = VaeNetwork
     settings_type = VaeSettings
@@ -229,8 +229,8 @@ class Vae(Ae):
         rebuilt = self.decoder(mean + (log_variance / 2).exp() * noise)
         return self.outcome(
             mean,
-            # differs from the paper: one Gaussian with a known deviation for all pixels, where the paper's decoder
-            # tells the deviation, or has black and white pixels
+            # differs from the paper: one Gaussian with a fixed deviation for all pixels; the paper's decoder predicts
+            # the deviation, or has black and white pixels
             peer_losses.variational_bound(rebuilt, images, mean, log_variance, self.noise),
             divergence=peer_losses.gaussian_divergence(mean, log_variance).mean(),
         )
@@ -241,7 +241,7 @@ class DecnnSettings:
     """Sizes and weight are ours."""
 
     width: Count = 16  # maps before the last layer; twice as many before the one before it, and so on
-    sparsity: Positive = 0.2  # weight of the magnitude of maps, the inverse of the paper's lambda
+    sparsity: Positive = 0.2  # weight of the sum of absolute values of the maps, the inverse of the paper's lambda
 
 
 class DecnnNetwork(CentresNetwork):
@@ -256,9 +256,9 @@ class DecnnNetwork(CentresNetwork):
         self.centres = Centres(config.n_clusters, n_values)
 
     def maps(self, images: Tensor) -> Tensor:
-        """(N,D), many of them 0."""
-        # differs from the paper: the backbone says at once what the maps are, where the paper searches those of least
-        # cost image by image. Shrinking is the last thing that each step of that search does.
+        """Return the maps as (N,D); many values are 0."""
+        # differs from the paper: the backbone predicts the maps directly; the paper searches for the cheapest maps
+        # image by image. Shrinkage is the last part of each step of that search.
         return F.softshrink(self.head(self.backbone_features(images)), self.sparsity)
 
     def embed(self, images: Tensor) -> Tensor:
@@ -266,7 +266,7 @@ class DecnnNetwork(CentresNetwork):
 
 
 class Decnn(KmeansAtEnd):
-    """A deconvolutional network with sparse maps, and k-means on them at the end."""
+    """A deconvolutional network with sparse maps, with k-means on them at the end."""
 
     network_type = DecnnNetwork
     settings_type = DecnnSettings
@@ -280,7 +280,7 @@ class Decnn(KmeansAtEnd):
         self.unit_filters()
 
     def views(self, batch: Batch) -> tuple[Tensor, ...]:
-        return (batch.plain(),)  # what is to be rebuilt is the image itself
+        return (batch.plain(),)  # the image itself, which is to be reconstructed
 
     def losses(self, views: tuple[Tensor, ...], samples: Tensor, keys: Tensor) -> Outcome:
         maps = self.online.maps(views[0])
@@ -290,7 +290,7 @@ class Decnn(KmeansAtEnd):
         return Outcome(
             loss=peer_losses.sparse_cost(rebuilt, views[0], maps, self.settings.sparsity),
             assignment=q,
-            key_assignment=q,  # there is no other view that could disagree
+            key_assignment=q,  # a step has only one view
             memory={"features": unit},
             metrics={"in_use": (maps != 0).float().mean()},
         )
@@ -301,7 +301,7 @@ class Decnn(KmeansAtEnd):
 
     @torch.no_grad()
     def unit_filters(self) -> None:
-        """Each map's filters have unit norm: long filters would make small maps of any image."""
+        """Scale each map's filters to unit norm: long filters would allow small maps for any image."""
         for filters in self.filters.parameters():  # (maps in, maps out, height, width)
             filters.div_(filters.flatten(1).norm(dim=1).clamp(min=1e-12).view(-1, 1, 1, 1))
 
@@ -311,7 +311,7 @@ NOISE = 17  # stream of random numbers
 
 @dataclass(frozen=True)
 class DcganSettings:
-    """As much noise as in the paper, and half as many maps."""
+    """Noise of the paper's size, and half as many maps."""
 
     n_noise: Count = 100  # Z
     width: Count = 64  # maps before the generator's last layer; twice as many before the one before it, and so on
@@ -320,8 +320,8 @@ class DcganSettings:
 class DcganNetwork(CentresNetwork):
     """The discriminator's backbone, and the centres of k-means on its features."""
 
-    # differs from the paper: any backbone, and the mean over its last maps; the paper has four strided convolutions
-    # with leaky units, and takes the maxima of each layer's maps in 4 x 4 fields for features
+    # differs from the paper: any backbone, with the mean over its last maps as features; the paper has four strided
+    # convolutions with leaky units, and takes maxima of each layer's maps in 4 x 4 fields
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
         self.centres = Centres(config.n_clusters, self.backbone.n_features)
@@ -330,9 +330,11 @@ class DcganNetwork(CentresNetwork):
         return F.normalize(self.backbone_features(images), dim=1)
 
     def features_of_made(self, images: Tensor, *, frozen: bool) -> Tensor:
-        """Of images that a gradient reaches, which a batch in parts does not give; `frozen` weights get none.
+        """Return the features of generated images, (N,F), without dividing the batch, so that gradients reach the
+        images.
 
-        They pass batch-norm by themselves, and leave its running statistics to real images.
+        `frozen` weights get no gradient. Generated images pass batch-norm separately and do not change its running
+        statistics.
         """
         weights = {name: weight.detach() if frozen else weight for name, weight in self.backbone.named_parameters()}
         spare = {name: buffer.clone() for name, buffer in self.backbone.named_buffers()}
@@ -342,7 +344,7 @@ class DcganNetwork(CentresNetwork):
 
 
 class Dcgan(KmeansAtEnd):
-    """DCGAN, and k-means on its discriminator's features at the end."""
+    """DCGAN, with k-means on the features of its discriminator at the end."""
 
     network_type = DcganNetwork
     settings_type = DcganSettings
@@ -355,7 +357,7 @@ class Dcgan(KmeansAtEnd):
         self.generator = Decoder(self.settings.n_noise, self.online, self.settings.width)
 
     def views(self, batch: Batch) -> tuple[Tensor, ...]:
-        return (batch.plain(),)  # augmented images would be what the generator learns to make
+        return (batch.plain(),)  # the generator would learn to imitate augmented images
 
     def losses(self, views: tuple[Tensor, ...], samples: Tensor, keys: Tensor) -> Outcome:
         features, made = self.online.backbone_features(views[0]), self.made(keys)
@@ -366,11 +368,11 @@ class Dcgan(KmeansAtEnd):
         unit = F.normalize(features.detach(), dim=1)
         q = self.online.centres(unit).exp()
         return Outcome(
-            # differs from the paper: both players move at once and by one optimiser, not in turns. Neither term has a
-            # gradient for the other player's weights.
+            # differs from the paper: one optimiser moves both players in the same step, not in turns. Neither term has
+            # a gradient for the other player's weights.
             loss=discrimination + deception,
             assignment=q,
-            key_assignment=q,  # there is no other view that could disagree
+            key_assignment=q,  # a step has only one view
             memory={"features": unit},
             metrics={"discrimination": discrimination, "deception": deception},
         )
@@ -380,10 +382,10 @@ class Dcgan(KmeansAtEnd):
         return F.linear(features, self.is_real.weight.detach(), self.is_real.bias.detach()).squeeze(1)
 
     def made(self, keys: Tensor) -> Tensor:
-        """As many images as there are keys, standardised like real ones."""
+        """Generate one image per key, standardised like real ones."""
         noise = 2 * draws.uniform(keys, NOISE, self.settings.n_noise).to(self.online.mean.dtype) - 1
         decoded: Tensor = self.generator(noise)
         if not self.online.side:
             return decoded
         mean, std = self.online.mean.view(-1, 1, 1), self.online.std.view(-1, 1, 1)
-        return (decoded.sigmoid() - mean) / std  # from black to white, as pixels are
+        return (decoded.sigmoid() - mean) / std  # from black to white, like pixels

@@ -1,14 +1,14 @@
-"""IIC: the assignments of an image and of its augmentation tell as much of each other as they can.
+"""Methods that maximise information or confidence: IIC and PICA.
 
-Ji et al. 2019, "Invariant Information Clustering for Unsupervised Image Classification and Segmentation". Epochs of
-the clusters wanted take turns with epochs of many more, on the same backbone.
-Shapes: N batch, K clusters, H sub-heads, F backbone features, R augmentations of an image.
+IIC maximises the mutual information between the assignments of an image and of its augmentation. Ji et al. 2019,
+"Invariant Information Clustering for Unsupervised Image Classification and Segmentation". Epochs with the wanted number
+of clusters alternate with epochs of many more clusters, on the same backbone. Shapes: N batch, K clusters, H sub-heads,
+F backbone features, R augmentations of an image.
 
-PICA: of all partitions the most confident, whose clusters share no image.
-
-Huang et al. 2020, "Deep Semantic Clustering by Partition Confidence Maximisation". The columns of an assignment are
-clusters; those of two views of a batch should be alike where they are the same cluster, and orthogonal elsewhere.
-Shapes: N batch, K clusters, F backbone features, R augmentations of an image.
+PICA searches for the most confident partition, whose clusters share no image. Huang et al. 2020, "Deep Semantic
+Clustering by Partition Confidence Maximisation". The columns of an assignment are clusters; columns of two views should
+be similar for the same cluster and orthogonal otherwise. Shapes: N batch, K clusters, F backbone features, R
+augmentations of an image.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from twincluster.nn import draws
 
 @dataclass(frozen=True)
 class IicSettings:
-    """Section 4.1 of the paper, and the command that its authors give for CIFAR-10."""
+    """Values of section 4.1 of the paper, and of the authors' command for CIFAR-10."""
 
-    over_clusters: CountOrNone = 0  # of the auxiliary head; 0: seven for each cluster, as for all sets of theirs
-    n_heads: Count = 5  # H, sub-heads that begin differently; the one with the least loss predicts
+    over_clusters: CountOrNone = 0  # of the auxiliary head; 0: seven per cluster, as in the authors' commands
+    n_heads: Count = 5  # H, sub-heads with different first weights; the one with the smallest loss predicts
     repeats: Count = 3  # R, pairs of each image in a step
     entropy_weight: float = 1.0  # lambda, of the entropies in the information
-    over_epochs: Count = 1  # of the auxiliary head, first in each turn ...
-    cluster_epochs: Count = 2  # ... and of the clusters, after it
+    over_epochs: Count = 1  # epochs of the auxiliary head, first in each turn ...
+    cluster_epochs: Count = 2  # ... and epochs of the clusters after it
 
 
 class IicNetwork(Network):
-    """Backbone, and one linear layer for each kind of clusters, which holds all its sub-heads."""
+    """Backbone, and for each kind of clusters one linear layer, which holds all sub-heads."""
 
-    # differs from the paper: the backbone sees the colours, not the edges that a Sobel filter leaves of a grey image
+    # differs from the paper: the backbone sees colours, not the edges that a Sobel filter finds in a grey image
 
     best: Tensor  # (1,) int64, the sub-head that predicts
 
@@ -63,16 +63,16 @@ class IicNetwork(Network):
         return self.chosen(self.log_assignments(self.heads, self.backbone_features(images)))
 
     def log_assignments(self, heads: nn.Linear, features: Tensor) -> Tensor:
-        """By each sub-head, (H,N,K)."""
+        """Return the log assignments of all sub-heads, (H,N,K)."""
         return F.log_softmax(heads(features).view(len(features), self.n_heads, -1), 2).transpose(0, 1)
 
     def chosen(self, by_head: Tensor) -> Tensor:
-        """What the best sub-head says, (N,K)."""
+        """Return the log assignments of the best sub-head, (N,K)."""
         return by_head.index_select(0, self.best).squeeze(0)
 
 
 class Iic(Method):
-    """IIC: mutual information of paired assignments, in turns with an over-clustering head."""
+    """IIC: mutual information of paired assignments, alternating with an over-clustering head."""
 
     network_type = IicNetwork
     settings_type = IicSettings
@@ -92,7 +92,7 @@ class Iic(Method):
         self.over.fill_(epoch % (over + cluster) < over)
 
     def views(self, batch: Batch) -> tuple[Tensor, ...]:
-        # differs from the paper: the first of a pair is the whole image, not a crop of it
+        # differs from the paper: the first image of a pair is the whole image, not a crop
         return batch.plain(), *(batch.view(i) for i in range(self.settings.repeats))
 
     def losses(self, views: tuple[Tensor, ...], samples: Tensor, keys: Tensor) -> Outcome:
@@ -110,7 +110,7 @@ class Iic(Method):
         )
 
     def loss_by_head(self, assignments: Tensor, n_images: int) -> Tensor:
-        """(H,), of all pairs of an image and one of its augmentations."""
+        """Return the loss of each sub-head, (H,), over all pairs of an image and one of its augmentations."""
         plain, augmented = assignments[:, :n_images], assignments[:, n_images:]
         pairs = plain.repeat(1, self.settings.repeats, 1), augmented
         return -peer_losses.paired_information(*pairs, self.settings.entropy_weight)
@@ -121,7 +121,7 @@ class Iic(Method):
     def after_epoch(
         self, epoch: int, batches: Callable[[], Iterator[Batch]], optimiser: torch.optim.Optimizer
     ) -> dict[str, float]:
-        """Which sub-head predicts from now on."""
+        """Choose the sub-head that predicts."""
         self.online.best.copy_(self.totals.argmin())
         self.totals.zero_()
         return {"best_head": float(self.online.best)}
@@ -133,18 +133,18 @@ SidePart = Annotated[Share, "above 0"]
 
 @dataclass(frozen=True)
 class PicaSettings:
-    """Section 4 of the paper, and its code."""
+    """Values of section 4 of the paper, and of its code."""
 
-    over_clusters: CountOrNone = 70  # of the auxiliary head, which has every other epoch, the first among them; 0: none
+    over_clusters: CountOrNone = 70  # of the auxiliary head, which has every other epoch, also the first; 0: none
     repeats: Count = 3  # R, augmentations of each image in a step
-    balance_weight: float = 2.0  # lambda, against one cluster for all
-    crop: SidePart = 0.8  # side of what is shown of the image beside its augmentations, a square at a random place
+    balance_weight: float = 2.0  # lambda, of the entropy that prevents a single cluster
+    crop: SidePart = 0.8  # side of the square part that is shown beside the augmentations, at a random place
 
 
 class PicaNetwork(Network):
     """Backbone, and a linear layer for each kind of clusters."""
 
-    # differs from the paper: the backbone sees the colours, not the edges that a Sobel filter leaves of a grey image
+    # differs from the paper: the backbone sees colours, not the edges that a Sobel filter finds in a grey image
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
@@ -160,7 +160,7 @@ class PicaNetwork(Network):
 
 
 class Pica(Method):
-    """PICA: partition confidence maximisation, in turns with an over-clustering head."""
+    """PICA: partition confidence maximisation, alternating with an over-clustering head."""
 
     network_type = PicaNetwork
     settings_type = PicaSettings
@@ -177,14 +177,14 @@ class Pica(Method):
         self.over.fill_(self.online.over_head is not None and epoch % 2 == 0)
 
     def views(self, batch: Batch) -> tuple[Tensor, ...]:
-        # differs from the authors' code: prediction sees the whole image, theirs its middle
+        # differs from the authors' code: prediction uses the whole image, theirs the middle
         plain = batch.plain()
         if self.online.side:
             plain = random_part(plain, draws.uniform(batch.keys, PLACE, 2), self.settings.crop)
         return plain, *(batch.view(i) for i in range(self.settings.repeats))
 
     def losses(self, views: tuple[Tensor, ...], samples: Tensor, keys: Tensor) -> Outcome:
-        # differs from the paper: the images and their augmentations pass batch-norm together
+        # differs from the paper: images and augmentations share batch-norm statistics
         features = self.online.backbone_features(torch.cat(views))  # ((1+R)N,F)
         log_assignment = F.log_softmax(self.online.head(features), 1)
         loss, metrics = self.partition(log_assignment, len(samples))
@@ -201,7 +201,7 @@ class Pica(Method):
         )
 
     def partition(self, log_assignment: Tensor, n_images: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """Uncertainty of the partition and, weighed, how uneven it is; both for the record too."""
+        """Return the uncertainty of the partition and its weighted unevenness, which are also recorded."""
         plain, augmented = log_assignment[:n_images], log_assignment[n_images:]
         pairs = plain.exp().repeat(self.settings.repeats, 1), augmented.exp()
         uncertainty = peer_losses.partition_uncertainty(*pairs)
@@ -211,9 +211,9 @@ class Pica(Method):
 
 
 def random_part(images: Tensor, draw: Tensor, share: float) -> Tensor:
-    """A square part of each image (N,C,S,S) at its full size, whose side is a `share` of the image's.
+    """Return a random square part of each image (N,C,S,S), enlarged to the full size.
 
-    Uniform draws (N,2) say where. As if the image were enlarged and cropped again.
+    The side of the part is a `share` of the image's; uniform draws (N,2) choose its place.
     """
     shift = (1 - share) * (2 * draw.to(images.dtype) - 1)  # (N,2), of the middle
     scale = share * torch.eye(2, dtype=images.dtype, device=images.device).expand(len(images), 2, 2)

@@ -1,4 +1,4 @@
-"""JULE: images begin in small groups of neighbours, which are merged while a network learns to keep them apart.
+"""JULE: start from small groups of neighbours and merge them while the network learns to separate them.
 
 Yang et al. 2016, "Joint Unsupervised Learning of Deep Representations and Image Clusters", after the authors' code.
 Shapes: N batch, K clusters, D features, R images of other groups for one, n samples.
@@ -23,25 +23,25 @@ from twincluster.methods.peers import peer_losses
 from twincluster.nn import draws
 
 OTHERS = 13  # stream of random numbers
-LARGEST = 60_000  # images whose neighbours are found at once: the time for it grows as their square
+LARGEST = 60_000  # images whose neighbours are computed at once; the time grows with their square
 
 
 @dataclass(frozen=True)
 class JuleSettings:
-    """What the authors' code has unless told otherwise, but for eta, which is what they give for all but faces."""
+    """Defaults of the authors' code, except eta: the value they give for all data but faces."""
 
     n_features: Count = 160  # D
-    merge_share: Share = 0.9  # eta: of the groups, at a time; .2 unless told otherwise, and for faces
-    merge_epochs: Count = 20  # from one merging to the next
+    merge_share: Share = 0.9  # eta: share of the groups merged at a time; .2 is their default, and for faces
+    merge_epochs: Count = 20  # between two rounds of merging
     neighbours: Count = 20  # K_s, of an image in the graph
-    near: Count = 5  # K_c, groups from which the best partner of a group is to stand out
+    near: Count = 5  # K_c, groups that the best partner of a group is compared with
     negatives: Count = 20  # R
-    margin: Positive = 0.2  # by which the square of a distance is to be larger
+    margin: Positive = 0.2  # by which the squared distance should be larger
     pair_weight: Positive = 1.0  # gamma, of distances within a group
 
 
 class JuleNetwork(CentresNetwork):
-    """Backbone, one linear layer to features of unit norm, and the means of the last clusters."""
+    """Backbone, a linear layer to features of unit norm, and the means of the final clusters."""
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
@@ -54,14 +54,14 @@ class JuleNetwork(CentresNetwork):
 
 
 class Jule(KmeansAtEnd):
-    """JULE: agglomeration between epochs and at the end, and triplets of the groups there are."""
+    """JULE: agglomeration between epochs and at the end, and a triplet loss on the current groups."""
 
-    # what is recorded before the end are clusters of k-means: of the groups there are too many
+    # the record before the end shows clusters of k-means: there are too many groups
 
     network_type = JuleNetwork
     settings_type = JuleSettings
     online: JuleNetwork
-    group: Tensor  # (n,) int64, the lowest sample of the group that each is in
+    group: Tensor  # (n,) int64, the lowest sample of each sample's group
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
@@ -74,16 +74,16 @@ class Jule(KmeansAtEnd):
     def losses(self, views: tuple[Tensor, ...], samples: Tensor, keys: Tensor) -> Outcome:
         unit, group = self.online.embed(views[0]), self.group[samples]
         same = group[:, None] == group  # (N,N)
-        # differs from the authors' code: an image has the same others in all its pairs, which count both ways
+        # differs from the authors' code: an image has the same negatives in all its pairs, which count both ways
         drawn = torch.where(same, -1.0, draws.uniform(keys, OTHERS, len(keys)))
         value, other = drawn.topk(min(self.settings.negatives, len(keys)), dim=1)  # (N,R)
         margin, weight = self.settings.margin, self.settings.pair_weight
         loss = peer_losses.triplet_loss(unit, same, other, value > 0, margin, weight)
         q = self.online.centres(unit.detach()).exp()
         return Outcome(
-            loss=loss,  # 0 in the first epoch, in which each image is a group: in place of a pass before training
+            loss=loss,  # 0 in the first epoch, in which each image is a group; this replaces a pass before training
             assignment=q,
-            key_assignment=q,  # there is no other view that could disagree
+            key_assignment=q,  # a step has only one view
             memory={"features": unit.detach()},
             metrics={"triplet_loss": loss},
         )
@@ -92,7 +92,7 @@ class Jule(KmeansAtEnd):
     def after_epoch(
         self, epoch: int, batches: Callable[[], Iterator[Batch]], optimiser: torch.optim.Optimizer
     ) -> dict[str, float]:
-        """The first groups, by pixels; later, and not after each epoch, fewer ones."""
+        """Find the first groups by pixels; later merge groups, every few epochs."""
         super().after_epoch(epoch, batches, optimiser)
         if epoch % self.settings.merge_epochs == 0:
             samples, unit = self.looked_at(batches, pixels=epoch == 0)
@@ -102,7 +102,7 @@ class Jule(KmeansAtEnd):
         return {"groups": float(len(np.unique(self.group.cpu().numpy())))}
 
     def looked_at(self, batches: Callable[[], Iterator[Batch]], *, pixels: bool) -> tuple[Tensor, Tensor]:
-        """Samples (m,), all or at least LARGEST of them, and their pixels or features at unit norm, (m,F)."""
+        """Return samples (m,), all or at least LARGEST of them, and their pixels or features at unit norm, (m,F)."""
         samples, rows = [], []
         self.online.eval()
         for batch in batches():
@@ -124,15 +124,16 @@ class Jule(KmeansAtEnd):
         )
 
     def regroup(self, samples: Tensor, new: Tensor) -> None:
-        """Give samples (m,) their new groups (m,), and all others the one that theirs has become part of."""
+        """Give samples (m,) their new groups (m,), and all others the group that theirs has become part of."""
         old, everyone = self.group[samples], torch.arange(len(self.group), device=samples.device)
         lowest = torch.full_like(everyone, len(everyone)).scatter_reduce(0, new, old, "amin")  # by new group
         self.group.copy_(everyone.scatter(0, old, lowest[new])[self.group])
 
     @torch.no_grad()
     def finish(self, embed: Callable[[Network], Tensor]) -> None:
-        """Clusters once more from the first groups on, as the authors have it; their means are what predicts."""
-        # differs from the authors' code: an image is in the cluster with the nearest mean, so that new ones can be too
+        """Merge again from the first groups on, as the authors do. The means of the clusters predict."""
+        # differs from the authors' code: an image belongs to the cluster with the nearest mean, so that new images can
+        # be assigned, too
         unit = embed(self.online)
         unit, s = unit[:: -(-len(unit) // LARGEST)], self.settings
         if len(unit) < self.n_clusters:

@@ -1,7 +1,7 @@
-"""MiCE: a mixture of K contrastive experts, which a gate chooses among, trained by expectation and maximisation.
+"""MiCE: a mixture of K contrastive experts and a gate that chooses among them, trained by expectation and maximisation.
 
 Tsai et al. 2021, "MiCE: Mixture of Contrastive Experts for Unsupervised Image Clustering". Every image passes all
-experts, so a step costs K contrasts. Shapes: N batch, K clusters and experts, D embedding, J rows of the queue.
+experts, so that a step costs K contrasts. Shapes: N batch, K clusters and experts, D embedding, J rows of the queue.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from twincluster.methods.peers import peer_losses
 from twincluster.methods.tcc import simplex
 from twincluster.nn import Queue, ema_update, momentum_copy, queue_size
 
-KEPT = 256  # rows of the queue that the model keeps for prediction
+KEPT = 256  # rows of the queue that the model stores for prediction
 
 
 @dataclass(frozen=True)
 class MiceSettings:
-    """Those of the paper and its code."""
+    """Values of the paper and its code."""
 
     temperature: Positive = 1.0  # tau of the experts
     gate_temperature: Positive = 1.0  # kappa
     queue_size: Count = 16_384  # J, each with K embeddings; at most one per sample
     n_features: Count = 128  # D; at least K - 1
     ema: Share = 0.999  # weight of the teacher's old parameters at each step
-    shuffle_keys: bool = True  # keys cross batch-norm in two random halves
+    shuffle_keys: bool = True  # encode keys in two random halves
 
 
 class MiceNetwork(Network):
-    """Backbone, K experts, a gate with fixed prototypes omega, and the experts' centres mu."""
+    """Backbone, K experts, a gate with fixed prototypes omega, and the centres mu of the experts."""
 
     gates: Tensor  # omega, (K,D)
     negatives: Tensor  # (KEPT,K,D) for the posterior of new images
@@ -51,7 +51,7 @@ class MiceNetwork(Network):
         self.gate = nn.Linear(self.backbone.n_features, n_features)
         if n_features < self.n_clusters - 1:
             raise InputError(f"own.n_features is {n_features}: {self.n_clusters} experts need {self.n_clusters - 1}")
-        # mu; the paper is silent: they begin as random directions, and gradients move them besides `after_epoch`
+        # mu; the paper does not say how they begin: as random directions. Gradients move them, and `after_epoch` does.
         self.prototypes = nn.Parameter(F.normalize(torch.randn(self.n_clusters, n_features), dim=1))
         self.register_buffer("gates", simplex(self.n_clusters, n_features))
         self.register_buffer("negatives", torch.zeros(KEPT, self.n_clusters, n_features))
@@ -61,8 +61,8 @@ class MiceNetwork(Network):
         return F.normalize(self.backbone_features(images), dim=1)
 
     def log_assign(self, images: Tensor) -> Tensor:
-        """The posterior p(z|x,y) of an image that is its own key."""
-        # the paper is silent on images that no teacher has seen; at the end student and teacher are close
+        """Return the posterior p(z|x,y) of an image that is its own key."""
+        # the paper does not cover images without a teacher; at the end student and teacher are close
         features = self.backbone_features(images)
         experts = self.by_experts(features)
         return F.log_softmax(self.log_prior(features) + self.likelihood(experts, experts), 1)
@@ -71,12 +71,12 @@ class MiceNetwork(Network):
         return F.normalize(self.experts(features).view(len(features), self.n_clusters, -1), dim=2)
 
     def log_prior(self, features: Tensor) -> Tensor:
-        """log p(z|x), (N,K)."""
+        """Return log p(z|x), (N,K)."""
         gate = F.normalize(self.gate(features), dim=1)
         return F.log_softmax(gate @ self.gates.T / self.settings.gate_temperature, 1)
 
     def likelihood(self, experts: Tensor, keys: Tensor, queue: Queue | None = None) -> Tensor:
-        """log p(y|x,z), (N,K), against a queue or, for prediction, against what was kept of it."""
+        """Return log p(y|x,z), (N,K), against the queue or, for prediction, against its stored rows."""
         rows, valid = self.negatives, self.known
         if queue is not None:
             rows, valid = queue.rows.view(-1, *self.negatives.shape[1:]), queue.valid()
@@ -133,8 +133,8 @@ class Mice(Method):
     def after_epoch(
         self, epoch: int, batches: Callable[[], Iterator[Batch]], optimiser: torch.optim.Optimizer
     ) -> dict[str, float]:
-        """Each centre is the mean direction of the teacher's embeddings that its expert has taken."""
-        empty = ~self.sums.any(1, keepdim=True)  # the paper is silent: an expert without images keeps its centre
+        """Move each centre to the mean direction of the teacher's embeddings that its expert has taken."""
+        empty = ~self.sums.any(1, keepdim=True)  # not in the paper: an expert without images keeps its centre
         new = torch.where(empty, self.online.prototypes, F.normalize(self.sums, dim=1))
         self.online.prototypes.copy_(new)
         self.sums.zero_()

@@ -1,7 +1,7 @@
-"""MMDC: images are sent to the corners of a simplex, and change corners among each other until all are close to theirs.
+"""MMDC: give each image a corner of a simplex as its target, and exchange corners until all images are close to theirs.
 
-Shiran and Weinshall 2020, "Multi-Modal Deep Clustering: Unsupervised Partitioning of Images". Beside it the network
-learns how an image was turned. Shapes: N batch, K clusters, F backbone features, n samples.
+Shiran and Weinshall 2020, "Multi-Modal Deep Clustering: Unsupervised Partitioning of Images". The network also learns
+to predict rotations. Shapes: N batch, K clusters, F backbone features, n samples.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ TURNS = 4  # by right angles
 
 @dataclass(frozen=True)
 class MmdcSettings:
-    """The authors' command for CIFAR-10, but for the last two, which are ours."""
+    """The authors' command for CIFAR-10; the last two are ours."""
 
-    refine_start: Share = 0.875  # share of the run after which k-means says which corner is an image's
-    rotation_weight: float = 1.0  # of telling how an image was turned, in the same step as the rest
-    temperature: Positive = 0.1  # of probabilities, which training does without
+    refine_start: Share = 0.875  # share of the run after which k-means chooses the corners
+    rotation_weight: float = 1.0  # of predicting rotations, in the same step as the rest
+    temperature: Positive = 0.1  # of probabilities, which training does not use
 
 
 class MmdcNetwork(Network):
@@ -54,7 +54,7 @@ class MmdcNetwork(Network):
 
 
 class Mmdc(Method):
-    """MMDC: corners of a simplex, exchanged among images, then k-means; and how an image was turned."""
+    """MMDC: corners of a simplex, exchanged among images and later chosen by k-means; and prediction of rotations."""
 
     network_type = MmdcNetwork
     settings_type = MmdcSettings
@@ -65,13 +65,10 @@ class Mmdc(Method):
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__()
-        self.settings, self.n_clusters, self.seed = (
-            method_settings(config, MmdcSettings),
-            config.n_clusters,
-            config.seed,
-        )
+        self.settings, self.n_clusters = method_settings(config, MmdcSettings), config.n_clusters
+        self.seed = config.seed
         self.online = MmdcNetwork(config, shape)
-        # rows cannot be turned
+        # rows cannot be rotated
         self.turn_head = nn.Linear(self.online.backbone.n_features, TURNS) if shape.side else None
         keys = draws.sample_keys(config.seed, torch.zeros((), dtype=torch.int64), torch.arange(shape.n_samples))
         corner = (draws.uniform(keys, CORNER, 1).squeeze(1) * config.n_clusters).long()
@@ -85,17 +82,17 @@ class Mmdc(Method):
     def views(self, batch: Batch) -> tuple[Tensor, ...]:
         if self.turn_head is None:
             return (batch.view(0),)
-        # differs from the authors' code: turned images are augmented as the others are, not only cropped
+        # differs from the authors' code: rotated images are augmented like all others, not only cropped
         turned = batch.view(1)
         return batch.view(0), *(torch.rot90(turned, turn, (2, 3)) for turn in range(TURNS))
 
     def losses(self, views: tuple[Tensor, ...], samples: Tensor, keys: Tensor) -> Outcome:
-        # differs from the authors' code: both tasks are learned in one step, not in epochs that take turns, and their
-        # images pass batch-norm together
+        # differs from the authors' code: both tasks are learned in one step and share batch-norm statistics; theirs
+        # alternates between epochs
         n_images, features = len(samples), self.online.backbone_features(torch.cat(views))  # ((1+4)N,F)
         point, target = self.online.point(features[:n_images]), self.corner[samples]
         distance = peer_losses.corner_distance(point, target)
-        # the first epoch has no corners yet that suit the network: in place of a pass before training
+        # corners do not suit the network yet in the first epoch; this replaces a pass before training
         loss, metrics = torch.where(self.known, distance, 0.0), {"distance": distance}
         if self.turn_head is not None:
             turn = torch.arange(TURNS, device=samples.device).repeat_interleave(n_images)
@@ -113,9 +110,9 @@ class Mmdc(Method):
     def after_epoch(
         self, epoch: int, batches: Callable[[], Iterator[Batch]], optimiser: torch.optim.Optimizer
     ) -> dict[str, float]:
-        """New corners: exchanged within each batch or, when the run is about to end, by k-means on all."""
-        # differs from the authors' code: an exchange follows each epoch, with the weights that it left; there one
-        # precedes each step, and a step here must not wait
+        """Choose new corners: by exchange within each batch or, near the end of the run, by k-means on all images."""
+        # differs from the authors' code: corners are exchanged after each epoch, with the weights at its end; theirs
+        # exchanges them before each step, but steps here never wait for the device
         old, found = self.corner.clone(), []
         self.online.eval()
         for batch in batches():
@@ -133,7 +130,7 @@ class Mmdc(Method):
         return {"relabelled": float((self.corner != old).float().mean())}
 
     def refined(self, points: Tensor, old: Tensor, seed: int) -> Tensor:
-        """Clusters of k-means on points (n,K), numbered so that most images keep their corner."""
+        """Return clusters of k-means on points (n,K), numbered so that most images keep their corner."""
         if len(points) < self.n_clusters:
             return old
         _, new = k_means(points, self.n_clusters, n_init=STARTS, seed=seed)
@@ -141,7 +138,7 @@ class Mmdc(Method):
 
 
 def exchanged(points: Tensor, corner: Tensor) -> Tensor:
-    """The same corners (N,), given to the points (N,K) so that the sum of distances is the least."""
+    """Return the corners (N,) reassigned to points (N,K) so that the sum of distances is smallest."""
     from scipy.optimize import linear_sum_assignment  # slow to import, and not needed before training
 
     corners = F.one_hot(corner, points.shape[1]).to(points.dtype)

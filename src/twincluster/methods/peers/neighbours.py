@@ -1,12 +1,11 @@
-"""SCAN: features by contrast, then clusters that an image shares with its nearest neighbours, then self-labelling.
+"""Methods that learn from nearest neighbours: SCAN and CDC.
 
-Van Gansbeke et al. 2020, "SCAN: Learning to Classify Images without Labels". Its three stages are parts of one run,
-which change between epochs. Shapes: N batch, K clusters, D projection, F backbone features, n samples, k neighbours.
+SCAN learns features by contrast, then clusters that neighbours share, then from its own confident labels. Van Gansbeke
+et al. 2020, "SCAN: Learning to Classify Images without Labels". Its three stages are parts of one run and change
+between epochs. Shapes: N batch, K clusters, D projection, F backbone features, n samples, k neighbours.
 
-CDC: features by momentum contrast, then two heads on them: one clusters, the other says how far it can be believed.
-
-Jia et al. 2025, "Towards Calibrated Deep Clustering Network", after the authors' code. Both of its stages are parts of
-one run.
+CDC learns features by momentum contrast, then two heads on them: one clusters, the other calibrates its confidence. Jia
+et al. 2025, "Towards Calibrated Deep Clustering Network", after the authors' code. Both stages are parts of one run.
 Shapes: N batch, K clusters, F backbone features, H width of a head, M mini-clusters, n samples.
 """
 
@@ -34,20 +33,20 @@ PRETEXT, NEIGHBOURS, SELF_LABELS = range(3)  # stages
 
 @dataclass(frozen=True)
 class ScanSettings:
-    """Those of the paper and its code, but for the shares of a run: here one falling rate serves all stages."""
+    """Values of the paper and its code, except the shares of the run: one falling learning rate serves all stages."""
 
     temperature: Positive = 0.1  # of SimCLR, the first stage
     n_features: Count = 128  # D
     hidden: Count = 512  # width of the projector
     neighbours: Count = 20  # k
-    entropy_weight: float = 5.0  # lambda, against one cluster for all
-    threshold: Share = 0.99  # of an assignment that is learned as a label
+    entropy_weight: float = 5.0  # lambda, of the entropy that prevents a single cluster
+    threshold: Share = 0.99  # of an assignment that becomes a label
     cluster_start: Share = 0.5  # share of the run after which neighbours are found and clusters learned
-    self_label_start: Share = 0.8  # share of the run after which clusters learn from themselves
+    self_label_start: Share = 0.8  # share of the run after which clusters learn from their own labels
 
 
 class ScanNetwork(Network):
-    """Backbone, projection for the first stage, and one linear layer that assigns."""
+    """Backbone, projector for the first stage, and a linear layer that assigns."""
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
@@ -79,7 +78,7 @@ class Scan(Method):
         self.settings, self.seed = method_settings(config, ScanSettings), config.seed
         self.online = ScanNetwork(config, shape)
         n_features, count = self.online.backbone.n_features, min(self.settings.neighbours, shape.n_samples - 1)
-        self.centres = Centres(config.n_clusters, n_features)  # for the record, while the head has learned nothing
+        self.centres = Centres(config.n_clusters, n_features)  # for the record, while the head is untrained
         self.register_buffer("bank", torch.zeros(shape.n_samples, n_features))
         self.register_buffer("nearest", torch.zeros(shape.n_samples, count, dtype=torch.int64))
         for name in ("stage", "taught"):
@@ -90,13 +89,13 @@ class Scan(Method):
         self.progress.fill_(progress)
 
     def views(self, batch: Batch) -> tuple[Tensor, ...]:
-        return batch.view(0), batch.view(1), batch.plain()  # the last is what the paper calls weakly augmented
+        return batch.view(0), batch.view(1), batch.plain()  # the last is weakly augmented in the paper
 
     def losses(self, views: tuple[Tensor, ...], samples: Tensor, keys: Tensor) -> Outcome:
         s, features = self.settings, self.online.backbone_features(torch.cat(views))  # (3N,F)
         first, second, _ = F.normalize(self.online.projector(features), dim=1).chunk(3)
         one, two, plain = F.log_softmax(self.online.head(features), 1).chunk(3)  # (N,K) each
-        # differs from the paper: neighbours are seen as they were last, by features that no gradient reaches
+        # differs from the paper: neighbours are compared by their latest stored features, without gradient
         neighbour = F.log_softmax(self.online.head(self.bank[self.neighbour(samples, keys)]), 1)
         stages = torch.stack(
             [
@@ -115,7 +114,7 @@ class Scan(Method):
         )
 
     def neighbour(self, samples: Tensor, keys: Tensor) -> Tensor:
-        """One of the neighbours of each sample, (N,)."""
+        """Draw one neighbour of each sample, (N,)."""
         column = (draws.uniform(keys, WHICH, 1) * self.nearest.shape[1]).long()
         return self.nearest[samples].gather(1, column).squeeze(1)
 
@@ -130,7 +129,7 @@ class Scan(Method):
     def after_epoch(
         self, epoch: int, batches: Callable[[], Iterator[Batch]], optimiser: torch.optim.Optimizer
     ) -> dict[str, float]:
-        """The next stage, once its share of the run has come."""
+        """Begin the next stage when it is due."""
         self.centres.fit(self.bank, seed=self.seed + epoch)
         self.taught.copy_(self.stage)
         if self.stage == PRETEXT and self.progress >= self.settings.cluster_start:
@@ -142,7 +141,7 @@ class Scan(Method):
 
     @torch.no_grad()
     def finish(self, embed: Callable[[Network], Tensor]) -> None:
-        """A run too short for the head to have learned a thing ends with clusters by k-means."""
+        """Cluster by k-means if the run was too short to train the head."""
         if self.taught == PRETEXT:
             self.centres.settle(embed(self.online), seed=self.seed)
             self.online.head.weight.copy_(self.centres.scale * self.centres.directions)
@@ -151,27 +150,28 @@ class Scan(Method):
 
 START = 18  # stream of random numbers
 ROUNDS = 10  # of k-means in a batch
-SCALE, RATE, MOMENTUM, DECAY = 5.0, 0.1, 0.9, 1e-4  # of what drives the weights of a head apart
+SCALE, RATE, MOMENTUM, DECAY = 5.0, 0.1, 0.9, 1e-4  # of the training that separates the first weights of a head
 
 
 @dataclass(frozen=True)
 class CdcSettings(MocoSettings):
-    """Those of the authors' code for CIFAR-10, but for the share of a run: here one falling rate serves both stages."""
+    """Values of the authors' code for CIFAR-10, except the share of the run: here one falling learning rate serves both
+    stages."""
 
     queue_size: Count = 32_768
     n_features: Count = 256
     hidden: Count = 4096
     ema: Share = 0.99
     shuffle_keys: bool = False
-    head_hidden: Count = 512  # H; at most one for each sample of an epoch
+    head_hidden: Count = 512  # H; at most one per sample of an epoch
     mini_clusters: Share = 0.5  # M, as a share of the batch
-    entropy_weight: float = 1.0  # against one cluster for all, in the calibration
-    spread_steps: CountOrNone = 2000  # by which the first weights of the heads are driven apart
+    entropy_weight: float = 1.0  # in the calibration, of the entropy that prevents a single cluster
+    spread_steps: CountOrNone = 2000  # steps that separate the first weights of the heads
     cluster_start: Share = 0.9  # share of the run after which the heads learn, and contrast ends
 
 
 class Head(nn.Module):
-    """Two layers with batch-norm between them."""
+    """Two layers with batch-norm in between."""
 
     def __init__(self, n_features: int, hidden: int, n_clusters: int) -> None:
         super().__init__()
@@ -183,7 +183,7 @@ class Head(nn.Module):
         return logits
 
     def begin(self, first: Tensor, second: Tensor, features: Tensor) -> None:
-        """With these weights, and statistics between the layers that are those of the features (n,F)."""
+        """Set the weights, and batch-norm statistics that fit the features (n,F)."""
         self.first.weight.copy_(first)
         self.second.weight.copy_(second)
         self.second.bias.zero_()
@@ -195,7 +195,7 @@ class Head(nn.Module):
 
 
 class CdcNetwork(MocoNetwork):
-    """MoCo's network and the two heads; until these have begun, its clusters are those of k-means."""
+    """MoCo's network and the two heads; until these begin, k-means assigns."""
 
     settings_type = CdcSettings
     begun: Tensor  # () bool
@@ -215,7 +215,7 @@ class CdcNetwork(MocoNetwork):
 
 
 class Cdc(Moco):
-    """CDC: momentum contrast, then a clustering head that learns what a calibrated one is sure of."""
+    """CDC: momentum contrast, then a clustering head that learns the confident labels of a calibrated head."""
 
     # differs from the authors' code: its contrast is symmetric, and its EMA grows to .999
 
@@ -224,7 +224,7 @@ class Cdc(Moco):
     settings: CdcSettings
     online: CdcNetwork
     progress: Tensor  # ()
-    trained: Tensor  # () bool: whether a step was taken since the heads began
+    trained: Tensor  # () bool, whether a step has been taken since the heads began
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
@@ -241,11 +241,11 @@ class Cdc(Moco):
         features = self.online.backbone_features(views[0])
         contrast, memory = self.contrast(features, views[1], keys)
         with torch.no_grad():
-            # differs from the authors' code: confidence is of the image as it is, which they crop at random
+            # differs from the authors' code: confidence of the whole image; theirs crops it at random
             plain = self.online.backbone_features(views[2])
             believed = self.targets(plain, keys)
         log_q = F.log_softmax(self.online.cluster_head(features), 1)
-        logits = self.online.calibration_head(plain)  # (N,K), from features that no gradient reaches
+        logits = self.online.calibration_head(plain)  # (N,K); no gradient reaches the features
         log_calibrated = F.log_softmax(logits, 1)
         calibrated = log_calibrated.detach().exp()
         chosen = peer_losses.surest_of_clusters(calibrated)
@@ -263,8 +263,8 @@ class Cdc(Moco):
         )
 
     def targets(self, features: Tensor, keys: Tensor) -> Tensor:
-        """What the clustering head says of each image and of those most like it, (N,K)."""
-        # differs from the authors' code: k-means starts from random images of the batch, and stops after some rounds
+        """Return the clustering head's mean prediction over each image and those most similar to it, (N,K)."""
+        # differs from the authors' code: k-means starts from random images of the batch and stops after a few rounds
         starts = draws.uniform(keys, START, 1).squeeze(1).argsort()
         starts = starts[: max(1, round(self.settings.mini_clusters * len(keys)))]
         q = F.softmax(self.online.cluster_head(features), 1)
@@ -278,7 +278,7 @@ class Cdc(Moco):
     def after_epoch(
         self, epoch: int, batches: Callable[[], Iterator[Batch]], optimiser: torch.optim.Optimizer
     ) -> dict[str, float]:
-        """The second stage, once its share of the run has come."""
+        """Begin the second stage when it is due."""
         super().after_epoch(epoch, batches, optimiser)
         if not self.online.begun and self.progress >= self.settings.cluster_start:
             self.online.eval()
@@ -288,10 +288,11 @@ class Cdc(Moco):
         return {"stage": float(self.online.begun)}
 
     def begin(self, features: Tensor, seed: int) -> None:
-        """Both heads begin with prototypes of all features (n,F): H of these, and K of what the first layer makes."""
+        """Initialise both heads with prototypes of all features (n,F): H for the first layer, and K of its outputs for
+        the second."""
         steps = self.settings.spread_steps
         first = prototypes(features, self.online.cluster_head.first.out_features, seed)  # (H,F)
-        # differs from the authors' code: it leaves out here the batch-norm that a head has
+        # differs from the authors' code, which omits the batch-norm of a head here
         hidden = F.relu(F.batch_norm(features @ first.T, None, None, training=True))  # (n,H)
         second = spread(prototypes(hidden, len(self.online.centres.directions), seed), steps)  # (K,H)
         first = spread(first, steps)
@@ -300,20 +301,20 @@ class Cdc(Moco):
         self.online.begun.fill_(True)
 
     def finish(self, embed: Callable[[Network], Tensor]) -> None:
-        """A run too short for the heads to learn ends with clusters by k-means."""
+        """Cluster by k-means if the run was too short to train the heads."""
         if not self.trained:
             self.online.begun.fill_(False)
             super().finish(embed)
 
 
 def prototypes(rows: Tensor, count: int, seed: int) -> Tensor:
-    """Centres of k-means on rows, each of mean 0 and unit norm, (count,F)."""
+    """Return centres of k-means on rows of mean 0 and unit norm, (count,F)."""
     centred = rows - rows.mean(1, keepdim=True)
     return kmeans.spherical_kmeans(centred, count, seed=seed, n_init=1).centres.to(rows.dtype)
 
 
 def spread(weights: Tensor, steps: int) -> Tensor:
-    """Rows that are driven apart: each is learned as a class of its own, with itself for the only sample."""
+    """Push rows apart: train them as classifiers for themselves, each row the only sample of its class."""
     own = torch.arange(len(weights), device=weights.device)
     with torch.enable_grad(), torch.autocast(weights.device.type, enabled=False):
         sample, rows = (weights.clone().requires_grad_() for _ in range(2))

@@ -1,7 +1,7 @@
-"""PCL: an image finds its own key and, in k-means of several sizes, the prototype of its cluster.
+"""PCL: contrast an image with its own key and, in k-means clusterings of several sizes, with its prototype.
 
-Li et al. 2021, "Prototypical Contrastive Learning of Unsupervised Representations", after the authors' code.
-Shapes: N batch, K clusters, M prototypes, H clusterings, D projection, n samples.
+Li et al. 2021, "Prototypical Contrastive Learning of Unsupervised Representations", after the authors' code. Shapes: N
+batch, K clusters, M prototypes, H clusterings, D projection, n samples.
 """
 
 from __future__ import annotations
@@ -24,30 +24,31 @@ ROUNDS = 20  # of k-means
 
 @dataclass(frozen=True)
 class PclSettings(MocoSettings):
-    """Those of PCL v2; clusterings are 1, 2 and 4 times the clusters, as they are of the classes of ImageNet there."""
+    """Values of PCL v2. The clusterings have 1, 2 and 4 times as many prototypes, relative to the clusters, as theirs
+    have relative to the classes of ImageNet."""
 
     n_clusterings: Count = 3  # H, each with twice as many prototypes as the one before
-    finest: Positive = 25.0  # prototypes of the coarsest clustering for each cluster; fewer where images are few
+    finest: Positive = 25.0  # prototypes per cluster in the coarsest clustering; fewer for small data
     start: Share = 0.1  # share of the run before which only keys are contrasted: 20 of 200 epochs
 
 
 class PclNetwork(MocoNetwork):
-    """The same, with the settings of its method."""
+    """Backbone, projector and centres, with the settings of PCL."""
 
     settings_type = PclSettings
 
 
 class Pcl(Moco):
-    """PCL: momentum contrast with keys and with prototypes by k-means, which finds the clusters at the end."""
+    """PCL: momentum contrast with keys and with k-means prototypes; k-means finds the clusters at the end."""
 
-    # differs from the authors' code: all prototypes but an image's own are negatives, there as many as in the queue
+    # differs from the authors' code: all other prototypes are negatives; theirs uses as many as the queue has rows
 
     network_type = PclNetwork
     settings_type = PclSettings
-    prototypes: Tensor  # (H,M,D) of unit norm; the first ones of each clustering are in use
+    prototypes: Tensor  # (H,M,D) of unit norm; clusterings with fewer use the first ones
     concentration: Tensor  # (H,M) phi, 0 where there is no prototype
     labels: Tensor  # (H,n) the prototype of each sample
-    known: Tensor  # () 0 or 1, whether there are prototypes yet
+    known: Tensor  # () 0 or 1, whether there are prototypes
     progress: Tensor  # ()
 
     def __init__(self, config: Config, shape: DataShape) -> None:
@@ -86,7 +87,7 @@ class Pcl(Moco):
     def after_epoch(
         self, epoch: int, batches: Callable[[], Iterator[Batch]], optimiser: torch.optim.Optimizer
     ) -> dict[str, float]:
-        """New prototypes from the momentum features of plain images, once their share of the run has come."""
+        """Compute new prototypes from the momentum features of plain images, when they are due."""
         numbers = super().after_epoch(epoch, batches, optimiser)
         if self.progress >= self.own.start:
             self.momentum.eval()

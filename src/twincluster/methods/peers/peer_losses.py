@@ -1,11 +1,10 @@
-"""What the peers of twin-contrast clustering optimise, each a pure function of float32 tensors, after its own paper.
+"""Losses of the methods that the paper compares with: pure functions of float32 tensors, each after its own paper.
 
 Shapes: N samples of a batch, K clusters or prototypes, D features, J rows of a queue, n samples of the data.
 
-What methods optimise that rebuild or make up images, or have adversaries: pure functions of float32 tensors.
-
-Costs that their papers add up over the values of an image are divided by the number of values: the minimum is the
-same, and one learning rate serves all image sizes. Shapes: N batch, ... one image or row, D code.
+Losses of reconstruction and adversarial losses follow at the end. Costs that their papers sum over the values of an
+image are divided by the number of values: the minimum is the same, and one learning rate serves all image sizes.
+Shapes: N batch, ... one image or row, D code.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-TINY = 1e-12  # what a logarithm may see in place of 0
+TINY = 1e-12  # smallest argument of a logarithm
 
 
 def nt_xent(one: Tensor, two: Tensor, temperature: float) -> Tensor:
-    """SimCLR's loss of N pairs of unit rows, a number: each of 2N rows finds its partner among all other rows.
+    """SimCLR's loss of N pairs of unit rows, a scalar: each of 2N rows finds its partner among all other rows.
 
-    Chen et al. 2020, Eq. 1; of samples it is Eqs. 2 and 3 of Contrastive Clustering (Li et al. 2021), of the
-    columns of two assignments (K,N) it is Eqs. 5 and 6 there, but for the entropy.
+    Chen et al. 2020, Eq. 1. With samples it is Eqs. 2 and 3 of Contrastive Clustering (Li et al. 2021), with the
+    columns of two assignments (K,N) its Eqs. 5 and 6 without the entropy.
     """
     rows = torch.cat([one, two])
     logits = rows @ rows.T / temperature  # (2N,2N)
@@ -31,14 +30,14 @@ def nt_xent(one: Tensor, two: Tensor, temperature: float) -> Tensor:
 
 
 def cluster_contrast(assignment: Tensor, other: Tensor, temperature: float) -> Tensor:
-    """Contrastive Clustering, Eqs. 5 and 6: columns of the assignments (N,K) of two views, a pair for each cluster."""
+    """Contrastive Clustering, Eqs. 5 and 6: pairs of columns of the assignments (N,K) of two views, one per cluster."""
     return nt_xent(F.normalize(assignment.T, dim=1), F.normalize(other.T, dim=1), temperature)
 
 
 def sinkhorn(scores: Tensor, epsilon: float, n_iter: int, valid: Tensor | None = None) -> Tensor:
-    """SwAV's codes (Caron et al. 2020, Eqs. 3 to 5): log of a soft assignment (N,K) that uses all prototypes alike.
+    """SwAV's codes (Caron et al. 2020, Eqs. 3 to 5): log of a soft assignment (N,K) that uses all prototypes evenly.
 
-    Rows add up to 1, and columns to about N / K. Rows that are not `valid` (N,) carry no weight and get no code.
+    Rows sum to 1, and columns to about N / K. Rows that are not `valid` (N,) have no weight and no code.
     """
     weight = torch.ones(len(scores), dtype=torch.bool, device=scores.device) if valid is None else valid
     log_code = (scores / epsilon).masked_fill(~weight[:, None], -torch.inf)
@@ -50,7 +49,7 @@ def sinkhorn(scores: Tensor, epsilon: float, n_iter: int, valid: Tensor | None =
 
 
 def code_loss(scores: Tensor, code: Tensor, temperature: float) -> Tensor:
-    """SwAV, Eq. 2: the cross-entropy of a code (N,K) and what another view says of the prototypes, a number."""
+    """SwAV, Eq. 2: the cross-entropy of a code (N,K) and another view's prediction of it, a scalar."""
     return -(code * F.log_softmax(scores / temperature, 1)).sum(1).mean()
 
 
@@ -59,8 +58,8 @@ def expert_likelihood(
 ) -> Tensor:
     """MiCE (Tsai et al. 2021, Sec. 3.1 and 3.2): log p(y | x, z) by each of K experts, (N,K).
 
-    Expert z compares f_z(x) + mu_z with the teacher's embedding of the same image and of those in its queue.
-    Experts and keys are (N,K,D), centres mu (K,D), the queue (J,K,D), all of unit norm.
+    Expert z compares f_z(x) + mu_z with the teacher's embedding of the same image and those in its queue. Experts and
+    keys are (N,K,D), centres mu (K,D), the queue (J,K,D), all of unit norm.
     """
     seen = experts + centres  # (N,K,D)
     positive = (seen * keys).sum(2, keepdim=True) / temperature  # (N,K,1)
@@ -70,17 +69,17 @@ def expert_likelihood(
 
 
 def mixture_loss(log_prior: Tensor, log_likelihood: Tensor) -> Tensor:
-    """MiCE, Sec. 3.2: the negative evidence lower bound of a mixture, a number.
+    """MiCE, Sec. 3.2: the negative evidence lower bound of a mixture, a scalar.
 
-    With the exact posterior the bound is tight, so that it is the evidence, and no gradient is lost.
+    With the exact posterior the bound equals the evidence, and so does its gradient.
     """
     return -torch.logsumexp(log_prior + log_likelihood, 1).mean()
 
 
 def scatter_loss(clusters: Tensor, keys: Tensor, present: Tensor, temperature: float) -> Tensor:
-    """ProPos (Huang et al. 2022), prototype scattering, a number: clusters (K,D) find their momentum twins.
+    """ProPos (Huang et al. 2022), prototype scattering, a scalar: clusters (K,D) find their momentum twins.
 
-    Negatives are the other clusters of the same network. Clusters that are not `present` (K,) count nowhere.
+    Negatives are the other clusters of the same network. Clusters that are not `present` (K,) do not count.
     """
     own = torch.eye(len(clusters), dtype=torch.bool, device=clusters.device)
     logits = torch.where(own, (clusters * keys).sum(1, keepdim=True), clusters @ clusters.T) / temperature
@@ -90,26 +89,26 @@ def scatter_loss(clusters: Tensor, keys: Tensor, present: Tensor, temperature: f
 
 
 def instance_discrimination(features: Tensor, bank: Tensor, samples: Tensor, temperature: float) -> Tensor:
-    """IDFD (Tao et al. 2021, Sec. 3.1), a number: each sample is a class of its own, with its row of the bank (n,D)."""
+    """IDFD (Tao et al. 2021, Sec. 3.1), a scalar: each sample is a class of its own, with its row of the bank (n,D)."""
     return F.cross_entropy(features @ bank.T / temperature, samples)
 
 
 def decorrelation(features: Tensor, temperature: float) -> Tensor:
-    """IDFD, Sec. 3.2: each of D features, a row of N values at unit norm, is most like itself, a number."""
+    """IDFD, Sec. 3.2, a scalar: each of D features, N values at unit norm, should be most similar to itself."""
     rows = F.normalize(features.T, dim=1)
     own = torch.arange(len(rows), device=rows.device)
     return F.cross_entropy(rows @ rows.T / temperature, own)
 
 
 def neighbour_loss(log_assignment: Tensor, log_neighbour: Tensor) -> Tensor:
-    """SCAN (Van Gansbeke et al. 2020, Eq. 2, first term): samples and their neighbours are in one cluster, a number."""
+    """SCAN (Van Gansbeke et al. 2020, Eq. 2, first term), a scalar: samples and their neighbours are in one cluster."""
     return -torch.logsumexp(log_assignment + log_neighbour, 1).mean()
 
 
 def self_label_loss(log_assignment: Tensor, target: Tensor, threshold: float) -> Tensor:
-    """SCAN, Sec. 2.3: where the target (N,K), of a weak view, is sure enough, a strong view learns it, a number.
+    """SCAN, Sec. 2.3, a scalar: a strong view learns the cluster of a weak view's confident target (N,K).
 
-    Clusters weigh alike, however many of the batch are sure to be in them.
+    Clusters have equal weight, however many confident images of the batch they have.
     """
     confidence, label = target.max(1)
     sure = confidence > threshold
@@ -132,9 +131,9 @@ def paired_information(one: Tensor, two: Tensor, entropy_weight: float) -> Tenso
 
 
 def partition_uncertainty(one: Tensor, two: Tensor) -> Tensor:
-    """PICA (Huang et al. 2020, Sec. 3), a number: each cluster, a column of (N,K), is most like itself.
+    """PICA (Huang et al. 2020, Sec. 3), a scalar: each cluster, a column of (N,K), should be most similar to itself.
 
-    Columns of the assignments of two views are compared by their cosine, which is a logit as it stands.
+    The cosine of two columns is used as a logit.
     """
     cosine = F.normalize(one.T, dim=1) @ F.normalize(two.T, dim=1).T  # (K,K)
     return F.cross_entropy(cosine, torch.arange(len(cosine), device=cosine.device))
@@ -147,7 +146,7 @@ def student_assignment(embedding: Tensor, centres: Tensor) -> Tensor:
 
 
 def sharpened_target(log_assignment: Tensor) -> Tensor:
-    """DEC, Eq. 3: p, the squares of assignments (N,K) against the size of each cluster."""
+    """DEC, Eq. 3: p, the squares of assignments (N,K), divided by the size of each cluster and normalised."""
     return F.softmax(2 * log_assignment - torch.logsumexp(log_assignment, 0), 1)
 
 
@@ -157,16 +156,16 @@ def target_divergence(log_assignment: Tensor, target: Tensor) -> Tensor:
 
 
 def pair_loss(similarity: Tensor, alike: Tensor, chosen: Tensor) -> Tensor:
-    """DAC (Chang et al. 2017, Sec. 3), a number: binary cross-entropy of similarities (N,N) of chosen pairs."""
-    similarity = similarity.clamp(TINY, 1 - 1e-6)  # in float32 a cosine may exceed 1
+    """DAC (Chang et al. 2017, Sec. 3), a scalar: binary cross-entropy of similarities (N,N) of selected pairs."""
+    similarity = similarity.clamp(TINY, 1 - 1e-6)  # rounding may lift a cosine above 1
     loss = -alike * similarity.log() - (1 - alike) * torch.log1p(-similarity)
     return torch.where(chosen, loss, 0.0).sum() / chosen.sum().clamp(min=1)
 
 
 def sure_label_loss(log_assignment: Tensor, target: Tensor, threshold: float) -> Tensor:
-    """DCCM (Wu et al. 2019, Sec. 3), a number: where the target (N,K) is sure enough, its cluster is the label.
+    """DCCM (Wu et al. 2019, Sec. 3), a scalar: the cluster of each confident target (N,K) is the label.
 
-    As in the authors' code, the binary cross-entropy of each cluster, the mean over all clusters and all samples.
+    As in the authors' code: binary cross-entropy of each cluster, the mean over all clusters and all samples.
     """
     confidence, label = target.max(1)
     log_others = (-torch.expm1(log_assignment)).clamp(min=TINY).log()
@@ -176,7 +175,7 @@ def sure_label_loss(log_assignment: Tensor, target: Tensor, threshold: float) ->
 
 
 def label_loss(log_assignment: Tensor, label: Tensor, chosen: Tensor) -> Tensor:
-    """Cross-entropy of assignments (N,K) and labels (N,), a number: the mean over those that are `chosen` (N,)."""
+    """Cross-entropy of assignments (N,K) and labels (N,), a scalar: the mean over samples that are `chosen` (N,)."""
     loss = -log_assignment.gather(1, label[:, None]).squeeze(1)
     return torch.where(chosen, loss, 0.0).sum() / chosen.sum().clamp(min=1)
 
@@ -184,17 +183,17 @@ def label_loss(log_assignment: Tensor, label: Tensor, chosen: Tensor) -> Tensor:
 def discrimination_loss(true: Tensor, false: Tensor, valid: Tensor) -> Tensor:
     """DCCM, Sec. 3: the Jensen-Shannon bound of mutual information, from scores of true pairs and of false ones.
 
-    Scores of pairs that are not there are not `valid`.
+    Scores of missing pairs are not `valid`.
     """
     apart = torch.where(valid, F.softplus(false), 0.0).sum() / valid.sum().clamp(min=1)
     return F.softplus(-true).mean() + apart
 
 
 def walk_loss(start: Tensor, via: Tensor, label: Tensor) -> Tensor:
-    """ADC (Haeusser et al. 2018), a number: walks from rows (M,D) to the rows `via` (N,D) and back.
+    """ADC (Haeusser et al. 2018), a scalar: walks from rows (M,D) to the rows `via` (N,D) and back.
 
-    The larger the product of two rows, the likelier the step from one to the other. A walk should end at rows of the
-    label (M,) that it began with, at each of them as often.
+    The larger the product of two rows, the likelier the step. A walk should end at rows of the label (M,) at which it
+    began, at each of them equally often.
     """
     match = start @ via.T  # (M,N)
     end = F.softmax(match, 1) @ F.softmax(match.T, 1)  # (M,M)
@@ -203,21 +202,21 @@ def walk_loss(start: Tensor, via: Tensor, label: Tensor) -> Tensor:
 
 
 def visit_loss(start: Tensor, via: Tensor) -> Tensor:
-    """ADC, a number: the first steps of these walks should lead to each row of `via` as often."""
+    """ADC, a scalar: the first steps of these walks should visit each row of `via` equally often."""
     share = F.softmax(start @ via.T, 1).mean(0)  # (N,)
     return -(share + TINY).log().mean()
 
 
 def length_loss(rows: Tensor, length: float) -> Tensor:
-    """ADC, a number: squares of what rows (N,D) lack of a length; their sum, not the mean, as in the authors' code."""
-    lengths: Tensor = torch.linalg.vector_norm(rows, dim=1)  # whose gradient of a row of 0 is 0
+    """ADC, a scalar: squared differences of rows (N,D) to a length, summed as in the authors' code."""
+    lengths: Tensor = torch.linalg.vector_norm(rows, dim=1)  # the gradient at a zero row is 0
     return (lengths - length).square().sum()
 
 
 def surest_of_clusters(assignment: Tensor) -> Tensor:
-    """CDC (Jia et al. 2025), (N,) bool: of each cluster's N / K likeliest samples as many as they are sure of.
+    """CDC (Jia et al. 2025), (N,) bool: the most confident samples of each cluster.
 
-    Their mean confidence is the share that is taken, the likeliest first.
+    Of a cluster's N / K likeliest samples the share that equals their mean confidence is taken, the likeliest first.
     """
     count = max(1, len(assignment) // assignment.shape[1])
     likeliest = assignment.topk(count, dim=0).indices  # (count,K)
@@ -227,9 +226,10 @@ def surest_of_clusters(assignment: Tensor) -> Tensor:
 
 
 def mini_cluster_means(features: Tensor, assignment: Tensor, starts: Tensor, n_iter: int) -> Tensor:
-    """CDC, what a calibrated assignment is to be, (N,K): the mean over samples that are close to each other.
+    """CDC, the target of calibration, (N,K): the mean assignment over similar samples.
 
-    K-means on the features (N,D), from the rows `starts` (M,) on and for as many rounds as are given, tells which are.
+    K-means on the features (N,D) groups similar samples; it starts from the rows `starts` (M,) and runs a given number
+    of rounds.
     """
     centres = features[starts]  # (M,D)
     for _ in range(n_iter):
@@ -240,7 +240,7 @@ def mini_cluster_means(features: Tensor, assignment: Tensor, starts: Tensor, n_i
 
 
 def _nearest(features: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
-    """Which centre is the nearest of each row, as 0 and 1 (N,M), and how many rows each centre has (M,1)."""
+    """Return the nearest centre of each row, one-hot (N,M), and the number of rows of each centre (M,1)."""
     member = F.one_hot(torch.cdist(features, centres).argmin(1), len(centres)).to(features.dtype)
     return member, member.sum(0)[:, None]
 
@@ -248,7 +248,7 @@ def _nearest(features: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
 def gaussian_attention(place: Tensor, side: int, spread: float) -> Tensor:
     """GATCluster (Niu et al. 2020), (N,1,H,H): the height of a Gaussian at each place of square maps.
 
-    Of `place` (N,3) the first two are its middle and the last its width, all between 0 and 1.
+    `place` (N,3) has its centre in the first two columns and its width in the last one, all between 0 and 1.
     """
     grid = torch.linspace(0, 1, side, dtype=place.dtype, device=place.device) if side > 1 else place.new_full((1,), 0.5)
     down, along, width = place[:, :, None].unbind(1)  # (N,1) each
@@ -257,28 +257,29 @@ def gaussian_attention(place: Tensor, side: int, spread: float) -> Tensor:
 
 
 def even_target(log_assignment: Tensor, log_share: Tensor, power: float) -> Tensor:
-    """GATCluster, (N,K): powers of assignments, against the size of each cluster, (K,) as a logarithm.
+    """GATCluster, (N,K): powers of assignments, divided by the size of each cluster, (K,) as a logarithm.
 
-    With a power of 1 clusters become equally likely, with 2 the assignments surer as well, as those of DEC do.
+    With a power of 1 clusters become equally likely; with 2 assignments become more confident, too, like those of DEC.
     """
     return F.softmax(power * log_assignment - log_share, 1)
 
 
 def invariance_loss(assignment: Tensor, target: Tensor) -> Tensor:
-    """GATCluster, a number: how little assignments (N,K) of augmented images agree with targets, by the product."""
+    """GATCluster, a scalar: how little assignments (N,K) of augmented images agree with targets, by their product."""
     return -(assignment * target).sum(1).mean()
 
 
 def attention_loss(log_assignment: Tensor, target: Tensor) -> Tensor:
-    """GATCluster, a number: binary cross-entropy of each cluster, of assignments (N,K) by what was attended to."""
+    """GATCluster, a scalar: binary cross-entropy of each cluster between assignments (N,K) and those by attention."""
     log_others = (-torch.expm1(log_assignment)).clamp(min=TINY).log()
     return -(target * log_assignment + (1 - target) * log_others).mean()
 
 
 def relation_loss(assignment: Tensor, alike: Tensor) -> Tensor:
-    """GATCluster, a number: binary cross-entropy of the cosines of assignments (N,K), each pair (N,N) counted once.
+    """GATCluster, a scalar: binary cross-entropy of the cosines of assignments (N,K), each pair (N,N) counted once.
 
-    What is missing to 1 is half the squared distance of unit rows, which is not rounded away where rows are close.
+    One minus a cosine is half the squared distance of unit rows, which does not vanish by rounding where rows are
+    close.
     """
     unit = F.normalize(assignment, dim=1)
     similar = (unit @ unit.T).clamp(TINY, 1)
@@ -288,21 +289,21 @@ def relation_loss(assignment: Tensor, alike: Tensor) -> Tensor:
 
 
 def corner_distance(points: Tensor, corner: Tensor) -> Tensor:
-    """MMDC (Shiran and Weinshall 2020), a number: the mean square between points (N,K) and their corners (N,)."""
+    """MMDC (Shiran and Weinshall 2020), a scalar: the mean square between points (N,K) and their corners (N,)."""
     return (points - F.one_hot(corner, points.shape[1])).square().mean()
 
 
 def assignment_divergence(log_assignment: Tensor, log_other: Tensor) -> Tensor:
-    """DCCS (Zhao et al. 2020), a number: KL(q || other) of assignments (N,K), with a gradient for both."""
+    """DCCS (Zhao et al. 2020), a scalar: KL(q || other) of assignments (N,K), with a gradient for both."""
     return (log_assignment.exp() * (log_assignment - log_other)).sum(1).mean()
 
 
 def triplet_loss(
     embedding: Tensor, same: Tensor, other: Tensor, valid: Tensor, margin: float, pair_weight: float
 ) -> Tensor:
-    """JULE (Yang et al. 2016), a number: pairs of one group are closer than to others, by the squares of distances.
+    """JULE (Yang et al. 2016), a scalar: pairs of one group should be closer than pairs of two, by squared distances.
 
-    `same` (N,N) tells which rows (N,D) are of one group, `other` (N,R) names rows of other groups where it is `valid`.
+    `same` (N,N) tells which rows (N,D) are of one group; `other` (N,R) names rows of other groups where it is `valid`.
     """
     squares = embedding.square().sum(1)
     distance = (squares[:, None] + squares - 2 * embedding @ embedding.T).clamp(min=0)  # (N,N)
@@ -312,7 +313,7 @@ def triplet_loss(
 
 
 def squared_error(rebuilt: Tensor, images: Tensor) -> Tensor:
-    """What an autoencoder descends, a number: the mean over images and their values, both (N,...)."""
+    """The loss of an autoencoder, a scalar: the mean over images and their values, both (N,...)."""
     return (rebuilt - images).square().mean()
 
 
@@ -322,24 +323,25 @@ def gaussian_divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
 
 
 def variational_bound(rebuilt: Tensor, images: Tensor, mean: Tensor, log_variance: Tensor, noise: float) -> Tensor:
-    """The negative of Eq. 10 of Kingma and Welling 2014, in nats per value but for a constant, a number.
+    """The negative of Eq. 10 of Kingma and Welling 2014, in nats per value and up to a constant, a scalar.
 
-    An image is the decoder's (N,...) with Gaussian noise of a known standard deviation; codes are (N,D).
+    An image is the decoder's output (N,...) with Gaussian noise of a known standard deviation; codes are (N,D).
     """
     divergence = gaussian_divergence(mean, log_variance).mean() / images[0].numel()
     return squared_error(rebuilt, images) / (2 * noise**2) + divergence
 
 
 def sparse_cost(rebuilt: Tensor, images: Tensor, maps: Tensor, sparsity: float) -> Tensor:
-    """The cost of Zeiler et al. 2010 with p = 1, per value and divided by its lambda, whose inverse is `sparsity`.
+    """The cost of Zeiler et al. 2010 with p = 1, per value and divided by its lambda, whose inverse is `sparsity`; a
+    scalar.
 
-    Half the squared error of what the maps (N,D) rebuild, and the sum of their magnitudes; a number.
+    Half the squared error of the reconstruction from the maps (N,D), and the sum of their absolute values.
     """
     return squared_error(rebuilt, images) / 2 + sparsity * maps.abs().sum(1).mean() / images[0].numel()
 
 
 def discrimination(real: Tensor, made: Tensor) -> Tensor:
-    """What the discriminator of a pair of adversaries descends, a number, from the logits (N,) that images are real.
+    """The loss of the discriminator of a GAN, a scalar, from the logits (N,) that images are real.
 
     The negative of Eq. 1 of Goodfellow et al. 2014.
     """
@@ -347,29 +349,30 @@ def discrimination(real: Tensor, made: Tensor) -> Tensor:
 
 
 def deception(made: Tensor) -> Tensor:
-    """What the generator descends, a number: -log D of what it made, which keeps a slope where D is sure (Sec. 3)."""
+    """The loss of the generator of a GAN, a scalar: -log D, which keeps a gradient where D is certain (Sec. 3)."""
     return F.softplus(-made).mean()
 
 
 def critic_gap(prior: Tensor, made: Tensor) -> Tensor:
-    """What a critic descends, a number, from what it says (N,) of samples of a prior and of those made to match it.
+    """The loss of a critic, a scalar, from its scores (N,) of samples of a prior and of codes that should match it.
 
-    Its negative is the Wasserstein distance of both, once the critic has done its best (Arjovsky et al. 2017, Eq. 2).
+    Its negative is the Wasserstein distance of both if the critic is optimal (Arjovsky et al. 2017, Eq. 2).
     """
     return made.mean() - prior.mean()
 
 
 def slope_penalty(slopes: Tensor) -> Tensor:
-    """How far the critic's gradients (N,D) are from unit norm, a number: Gulrajani et al. 2017, Eq. 3."""
-    lengths = (slopes.square().sum(1) + 1e-12).sqrt()  # a root of 0 has no finite gradient
+    """The gradient penalty of a critic, a scalar: how far its gradients (N,D) are from unit norm. Gulrajani et al.
+    2017, Eq. 3."""
+    lengths = (slopes.square().sum(1) + 1e-12).sqrt()  # the root has no finite gradient at 0
     return (lengths - 1).square().mean()
 
 
 def concentrations(rows: Tensor, centres: Tensor, labels: Tensor, temperature: float) -> Tensor:
-    """PCL (Li et al. 2021, Eq. 12), phi (M,): how far rows (n,D) are from their centres (M,D), by the size of clusters.
+    """PCL (Li et al. 2021, Eq. 12), phi (M,): the spread of rows (n,D) around their centres (M,D), given cluster sizes.
 
-    As in the authors' code: the smallest and largest tenth are drawn in, single rows count as the loosest cluster, and
-    the mean is the temperature.
+    As in the authors' code: values beyond the 10th and 90th percentile are clipped, clusters of one row count as the
+    loosest cluster, and phi is scaled so that its mean is the temperature.
     """
     size = torch.zeros_like(centres[:, 0]).index_add_(0, labels, torch.ones_like(rows[:, 0]))  # (M,)
     distance = (rows - centres[labels]).norm(dim=1)
@@ -378,14 +381,15 @@ def concentrations(rows: Tensor, centres: Tensor, labels: Tensor, temperature: f
     phi = torch.where(size > 1, phi, torch.where(size > 1, phi, 0.0).max())
     phi = phi.clamp(*torch.quantile(phi, torch.tensor([0.1, 0.9], dtype=phi.dtype, device=phi.device)).tolist())
     scaled = torch.where(phi.mean() > 0, temperature * phi / phi.mean().clamp(min=TINY), temperature)
-    return scaled.clamp(min=temperature / 100)  # rows that are all alike would have none
+    return scaled.clamp(min=temperature / 100)  # phi would be 0 if all rows were equal
 
 
 def prototype_contrast(query: Tensor, prototypes: Tensor, concentration: Tensor, label: Tensor) -> Tensor:
-    """PCL, Eq. 11, a number: a query (N,D) finds the prototype (M,D) of its label; a phi (M,) of 0 hides one."""
+    """PCL, Eq. 11, a scalar: a query (N,D) finds the prototype (M,D) of its label; prototypes with a phi (M,) of 0 are
+    hidden."""
     known = concentration > 0
     logits = query @ prototypes.T / torch.where(known, concentration, 1.0)
-    logits = logits.masked_fill(~known & known.any(), -torch.inf)  # not all of them, which would have no gradient
+    logits = logits.masked_fill(~known & known.any(), -torch.inf)  # at least one must remain, or there is no gradient
     loss = torch.logsumexp(logits, 1) - logits.gather(1, label[:, None]).squeeze(1)
     return torch.where(known.any(), loss, 0.0).mean()
 
@@ -393,7 +397,7 @@ def prototype_contrast(query: Tensor, prototypes: Tensor, concentration: Tensor,
 def mixture_responsibilities(code: Tensor, shares: Tensor, means: Tensor, log_variances: Tensor) -> Tensor:
     """VaDE (Jiang et al. 2017, Eq. 16): log p(k|z) of codes (N,D) under a mixture of Gaussians, (N,K)."""
     distance = (code[:, None] - means).square() / log_variances.exp()  # (N,K,D)
-    log_density = -0.5 * (distance + log_variances).sum(2)  # but for a constant
+    log_density = -0.5 * (distance + log_variances).sum(2)  # up to a constant
     return F.log_softmax(F.log_softmax(shares, 0) + log_density, 1)
 
 
@@ -409,9 +413,10 @@ def mixture_divergence(
 
 
 def prototype_labels(unit: Tensor, assignment: Tensor, ratio: float) -> Tensor:
-    """SPICE (Niu et al. 2022, Sec. III-B), targets (N,K) of 0 and 1: the N / K rows (N,F) closest to each prototype.
+    """SPICE (Niu et al. 2022, Sec. III-B), binary targets (N,K): the N / K rows (N,F) closest to each prototype.
 
-    A prototype is the mean of the surest rows of a cluster, a `ratio` of N / K. A row may have several labels, or none.
+    A prototype is the mean of a cluster's most confident rows, a `ratio` of N / K. A row may have several labels, or
+    none.
     """
     share = max(1, len(unit) // assignment.shape[1])
     surest = assignment.topk(max(1, int(ratio * share)), dim=0).indices  # (R,K)
@@ -421,20 +426,24 @@ def prototype_labels(unit: Tensor, assignment: Tensor, ratio: float) -> Tensor:
 
 
 def multiple_label_loss(log_assignment: Tensor, target: Tensor) -> Tensor:
-    """SPICE, a number: the cross-entropy of each label in targets (N,K) of 0 and 1."""
+    """SPICE, a scalar: the cross-entropy of each label in binary targets (N,K)."""
     return -(target * log_assignment).sum() / target.sum().clamp(min=1)
 
 
 def set_similarity(query: Tensor, rows: Tensor, log_members: Tensor, valid: Tensor, temperature: float) -> Tensor:
-    """SCL, our reading: log of how much of the similarity of a query (N,D) to all rows (J,D) is that to the members of
-    each cluster, (N,K); `log_members` (J,K) are the rows' own assignments. All clusters alike without valid rows."""
-    logits = (query @ rows.T / temperature).masked_fill(~valid, -1e4)  # (N,J); finite where none is valid
+    """SCL, our reading: log of the share of a query's (N,D) similarity to all rows (J,D) that belongs to each cluster,
+    (N,K).
+
+    `log_members` (J,K) are the assignments of the rows. Without valid rows all clusters are equal.
+    """
+    logits = (query @ rows.T / temperature).masked_fill(~valid, -1e4)  # (N,J); finite if none is valid
     log_set = torch.logsumexp(logits[:, :, None] + log_members, 1)
     return F.log_softmax(torch.where(valid.any(), log_set, 0.0), 1)
 
 
 def hierarchical_information(by_head: Tensor) -> Tensor:
-    """DHOG, our reading, a number: what a head's assignments (H,N,K) tell of those before it, whose gradient stops."""
+    """DHOG, our reading, a scalar: information of a head's assignments (H,N,K) about earlier heads, which get no
+    gradient."""
     total = by_head.new_zeros(())
     for place in range(1, len(by_head)):
         before = by_head[:place].detach()
@@ -443,8 +452,8 @@ def hierarchical_information(by_head: Tensor) -> Tensor:
 
 
 def transitive_relation(assignment: Tensor, threshold: float) -> Tensor:
-    """DDC, our reading, (N,N) bool: pairs of assignments (N,K) whose cosine reaches a threshold, or that have a third
-    one in common."""
+    """DDC, our reading, (N,N) bool: pairs of assignments (N,K) whose cosine reaches a threshold, directly or through a
+    third one."""
     unit = F.normalize(assignment, dim=1)
     near = (unit @ unit.T >= threshold).to(unit.dtype)
     return (near @ near > 0).fill_diagonal_(True)

@@ -1,8 +1,8 @@
-"""ProPos: BYOL's alignment of views, with noise between neighbours, and prototypes that keep away from one another.
+"""ProPos: BYOL's alignment of views, with noise between neighbours, and prototypes that repel one another.
 
 Huang et al. 2022, "Learning Representation for Clustering via Prototype Scattering and Positive Sampling". K-means on
-the momentum projections gives pseudo-labels after each epoch, and the clusters at the end.
-Shapes: N batch, K clusters, D projection, n samples.
+the momentum projections gives pseudo-labels after each epoch, and the clusters at the end. Shapes: N batch, K clusters,
+D projection, n samples.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ NOISE = 13  # stream of random numbers, and the next one
 
 @dataclass(frozen=True)
 class ProposSettings:
-    """Those of the paper and its code."""
+    """Values of the paper and its code."""
 
     cluster_weight: float = 0.1  # lambda_psl
     temperature: Positive = 0.5  # tau, between prototypes
-    noise: float = 0.001  # sigma, of the neighbours that are drawn around an embedding
+    noise: float = 0.001  # sigma, of the neighbours that are sampled around an embedding
     start: Share = 0.05  # share of the run after which prototypes and noise begin
     n_features: Count = 256  # D
     hidden: Count = 4096  # width of projector and predictor
@@ -57,23 +57,21 @@ class ProposNetwork(CentresNetwork):
 class Propos(Method):
     """ProPos: BYOL with noise around each positive, and scattered prototypes of k-means clusters."""
 
-    # differs from the authors' code: the predictor learns at the rate of all else, not at ten times that, and begins
-    # like any other layer, not with small weights; both views pass batch-norm together, and keys are not shuffled
+    # differs from the authors' code: the predictor learns at the same rate as all else, not ten times as fast, and
+    # starts like any other layer, not with small weights; both views share batch-norm statistics, and keys are not
+    # shuffled
 
     network_type = ProposNetwork
     settings_type = ProposSettings
     online: ProposNetwork
-    bank: Tensor  # (n,D) momentum projections of the images as they are
+    bank: Tensor  # (n,D) momentum projections of plain images
     labels: Tensor  # (n,) the cluster of each sample
     begun: Tensor  # () 0 or 1
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__()
-        self.settings, self.n_clusters, self.seed = (
-            method_settings(config, ProposSettings),
-            config.n_clusters,
-            config.seed,
-        )
+        self.settings, self.n_clusters = method_settings(config, ProposSettings), config.n_clusters
+        self.seed = config.seed
         self.online = ProposNetwork(config, shape)
         self.momentum = momentum_copy(self.online)
         n_features = self.settings.n_features
@@ -83,18 +81,18 @@ class Propos(Method):
         self.register_buffer("begun", torch.zeros(()))
 
     def schedule(self, epoch: int, progress: float) -> None:
-        self.begun.fill_(float(epoch > 0 and progress >= self.settings.start))  # in the first epoch there are no labels
+        self.begun.fill_(float(epoch > 0 and progress >= self.settings.start))  # there are no labels in the first epoch
 
     def losses(self, views: tuple[Tensor, ...], samples: Tensor, keys: Tensor) -> Outcome:
         images = torch.cat(views)
         query = self.online.project(images)  # (2N,D)
         with torch.no_grad():
             key = self.momentum.embed(images)
-        other = torch.cat(key.chunk(2)[::-1])  # the key of a query is the other view's
+        other = torch.cat(key.chunk(2)[::-1])  # the key of the other view
         prediction = F.normalize(self.predictor(query + self.noise(keys, query)), dim=1)
         instance = 2 - 2 * (prediction * other).sum(1).mean()  # positive sampling alignment
         members = F.one_hot(self.labels[samples], self.n_clusters).to(query.dtype)  # (N,K)
-        # as in the authors' code: the loss of both views, each against the other's keys
+        # as in the authors' code: both views, each against the keys of the other
         pairs = zip(query.chunk(2), other.chunk(2), strict=True)
         cluster = torch.stack([self.scatter(*pair, members) for pair in pairs]).mean()
         q = self.online.centres(F.normalize(query.detach(), dim=1)).exp()
@@ -107,12 +105,12 @@ class Propos(Method):
         )
 
     def noise(self, keys: Tensor, like: Tensor) -> Tensor:
-        """Positive sampling: what turns an embedding into that of a neighbour."""
+        """Add the noise of positive sampling, which turns an embedding into that of a neighbour."""
         both = torch.cat([draws.normal(keys, NOISE + view, like.shape[1]) for view in range(2)])
         return self.begun * self.settings.noise * both.to(like.dtype)
 
     def scatter(self, query: Tensor, key: Tensor, members: Tensor) -> Tensor:
-        """Prototype scattering among the clusters that the batch holds."""
+        """Return the prototype scattering loss of the clusters in the batch."""
         clusters, keys = (losses.cluster_representations(F.normalize(rows, dim=1), members) for rows in (query, key))
         return peer_losses.scatter_loss(clusters, keys, members.any(0), self.settings.temperature)
 
@@ -123,7 +121,7 @@ class Propos(Method):
     def after_epoch(
         self, epoch: int, batches: Callable[[], Iterator[Batch]], optimiser: torch.optim.Optimizer
     ) -> dict[str, float]:
-        """Pseudo-labels from the momentum projections of the images, without augmentation."""
+        """Compute pseudo-labels from the momentum projections of plain images."""
         self.momentum.eval()
         for batch in batches():
             self.bank[batch.samples] = self.momentum.embed(batch.plain())
@@ -134,7 +132,7 @@ class Propos(Method):
 
     @torch.no_grad()
     def finish(self, embed: Callable[[Network], Tensor]) -> None:
-        """The momentum network is what predicts."""
+        """Predict with the momentum network."""
         weights = self.momentum.state_dict() | self.online.centres.state_dict(prefix="centres.")
         self.online.load_state_dict(weights)
         self.online.centres.settle(embed(self.online), seed=self.seed)

@@ -1,14 +1,14 @@
-"""SwAV: the code of one view of an image, among prototypes that are used alike, is predicted from the other view.
+"""Methods with prototypes: SwAV and DeepCluster-v2.
 
-Caron et al. 2020, "Unsupervised Learning of Visual Features by Contrasting Cluster Assignments". With as many
-prototypes as clusters they are the clusters; otherwise k-means finds these at the end.
-Shapes: N batch, K clusters, M prototypes, D projection, J rows of a queue.
+SwAV predicts the code of one view from the other view; codes use all prototypes evenly. Caron et al. 2020,
+"Unsupervised Learning of Visual Features by Contrasting Cluster Assignments". If there are as many prototypes as
+clusters, they are the clusters; otherwise k-means finds these at the end. Shapes: N batch, K clusters, M prototypes, D
+projection, J rows of a queue.
 
-DeepCluster-v2: k-means on what the last epoch left behind gives every image the prototype that it learns next.
-
-Caron et al. 2018, "Deep Clustering for Unsupervised Learning of Visual Features", in the form of Caron et al. 2020,
-Sec. 4.1 and Appendix D: spherical k-means, prototypes that are its centres, several of them at once.
-Shapes: N batch, K clusters, M prototypes, H clusterings, D projection, n samples.
+DeepCluster-v2 learns the prototypes that k-means assigns to each image between epochs. Caron et al. 2018, "Deep
+Clustering for Unsupervised Learning of Visual Features", in the form of Caron et al. 2020, Sec. 4.1 and Appendix D:
+spherical k-means, its centres as prototypes, and several clusterings at once. Shapes: N batch, K clusters, M
+prototypes, H clusterings, D projection, n samples.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from twincluster.nn import Queue, queue_size
 
 @dataclass(frozen=True)
 class SwavSettings:
-    """Those of the paper, with the sizes that solo-learn has for CIFAR-10."""
+    """Values of the paper, with the sizes of solo-learn for CIFAR-10."""
 
     n_prototypes: CountOrNone = 0  # M; 0: as many as clusters (the paper: 3,000)
     temperature: Positive = 0.1  # tau
     epsilon: Positive = 0.05  # of the codes: smaller is sharper
-    sinkhorn_rounds: Count = 3  # by which codes are made to use prototypes alike
-    queue_size: CountOrNone = 3840  # J, earlier features that share in the codes; 0: none
-    queue_start: Share = 0.05  # share of the run after which it fills; it shares once it is full
-    frozen: Share = 0.01  # share of the run in which prototypes stay where they are
+    sinkhorn_rounds: Count = 3  # rounds of Sinkhorn, which make codes use prototypes evenly
+    queue_size: CountOrNone = 3840  # J, earlier features that take part in the codes; 0: none
+    queue_start: Share = 0.05  # share of the run after which the queue fills; it takes part once it is full
+    frozen: Share = 0.01  # share of the run in which prototypes do not move
     n_features: Count = 128  # D
     hidden: Count = 2048  # width of the projector
 
 
 class SwavNetwork(Network):
-    """Backbone, projection of unit norm and prototypes; centres where prototypes are not the clusters."""
+    """Backbone, projector to unit norm, and prototypes; k-means centres if prototypes are not the clusters."""
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
@@ -73,12 +73,12 @@ class SwavNetwork(Network):
 class Swav(Method):
     """SwAV: swapped prediction of balanced codes among prototypes."""
 
-    # differs from the paper: two views, without its smaller crops, and SGD or Adam in place of LARS
+    # differs from the paper: two views, without the smaller crops, and SGD or Adam instead of LARS
 
     network_type = SwavNetwork
     settings_type = SwavSettings
     online: SwavNetwork
-    queued: Tensor  # () bool, whether the queues fill; full ones share in the codes
+    queued: Tensor  # () bool, whether the queues fill; full ones take part in the codes
     moving: Tensor  # () 0 or 1, whether the prototypes learn
 
     def __init__(self, config: Config, shape: DataShape) -> None:
@@ -87,7 +87,7 @@ class Swav(Method):
         self.online = SwavNetwork(config, shape)
         wanted, batch = self.settings.queue_size, config.train.batch_size
         size = queue_size(wanted, shape.n_samples, batch) if wanted else 0
-        size -= size % batch  # as in the authors' code: batches fill it to the last row
+        size -= size % batch  # as in the authors' code: batches fill it exactly
         self.queues = nn.ModuleList(Queue(size, self.settings.n_features) for _ in range(2))  # one for each view
         self.register_buffer("queued", torch.zeros((), dtype=torch.bool))
         self.register_buffer("moving", torch.zeros(()))
@@ -118,7 +118,7 @@ class Swav(Method):
 
     @torch.no_grad()
     def code(self, scores: Tensor, view: int) -> Tensor:
-        """Codes (N,M) of a batch; once the queue is full, it shares in them, so that few samples need not fill all
+        """Return the codes (N,M) of a batch. A full queue takes part, so that a small batch need not use all
         prototypes."""
         queue = self.queues[view]
         assert isinstance(queue, Queue)
@@ -134,7 +134,7 @@ class Swav(Method):
             assert isinstance(queue, Queue)
             if len(queue.rows):
                 queue.push(rows)
-                queue.written *= self.queued  # it begins to fill when its time has come, as in the authors' code
+                queue.written *= self.queued  # as in the authors' code: it starts to fill when it is due
 
     def finish(self, embed: Callable[[Network], Tensor]) -> None:
         if self.online.centres is not None:
@@ -146,7 +146,7 @@ ROUNDS = 10  # of k-means between epochs
 
 @dataclass(frozen=True)
 class DeepClusterV2Settings:
-    """Appendix D of the paper, with the sizes that solo-learn has for CIFAR-10."""
+    """Values of Appendix D of the paper, with the sizes of solo-learn for CIFAR-10."""
 
     n_prototypes: CountOrNone = 0  # M of each clustering; 0: as many as clusters (the paper: 3,000)
     n_clusterings: Count = 3  # H
@@ -156,7 +156,7 @@ class DeepClusterV2Settings:
 
 
 class DeepClusterV2Network(CentresNetwork):
-    """Backbone, projection of unit norm, and the centres of k-means on it."""
+    """Backbone, projector to unit norm, and the centres of k-means on it."""
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
@@ -169,9 +169,9 @@ class DeepClusterV2Network(CentresNetwork):
 
 
 class DeepClusterV2(Method):
-    """DeepCluster-v2: k-means between epochs, and its clusters as classes within them."""
+    """DeepCluster-v2: k-means between epochs; its clusters are the classes that the next epoch learns."""
 
-    # differs from the paper: two views, without its smaller crops, and SGD or Adam in place of LARS
+    # differs from the paper: two views, without the smaller crops, and SGD or Adam instead of LARS
 
     network_type = DeepClusterV2Network
     settings_type = DeepClusterV2Settings
@@ -193,7 +193,7 @@ class DeepClusterV2(Method):
         self.register_buffer("started", torch.zeros(()))
 
     def schedule(self, epoch: int, progress: float) -> None:
-        # differs from the paper: the first epoch fills the bank and teaches nothing, in place of a pass before it
+        # differs from the paper: the first epoch only fills the bank, instead of a pass before training
         self.started.fill_(float(epoch > 0))
 
     def losses(self, views: tuple[Tensor, ...], samples: Tensor, keys: Tensor) -> Outcome:
@@ -216,7 +216,7 @@ class DeepClusterV2(Method):
     def after_epoch(
         self, epoch: int, batches: Callable[[], Iterator[Batch]], optimiser: torch.optim.Optimizer
     ) -> dict[str, float]:
-        """New prototypes, and the prototype of every sample; the network's own centres are for the record."""
+        """Compute new prototypes and the prototype of every sample. The network's own centres are for the record."""
         n_clusterings, n_prototypes = self.prototypes.shape[:2]
         for head in range(n_clusterings):
             seed = self.seed + epoch * n_clusterings + head

@@ -1,7 +1,8 @@
-"""Systems whose formulas were not to be found: SCL, DHOG and DDC as far as their abstracts go. All else is our reading.
+"""Our readings of systems whose formulas are not available: SCL, DHOG and DDC, from their abstracts.
 
-Each choice is marked. Their scores say nothing about the published systems, so they stay out of comparisons.
-Shapes: N batch, K clusters, H heads, D projection, F backbone features, J rows of the queue.
+Everything beyond the abstracts is our choice, and each choice is marked. Scores of these methods say nothing about the
+published systems, so comparisons leave them out. Shapes: N batch, K clusters, H heads, D projection, F backbone
+features, J rows of the queue.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from twincluster.config import Config, Count, DataShape, Share, method_settings
 from twincluster.methods import losses
 from twincluster.methods.base import Batch, Method, Network, Outcome
-from twincluster.methods.heads import key_features
+from twincluster.methods.heads import TwoStages, key_features
 from twincluster.methods.peers import peer_losses
 from twincluster.methods.peers.contrastive import Moco, MocoNetwork, MocoSettings
 from twincluster.methods.peers.relations import DacNetwork
@@ -25,14 +26,14 @@ from twincluster.nn import Queue
 
 @dataclass(frozen=True)
 class SclSettings(MocoSettings):
-    """Our reading: none of these is known."""
+    """Our values: the published ones are unknown."""
 
     evenness: float = 2.0  # weight of the entropy of the batch's mean assignment
     cluster_start: Share = 0.3  # share of the run after which clusters are learned
 
 
 class SclNetwork(MocoNetwork):
-    """Backbone, projection for the contrast, and one linear layer whose boundaries are the clusters'."""
+    """Backbone, projector for the contrast, and a linear layer that assigns."""
 
     settings_type = SclSettings
 
@@ -44,11 +45,11 @@ class SclNetwork(MocoNetwork):
         return F.log_softmax(self.head(self.backbone_features(images)), 1)
 
 
-class Scl(Moco):
-    """SCL, our reading: contrast of instances, and of an instance with the sets of images of each cluster."""
+class Scl(TwoStages, Moco):
+    """SCL, our reading: contrast instances with each other, and instances with the images of each cluster."""
 
-    # Huang and Gong 2022, "Deep Clustering by Semantic Contrastive Learning". Its abstract asks for a contrast that
-    # knows clusters by distance, and for consensus between similarities of instances and boundaries of clusters.
+    # Huang and Gong 2022, "Deep Clustering by Semantic Contrastive Learning". The abstract describes a contrast that
+    # uses clusters by distance, and a consensus between similarities of instances and boundaries of clusters.
     # our reading: the set of a cluster is the queue, each key with its own assignment as its weight; consensus is the
     # product of both assignments; the entropy against one cluster for all, and all settings
 
@@ -56,18 +57,11 @@ class Scl(Moco):
     settings_type = SclSettings
     online: SclNetwork
     momentum: SclNetwork
-    clustering: Tensor  # () bool
-    progress: Tensor  # ()
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
         self.own = method_settings(config, SclSettings)
         self.members = Queue(len(self.queue.rows), config.n_clusters)  # log of the assignments of the keys
-        self.register_buffer("clustering", torch.zeros((), dtype=torch.bool))
-        self.register_buffer("progress", torch.zeros(()))
-
-    def schedule(self, epoch: int, progress: float) -> None:
-        self.progress.fill_(progress)
 
     def losses(self, views: tuple[Tensor, ...], samples: Tensor, keys: Tensor) -> Outcome:
         features, s = self.online.backbone_features(views[0]), self.own
@@ -96,22 +90,22 @@ class Scl(Moco):
         self, epoch: int, batches: Callable[[], Iterator[Batch]], optimiser: torch.optim.Optimizer
     ) -> dict[str, float]:
         numbers = super().after_epoch(epoch, batches, optimiser)
-        self.clustering.fill_(bool(self.progress >= self.own.cluster_start))
+        self.clustering.fill_(self.is_due(self.own.cluster_start))
         return {**numbers, "stage": float(self.clustering)}
 
 
 @dataclass(frozen=True)
 class DhogSettings:
-    """Our reading, from what is remembered of a later version of the paper; nothing of it is verified."""
+    """Our values, from memory of a later version of the paper; none of them is verified."""
 
     n_heads: Count = 8  # H
     hidden: Count = 200  # width of each head
-    push: float = 0.05  # weight of the information that a head shares with those before it
+    push: float = 0.05  # weight of the information that a head shares with earlier heads
     entropy_weight: float = 1.0  # lambda of IIC, of the entropies in the information between views
 
 
 class DhogNetwork(Network):
-    """Backbone, and heads in an order; the one whose views share most information predicts."""
+    """Backbone and ordered heads; the one whose views share most information predicts."""
 
     best: Tensor  # (1,) int64
 
@@ -131,7 +125,7 @@ class DhogNetwork(Network):
         return self.chosen(self.by_head(self.backbone_features(images)))
 
     def by_head(self, features: Tensor) -> Tensor:
-        """Log assignments, (H,N,K)."""
+        """Return the log assignments of all heads, (H,N,K)."""
         return torch.stack([F.log_softmax(head(features), 1) for head in self.heads])
 
     def chosen(self, by_head: Tensor) -> Tensor:
@@ -139,11 +133,11 @@ class DhogNetwork(Network):
 
 
 class Dhog(Method):
-    """DHOG, our reading: heads in an order share information between views, and little with those before them."""
+    """DHOG, our reading: ordered heads maximise the information between views, and minimise that with earlier heads."""
 
     # Darlow and Storkey 2020, "DHOG: Deep Hierarchical Object Grouping".
-    # our reading: information as in IIC, a mean over two augmentations; a head avoids the mean of those before it,
-    # whose gradient stops; all heads see the last layer, where the paper's first ones see earlier layers
+    # our reading: information as in IIC, the mean over two augmentations; a head avoids the mean of earlier heads,
+    # which get no gradient; all heads see the last layer, where the paper's first ones see earlier layers
 
     network_type = DhogNetwork
     settings_type = DhogSettings
@@ -176,7 +170,7 @@ class Dhog(Method):
     def after_epoch(
         self, epoch: int, batches: Callable[[], Iterator[Batch]], optimiser: torch.optim.Optimizer
     ) -> dict[str, float]:
-        """Which head predicts from now on."""
+        """Choose the head that predicts."""
         self.online.best.copy_(self.totals.argmax())
         self.totals.zero_()
         return {"best_head": float(self.online.best)}
@@ -184,10 +178,10 @@ class Dhog(Method):
 
 @dataclass(frozen=True)
 class DdcSettings:
-    """Our reading: none of these is known."""
+    """Our values: the published ones are unknown."""
 
-    threshold: Share = 0.95  # cosine of two assignments that are taken for a relation
-    apart: Share = 0.5  # cosine below which two are taken for none; those in between teach nothing
+    threshold: Share = 0.95  # cosine of two assignments from which on they count as related
+    apart: Share = 0.5  # cosine below which two assignments count as unrelated; those in between are ignored
     global_weight: float = 1.0  # of evenness
     local_weight: float = 0.1  # of assignments that are one-hot
 
@@ -196,9 +190,10 @@ class Ddc(Method):
     """DDC, our reading: relations between images are estimated and learned in turns, under two constraints."""
 
     # Chang et al. 2019, "Deep Discriminative Clustering Analysis": relations are reflexive, symmetric and transitive.
-    # our reading: an estimate is a cosine above a threshold, made transitive by one more step, or below another one, as
-    # in DAC; the global constraint is the entropy of the batch's mean assignment, the local one that of each
-    # assignment; turns change at each step
+    # our reading: two images are related if the cosine of their assignments is above a threshold, or if a third image
+    # is related to both, and unrelated below another threshold, as in DAC; the global constraint is the entropy of the
+    # batch's mean assignment, the local one the entropy of each assignment; estimation and learning alternate at each
+    # step
 
     network_type = DacNetwork
     settings_type = DdcSettings

@@ -1,19 +1,17 @@
-"""DAC: pairs of images that are clearly alike, or clearly not, teach the network until every pair is one or the other.
+"""Methods that learn from pairs: DAC, DCCM and ADC.
 
-Chang et al. 2017, "Deep Adaptive Image Clustering". Assignments of unit norm are compared by their cosine, and two
-thresholds on it move towards each other. Shapes: N batch, K clusters, F backbone features.
+DAC trains on pairs of images that are clearly similar or clearly different, until every pair is one or the other. Chang
+et al. 2017, "Deep Adaptive Image Clustering". Assignments of unit norm are compared by their cosine; two thresholds on
+it approach each other. Shapes: N batch, K clusters, F backbone features.
 
-DCCM: what a network already believes of pairs, of single images and of its own features teaches it the rest.
+DCCM learns from the network's own confident pairs, labels and features. Wu et al. 2019, "Deep Comprehensive Correlation
+Mining for Image Clustering": a pseudo-graph, pseudo-labels and mutual information, all found on the image and learned
+on its augmentation. Shapes: N batch, K clusters, F backbone features.
 
-Wu et al. 2019, "Deep Comprehensive Correlation Mining for Image Clustering": a pseudo-graph, pseudo-labels and mutual
-information, all of them found on the image and learned on its augmentation.
-Shapes: N batch, K clusters, F backbone features.
-
-ADC: walks from learned centroids to images and back end where they began, and so do walks from augmented images.
-
+ADC lets walks from learned centroids to images and back end where they began, and also walks from augmented images.
 Haeusser et al. 2018, "Associative Deep Clustering: Training a Classification Network with no Labels", after the
-authors' code. A layer that learns which centroids belong to which cluster says the same of images.
-Shapes: N batch, K clusters, C centroids of a cluster, D embedding, R augmentations of an image, n samples.
+authors' code. A layer that learns the cluster of each centroid also assigns images. Shapes: N batch, K clusters, C
+centroids of a cluster, D embedding, R augmentations of an image, n samples.
 """
 
 from __future__ import annotations
@@ -27,23 +25,23 @@ from torch import Tensor, nn
 
 from twincluster.config import Config, Count, DataShape, Positive, Share, method_settings
 from twincluster.methods.base import Batch, Method, Network, Outcome
-from twincluster.methods.heads import k_means
+from twincluster.methods.heads import TwoStages, k_means
 from twincluster.methods.peers import peer_losses
 from twincluster.nn import draws
 
-RISE = 0.1  # how much the lower threshold rises while the upper one falls by 1
+RISE = 0.1  # rise of the lower threshold while the upper one falls by 1
 
 
 @dataclass(frozen=True)
 class DacSettings:
-    """Thresholds u = .95 - lambda and l = .455 + .1 lambda, until they meet."""
+    """Thresholds u = .95 - lambda and l = .455 + .1 lambda, which move until they meet."""
 
-    upper: Share = 0.95  # u, above which a pair is alike, when training begins
-    lower: Share = 0.455  # l, below which it is not
+    upper: Share = 0.95  # u, above which a pair is similar, at the start of training
+    lower: Share = 0.455  # l, below which a pair is different, at the start
 
 
 class DacNetwork(Network):
-    """Backbone, and a layer whose batch-norm keeps assignments from being all alike at the start."""
+    """Backbone, and a layer whose batch-norm keeps assignments apart at the start."""
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
@@ -59,10 +57,11 @@ class DacNetwork(Network):
 
 
 class Dac(Method):
-    """DAC: pairs become labels by two thresholds that meet when the run ends."""
+    """DAC: two thresholds, which meet at the end of the run, turn pairs into labels."""
 
-    # differs from the paper: Adam or SGD in place of RMSprop
-    # differs from the authors' code: other thresholds, and no second loss that holds assignments to what they were
+    # differs from the paper: Adam or SGD instead of RMSprop
+    # differs from the authors' code: other thresholds, and no second loss that holds assignments at their earlier
+    # values
 
     network_type = DacNetwork
     settings_type = DacSettings
@@ -76,7 +75,7 @@ class Dac(Method):
         self.register_buffer("shift", torch.zeros(()))
 
     def schedule(self, epoch: int, progress: float) -> None:
-        # lambda grows by the same amount in each epoch, as in the paper, which ends where the thresholds meet
+        # as in the paper, lambda grows by the same amount in each epoch, and training ends when the thresholds meet
         gap = max(0.0, self.settings.upper - self.settings.lower)
         self.shift.fill_(progress * gap / (1 + RISE))
 
@@ -84,7 +83,7 @@ class Dac(Method):
         return batch.view(0), batch.plain()
 
     def losses(self, views: tuple[Tensor, ...], samples: Tensor, keys: Tensor) -> Outcome:
-        # as in the authors' code: pairs are labelled by the images as they are, and learned by augmented ones
+        # as in the authors' code: plain images label the pairs, augmented ones learn them
         features = self.online.backbone_features(torch.cat(views))
         augmented, plain = F.softmax(self.online.head(features), 1).chunk(2)  # (N,K) each
         similarity, known = (F.normalize(q, dim=1) @ F.normalize(q, dim=1).T for q in (augmented, plain.detach()))
@@ -105,10 +104,10 @@ PARTNER = 15  # stream of random numbers
 
 @dataclass(frozen=True)
 class DccmSettings:
-    """Those of the authors' code for CIFAR-10."""
+    """Values of the authors' code for CIFAR-10."""
 
-    graph_threshold: Share = 0.95  # cosine of two assignments that are one edge of the graph
-    label_threshold: Share = 0.9  # of an assignment that is learned as a label
+    graph_threshold: Share = 0.95  # cosine of two assignments that makes an edge of the graph
+    label_threshold: Share = 0.9  # of an assignment that becomes a label
     label_weight: float = 5.0  # alpha
     information_weight: float = 0.05  # beta
     hidden: Count = 512  # width of the discriminator
@@ -117,7 +116,7 @@ class DccmSettings:
 class Dccm(Method):
     """DCCM: pseudo-graph, pseudo-labels and mutual information of features."""
 
-    # differs from the paper: Adam or SGD in place of RMSprop
+    # differs from the paper: Adam or SGD instead of RMSprop
 
     network_type = DacNetwork
     settings_type = DccmSettings
@@ -156,48 +155,50 @@ class Dccm(Method):
         )
 
     def information(self, features: Tensor, scores: Tensor, edge: Tensor, keys: Tensor) -> Tensor:
-        """Scores of clusters (N,K) tell features of their own image, and of one that the graph joins to it, from those
-        of two images that it does not."""
-        # differs from the paper: features are those of the whole image, where it has one vector for each place in a
-        # layer further down; a backbone shows no others
-        # differs from the authors' code: partners are drawn at random, where it takes the first and the next two
+        """Return the loss of a discriminator between true pairs of assignments (N,K) and features and false ones.
+
+        In true pairs the features belong to the same image or to one that the graph joins to it.
+        """
+        # differs from the paper: features of the whole image; the paper has one vector for each place in an earlier
+        # layer, which a backbone does not expose
+        # differs from the authors' code: partners are drawn at random; theirs takes the first and the next two
         draw = draws.uniform(keys, PARTNER, len(keys)).to(features.dtype)  # (N,N)
         own = torch.eye(len(keys), dtype=torch.bool, device=keys.device)
         joined = torch.where(edge & ~own, draw, -1.0)
-        partner = torch.where(own, -0.5, joined).argmax(1)  # itself, where the graph joins it to no other
+        partner = torch.where(own, -0.5, joined).argmax(1)  # itself, if the graph joins it to no other
         others = torch.where(edge, -1.0, draw).topk(min(2, len(keys)), 1)  # (N,2)
         true = torch.cat([self.told(features, scores), self.told(features[partner], scores)])
         false = torch.cat([self.told(features[place], scores) for place in others.indices.unbind(1)])
         return peer_losses.discrimination_loss(true, false, others.values.T.flatten() > 0)
 
     def told(self, features: Tensor, scores: Tensor) -> Tensor:
-        """What the discriminator makes of pairs, (N,)."""
+        """Return the discriminator's scores of pairs, (N,)."""
         verdict: Tensor = self.discriminator(torch.cat([features, scores], 1)).squeeze(1)
         return verdict
 
 
 APART = 19  # stream of random numbers
-FIRST, NEAR, SET_NEAR = 0.3, 0.01, 0.0001  # deviation of the first centroids; how far those of a cluster lie apart
+FIRST, NEAR, SET_NEAR = 0.3, 0.01, 0.0001  # spread of the first centroids; distance of those of a cluster
 STARTS = 10  # of the k-means that sets the centroids
 
 
 @dataclass(frozen=True)
 class AdcSettings:
-    """What the authors' code has unless told otherwise; the recipe has what they give for CIFAR-10."""
+    """Defaults of the authors' code; the recipe has their values for CIFAR-10."""
 
     n_features: Count = 128  # D
     n_centroids: Count = 4  # C
     repeats: Count = 3  # R
-    visit_weight: float = 0.5  # that walks from centroids pass all images; 1 for MNIST
-    view_weight: float = 0.2  # of walks from augmented images once clusters are learned; 1 before
-    label_weight: float = 0.5  # of the layer that tells centroids apart
-    length: Positive = 3.0  # of embeddings and centroids, as where their commands stand; 1 in the newest code
-    length_weight: float = 0.0002  # of each that is longer or shorter
+    visit_weight: float = 0.5  # of the loss that makes walks visit all images; 1 for MNIST
+    view_weight: float = 0.2  # of walks from augmented images, once clusters are learned; 1 before
+    label_weight: float = 0.5  # of the layer that learns the cluster of each centroid
+    length: Positive = 3.0  # of embeddings and centroids, for the authors' commands; 1 in their newest code
+    length_weight: float = 0.0002  # of the loss that pulls all lengths to this value
     cluster_start: Share = 0.1  # share of the run after which clusters are learned, as in their command for MNIST
 
 
 class AdcNetwork(Network):
-    """Backbone, one linear layer to the embedding and another one to the clusters."""
+    """Backbone, a linear layer to the embedding, and another one to the clusters."""
 
     # differs from the authors' code: no dropout before the embedding
 
@@ -215,18 +216,16 @@ class AdcNetwork(Network):
         return F.log_softmax(self.head(self.embed(images)), 1)
 
 
-class Adc(Method):
-    """ADC: walks between images and centroids, which are learned as well."""
+class Adc(TwoStages):
+    """ADC: walks between images and learned centroids."""
 
-    # differs from the authors' code: no sum of absolute values in the loss, which most of their commands leave out; no
-    # loss of transformations, whose weight is 0 in all of them
+    # differs from the authors' code: no sum of absolute values in the loss, which most of their commands omit; no loss
+    # of transformations, whose weight is 0 in all of them
 
     network_type = AdcNetwork
     settings_type = AdcSettings
     online: AdcNetwork
     label: Tensor  # (KC,) int64, the cluster of each centroid
-    clustering: Tensor  # () bool, whether clusters are learned
-    progress: Tensor  # ()
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__()
@@ -236,17 +235,12 @@ class Adc(Method):
         middle = FIRST * torch.randn(self.n_clusters, n_features).repeat_interleave(each, 0)
         self.prototypes = nn.Parameter(middle + NEAR * (2 * torch.rand_like(middle) - 1))  # mu, (KC,D)
         self.register_buffer("label", torch.arange(self.n_clusters).repeat_interleave(each))
-        self.register_buffer("clustering", torch.zeros((), dtype=torch.bool))
-        self.register_buffer("progress", torch.zeros(()))
-
-    def schedule(self, epoch: int, progress: float) -> None:
-        self.progress.fill_(progress)
 
     def views(self, batch: Batch) -> tuple[Tensor, ...]:
         return batch.plain(), *(batch.view(i) for i in range(self.settings.repeats))
 
     def losses(self, views: tuple[Tensor, ...], samples: Tensor, keys: Tensor) -> Outcome:
-        # differs from the authors' code: the images and their augmentations pass batch-norm together
+        # differs from the authors' code: images and augmentations share batch-norm statistics
         s, embedding = self.settings, self.online.embed(torch.cat(views))  # ((1+R)N,D)
         plain, augmented = embedding[: len(samples)], embedding[len(samples) :]
         image = torch.arange(len(samples), device=samples.device).repeat(s.repeats)
@@ -255,7 +249,7 @@ class Adc(Method):
         label = F.cross_entropy(self.online.head(self.prototypes), self.label)
         cluster = walk + s.visit_weight * visit + s.label_weight * label + s.view_weight * view
         length = peer_losses.length_loss(torch.cat([embedding, self.prototypes]), s.length)
-        q = F.softmax(self.online.head(embedding).detach(), 1)  # which no loss sees: the layer learns from centroids
+        q = F.softmax(self.online.head(embedding).detach(), 1)  # without gradient: the layer learns from centroids only
         return Outcome(
             loss=torch.where(self.clustering, cluster, view) + s.length_weight * length,
             assignment=q[: len(samples)],
@@ -265,7 +259,7 @@ class Adc(Method):
         )
 
     def walks(self, embedding: Tensor) -> tuple[Tensor, Tensor]:
-        """From centroids to images and back, and how evenly these are passed."""
+        """Return the loss of walks from centroids to images and back, and how unevenly these visit images."""
         return (
             peer_losses.walk_loss(self.prototypes, embedding, self.label),
             peer_losses.visit_loss(self.prototypes, embedding),
@@ -275,19 +269,18 @@ class Adc(Method):
     def after_epoch(
         self, epoch: int, batches: Callable[[], Iterator[Batch]], optimiser: torch.optim.Optimizer
     ) -> dict[str, float]:
-        """Clusters begin, once their share of the run has come, with those of k-means."""
-        if not self.clustering and self.progress >= self.settings.cluster_start:
-            self.online.eval()
-            embedding = torch.cat([self.online.embed(batch.plain()) for batch in batches()])  # (n,D)
-            self.online.train()
-            if len(embedding) >= self.n_clusters:  # otherwise from where they are
+        """Begin to learn clusters, from those of k-means, when they are due."""
+        if not self.clustering and self.is_due(self.settings.cluster_start):
+            embedding = self.embed_all(batches)  # (n,D)
+            if len(embedding) >= self.n_clusters:  # else the centroids stay where they are
                 self.begin(embedding, epoch)
             self.clustering.fill_(True)
         return {"stage": float(self.clustering)}
 
     def begin(self, embedding: Tensor, epoch: int) -> None:
-        """Centroids a little apart from the centres of k-means, and a layer that says which centre is the nearest."""
-        # differs from the authors' code: its layer begins with random weights, and moments of the optimiser with 0
+        """Set the centroids close to the centres of k-means, and a layer that finds the nearest centre."""
+        # differs from the authors' code, whose layer starts with random weights and whose optimiser starts without
+        # moments
         seed, each = self.seed + epoch, self.settings.n_centroids
         centres, _ = k_means(embedding, self.n_clusters, n_init=STARTS, seed=seed)  # (K,D)
         keys = draws.sample_keys(seed, torch.zeros_like(self.label[0]), torch.arange(len(self.label)).to(self.label))

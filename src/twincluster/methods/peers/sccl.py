@@ -1,7 +1,7 @@
-"""SCCL: instances are contrasted while assignments to centres sharpen themselves, both on one network.
+"""SCCL: contrast instances while assignments to centres learn from their own sharpened targets, on one network.
 
-Zhang et al. 2021, "Supporting Clustering with Contrastive Learning", after the authors' code. It was made for texts and
-a pretrained network; the two losses ask for neither. Shapes: N batch, K clusters, D projection, F backbone features.
+Zhang et al. 2021, "Supporting Clustering with Contrastive Learning", after the authors' code. The paper uses texts and
+a pretrained network; the two losses need neither. Shapes: N batch, K clusters, D projection, F backbone features.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from twincluster.config import Config, Count, DataShape, Positive, Share, method_settings
-from twincluster.methods.base import Batch, Method, Network, Outcome
-from twincluster.methods.heads import k_means, mlp
+from twincluster.methods.base import Batch, Network, Outcome
+from twincluster.methods.heads import TwoStages, k_means, mlp
 from twincluster.methods.peers import peer_losses
 
-STARTS = 10  # of the k-means that sets the centres; a single one before that, for the record
+STARTS = 10  # of the k-means that sets the centres; before that, a single one for the record
 
 
 @dataclass(frozen=True)
 class ScclSettings:
-    """Those of the authors' code, with augmented texts."""
+    """Values of the authors' code, with augmented texts."""
 
     temperature: Positive = 0.5  # tau
-    contrast_weight: Positive = 1.0  # eta, of the contrast; the clusters have 1
+    contrast_weight: Positive = 1.0  # eta, of the contrast; the clusters' loss has weight 1
     n_features: Count = 128  # D
-    cluster_start: Share = 0.5  # share of the run after which clusters are learned: their network was pretrained
+    cluster_start: Share = 0.5  # share of the run after which clusters are learned; theirs are pretrained
 
 
 class ScclNetwork(Network):
-    """Backbone, projection for the contrast, and centres of clusters in the features."""
+    """Backbone, projector for the contrast, and centres of clusters in the features."""
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
@@ -47,31 +47,21 @@ class ScclNetwork(Network):
         return peer_losses.student_assignment(self.embed(images), self.prototypes)
 
 
-class Sccl(Method):
-    """SCCL: contrast of instances, beside assignments that sharpen themselves as those of DEC do."""
+class Sccl(TwoStages):
+    """SCCL: contrast of instances, and assignments that sharpen themselves like those of DEC."""
 
-    # differs from the paper: images and a network that learns from scratch, so that contrast alone comes first; one
-    # rate for all weights, where heads learn a hundred times as fast as the pretrained network
+    # differs from the paper: images and a network without pretraining, so that contrast comes first; one learning rate
+    # for all weights, where the paper's heads learn a hundred times as fast as its network
 
     network_type = ScclNetwork
     settings_type = ScclSettings
     online: ScclNetwork
-    clustering: Tensor  # () bool
-    progress: Tensor  # ()
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__()
-        self.settings, self.n_clusters, self.seed = (
-            method_settings(config, ScclSettings),
-            config.n_clusters,
-            config.seed,
-        )
+        self.settings, self.n_clusters = method_settings(config, ScclSettings), config.n_clusters
+        self.seed = config.seed
         self.online = ScclNetwork(config, shape)
-        self.register_buffer("clustering", torch.zeros((), dtype=torch.bool))
-        self.register_buffer("progress", torch.zeros(()))
-
-    def schedule(self, epoch: int, progress: float) -> None:
-        self.progress.fill_(progress)
 
     def views(self, batch: Batch) -> tuple[Tensor, ...]:
         return batch.plain(), batch.view(0), batch.view(1)
@@ -96,12 +86,9 @@ class Sccl(Method):
     def after_epoch(
         self, epoch: int, batches: Callable[[], Iterator[Batch]], optimiser: torch.optim.Optimizer
     ) -> dict[str, float]:
-        """Centres by k-means until clusters are learned."""
+        """Set the centres by k-means until clusters are learned."""
         if not self.clustering:
-            self.online.eval()
-            features = torch.cat([self.online.embed(batch.plain()) for batch in batches()])
-            self.online.train()
-            begins = bool(self.progress >= self.settings.cluster_start)
+            features, begins = self.embed_all(batches), self.is_due(self.settings.cluster_start)
             if len(features) >= self.n_clusters:
                 centres, _ = k_means(features, self.n_clusters, n_init=STARTS if begins else 1, seed=self.seed + epoch)
                 self.online.prototypes.copy_(centres)

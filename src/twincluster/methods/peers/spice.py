@@ -1,4 +1,4 @@
-"""SPICE: clusters whose prototypes are the means of the surest images give their closest images a label.
+"""SPICE: prototypes, the means of the most confident images of each cluster, label the images closest to them.
 
 Niu et al. 2022, "SPICE: Semantic Pseudo-Labeling for Image Clustering", after the authors' code; its first two stages,
 which they call SPICE-Self. Shapes: N batch, K clusters, D projection, F backbone features.
@@ -16,24 +16,24 @@ from torch import Tensor
 from twincluster.config import Config, DataShape, Share, method_settings
 from twincluster.methods import losses
 from twincluster.methods.base import Batch, Outcome
-from twincluster.methods.heads import mlp
+from twincluster.methods.heads import TwoStages, mlp
 from twincluster.methods.peers import peer_losses
 from twincluster.methods.peers.contrastive import Moco, MocoNetwork, MocoSettings
 
 
 @dataclass(frozen=True)
 class SpiceSettings(MocoSettings):
-    """Those of the authors' code for CIFAR-10."""
+    """Values of the authors' code for CIFAR-10."""
 
-    centre_ratio: Share = 0.5  # of N / K, the surest images of a cluster, whose mean is its prototype
-    cluster_start: Share = 0.7  # share of the run after which the features stay and the clusters are learned
+    centre_ratio: Share = 0.5  # share of N / K: the most confident images of a cluster, whose mean is its prototype
+    cluster_start: Share = 0.7  # share of the run after which the features are fixed and the clusters are learned
 
 
 class SpiceNetwork(MocoNetwork):
-    """Backbone, projection for the contrast, and a perceptron that assigns."""
+    """Backbone, projector for the contrast, and a perceptron that assigns."""
 
     settings_type = SpiceSettings
-    taught: Tensor  # () bool, whether the perceptron has learned anything; until then k-means assigns
+    taught: Tensor  # () bool, whether the perceptron is trained; until then k-means assigns
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
@@ -47,28 +47,21 @@ class SpiceNetwork(MocoNetwork):
         return torch.where(self.taught, by_head, self.centres(F.normalize(features, dim=1)))
 
 
-class Spice(Moco):
-    """SPICE-Self: momentum contrast, then labels from prototypes of the surest images of a batch."""
+class Spice(TwoStages, Moco):
+    """SPICE-Self: momentum contrast, then labels from prototypes of the most confident images of a batch."""
 
-    # differs from the authors' code: one head, of ten there the one with the least loss; the batch of the contrast, not
-    # 5,000 images; one set of augmentations to a run; of the features only the gradient stops, not the weight decay
-    # differs from the authors' code: the cross-entropy of the logits, where theirs takes the softmax of a softmax
+    # differs from the authors' code: one head, theirs keeps the best of ten; batches of the contrast's size, not 5,000
+    # images; one kind of augmentation for the run; fixed features get no gradient, but weight decay
+    # differs from the authors' code: the cross-entropy of the logits; theirs takes the softmax of a softmax
     # differs from the paper: without its third stage, which trains all layers with reliable labels
 
     network_type = SpiceNetwork
     settings_type = SpiceSettings
     online: SpiceNetwork
-    clustering: Tensor  # () bool
-    progress: Tensor  # ()
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__(config, shape)
         self.own = method_settings(config, SpiceSettings)
-        self.register_buffer("clustering", torch.zeros((), dtype=torch.bool))
-        self.register_buffer("progress", torch.zeros(()))
-
-    def schedule(self, epoch: int, progress: float) -> None:
-        self.progress.fill_(progress)
 
     def views(self, batch: Batch) -> tuple[Tensor, ...]:
         return batch.view(0), batch.view(1), batch.plain()
@@ -95,5 +88,5 @@ class Spice(Moco):
     ) -> dict[str, float]:
         numbers = super().after_epoch(epoch, batches, optimiser)
         self.online.taught.copy_(self.clustering)
-        self.clustering.fill_(bool(self.progress >= self.own.cluster_start))
+        self.clustering.fill_(self.is_due(self.own.cluster_start))
         return {**numbers, "stage": float(self.clustering)}

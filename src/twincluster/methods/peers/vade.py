@@ -1,7 +1,7 @@
-"""VaDE: a variational autoencoder whose codes come from a mixture of Gaussians, one for each cluster.
+"""VaDE: a variational autoencoder with a mixture of Gaussians as prior, one Gaussian per cluster.
 
-Jiang et al. 2017, "Variational Deep Embedding: An Unsupervised and Generative Approach to Clustering".
-Shapes: N batch, K clusters, D code.
+Jiang et al. 2017, "Variational Deep Embedding: An Unsupervised and Generative Approach to Clustering". Shapes: N batch,
+K clusters, D code.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ import torch
 from torch import Tensor, nn
 
 from twincluster.config import Config, Count, DataShape, Positive, Share, method_settings
-from twincluster.methods.base import Batch, Method, Network, Outcome
+from twincluster.methods.base import Batch, Network, Outcome
+from twincluster.methods.heads import TwoStages
 from twincluster.methods.peers import peer_losses
 from twincluster.methods.peers.generative import CODE_NOISE, Decoder
 from twincluster.nn import draws
 
-LEAST = 1e-2  # variance of a cluster, when the mixture is fitted
+LEAST = 1e-2  # smallest variance of a cluster when the mixture is fitted
 
 
 @dataclass(frozen=True)
 class VadeSettings:
-    """Section 4.2 of the paper, but for the decoder and the noise, which are those of our `vae`."""
+    """Values of section 4.2 of the paper, except the decoder and the noise, which are those of our `vae`."""
 
     n_features: Count = 10  # D
     width: Count = 64  # maps before the decoder's last layer; twice as many before the one before it, and so on
-    noise: Positive = 0.5  # standard deviation of a standardised pixel about what the decoder says
+    noise: Positive = 0.5  # standard deviation of a standardised pixel around the decoder's output
     cluster_start: Share = 0.5  # share of the run after which the mixture is fitted and learned with the rest
 
 
@@ -39,12 +40,12 @@ class VadeNetwork(Network):
         super().__init__(config, shape)
         self.n_code, k = method_settings(config, VadeSettings).n_features, config.n_clusters
         self.head = nn.Linear(self.backbone.n_features, 2 * self.n_code)
-        self.shares = nn.Parameter(torch.zeros(k))  # log of pi, but for a constant
+        self.shares = nn.Parameter(torch.zeros(k))  # log of pi, up to a constant
         self.prototypes = nn.Parameter(torch.randn(k, self.n_code))  # mu
         self.log_variances = nn.Parameter(torch.zeros(k, self.n_code))  # log of sigma squared
 
     def posterior(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and log of the variance, (N,D) each."""
+        """Return mean and log of the variance, (N,D) each."""
         mean, log_variance = self.head(self.backbone_features(images)).chunk(2, dim=1)
         return mean, log_variance
 
@@ -55,36 +56,26 @@ class VadeNetwork(Network):
         return self.responsibilities(self.embed(images))
 
     def responsibilities(self, code: Tensor) -> Tensor:
-        """log q(k|x) = log p(k|z), (N,K): Eq. 16 of the paper."""
+        """Return log q(k|x) = log p(k|z), (N,K): Eq. 16 of the paper."""
         return peer_losses.mixture_responsibilities(code, self.shares, self.prototypes, self.log_variances)
 
 
-class Vade(Method):
-    """VaDE: an autoencoder first, then one whose prior is a mixture of Gaussians."""
+class Vade(TwoStages):
+    """VaDE: first an autoencoder, then one whose prior is a mixture of Gaussians."""
 
-    # differs from the paper: all layers of the autoencoder learn at once, without a stage for each of them
+    # differs from the paper: all layers of the autoencoder learn at once, not one after another
 
     network_type = VadeNetwork
     settings_type = VadeSettings
     spared = ("prototypes", "log_variances")
     online: VadeNetwork
-    clustering: Tensor  # () bool
-    progress: Tensor  # ()
 
     def __init__(self, config: Config, shape: DataShape) -> None:
         super().__init__()
-        self.settings, self.n_clusters, self.seed = (
-            method_settings(config, VadeSettings),
-            config.n_clusters,
-            config.seed,
-        )
+        self.settings, self.n_clusters = method_settings(config, VadeSettings), config.n_clusters
+        self.seed = config.seed
         self.online = VadeNetwork(config, shape)
         self.decoder = Decoder(self.settings.n_features, self.online, self.settings.width)
-        self.register_buffer("clustering", torch.zeros((), dtype=torch.bool))
-        self.register_buffer("progress", torch.zeros(()))
-
-    def schedule(self, epoch: int, progress: float) -> None:
-        self.progress.fill_(progress)
 
     def views(self, batch: Batch) -> tuple[Tensor, ...]:
         return (batch.plain(),)
@@ -93,7 +84,7 @@ class Vade(Method):
         images, net = views[0], self.online
         mean, log_variance = net.posterior(images)
         noise = draws.normal(keys, CODE_NOISE, mean.shape[1]).to(mean.dtype)
-        # the autoencoder of the first stage has no noise in its code
+        # the autoencoder of the first stage adds no noise to its code
         code = mean + torch.where(self.clustering, (log_variance / 2).exp() * noise, torch.zeros_like(mean))
         log_q = net.responsibilities(code)
         n_values = images[0].numel()
@@ -113,24 +104,22 @@ class Vade(Method):
     def after_epoch(
         self, epoch: int, batches: Callable[[], Iterator[Batch]], optimiser: torch.optim.Optimizer
     ) -> dict[str, float]:
-        """The mixture is fitted to the codes until it is learned with the rest."""
+        """Fit the mixture to the codes until it is learned with the rest."""
         if not self.clustering:
-            self.online.eval()
-            codes = torch.cat([self.online.embed(batch.plain()) for batch in batches()])
-            self.online.train()
+            codes = self.embed_all(batches)
             if len(codes) >= max(2, self.n_clusters):
                 self.fit_mixture(codes, self.seed + epoch)
-            self.clustering.fill_(bool(self.progress >= self.settings.cluster_start))
+            self.clustering.fill_(self.is_due(self.settings.cluster_start))
         return {"stage": float(self.clustering)}
 
     def fit_mixture(self, codes: Tensor, seed: int) -> None:
-        from sklearn.mixture import GaussianMixture  # which takes a second
+        from sklearn.mixture import GaussianMixture  # slow to import
 
         model = GaussianMixture(
             self.n_clusters, covariance_type="diag", reg_covar=LEAST, random_state=seed % 2**32, max_iter=20
         )
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # twenty rounds are enough to begin with
+            warnings.simplefilter("ignore")  # twenty rounds are enough for a start
             model.fit(codes.double().cpu().numpy())
         net = self.online
         net.shares.copy_(torch.from_numpy(model.weights_).clamp(min=1e-6).log())

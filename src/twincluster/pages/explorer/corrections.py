@@ -12,8 +12,8 @@ from twincluster.runs import ConflictError, Edits, State
 
 MOST_ROWS = 2_000_000
 KINDS = (
-    "rename", "merge", "split", "split_off", "move", "confirm", "answer", "accept", "refuse", "junk", "unjunk", "undo",
-    "redo",
+    "rename", "merge", "split", "split_off", "cut", "move", "confirm", "answer", "accept", "refuse", "junk", "unjunk",
+    "undo", "redo",
 )  # fmt: skip
 
 
@@ -37,6 +37,8 @@ def correct(library: Library, asked: Any) -> State:
             cluster, rows = _whole(asked, "cluster"), _numbers(asked, "rows")
             features = library.features_of if _have_features(library, edits, cluster) else None
             return edits.split_off(cluster, rows, features, name=_name(asked), expected=expected)
+        case "cut":
+            return edits.cut(library.branches.tree(), groups=_branches(asked), expected=expected)
         case "move" if asked.get("to") is None:
             return edits.move(_numbers(asked, "rows"), name=_name(asked), expected=expected)
         case "move":
@@ -114,6 +116,13 @@ def _groups(asked: dict[str, Any]) -> set[tuple[int, int]] | None:
     ):
         raise InputError("groups must be a list of pairs of clusters, from which and to which")
     return {(source, to) for source, to in groups}
+
+
+def _branches(asked: dict[str, Any]) -> list[list[int]]:
+    groups = asked.get("groups")
+    if not isinstance(groups, list) or not all(isinstance(one, list) and all(map(_is_whole, one)) for one in groups):
+        raise InputError("groups must be lists of fine clusters")
+    return groups
 
 
 def _is_pair(value: Any) -> bool:

@@ -31,16 +31,18 @@ ALIKE = 50  # images that one step of "more like these" adds
 
 @dataclass(frozen=True, eq=False)
 class Taught:
-    """What is known with the newest lesson."""
+    """The newest lesson, and what follows from it. Until they are computed, its questions, trust and `enough` are those
+    of the lesson before."""
 
-    state: State  # after the edits that it is about
-    rows: np.ndarray  # (m,) that the lesson is about, rising
+    state: State  # after the edits that the lesson is about
+    rows: np.ndarray  # (m,) with features, sorted
     lesson: Lesson
     groups: Sequence[Group]  # that would move, most certain first
-    questions: Sequence[Question]
-    trust: Trust | None
+    questions: Sequence[Question] = ()
+    trust: Trust | None = None
+    asked: int | None = None  # number of the edits that questions and trust are about
     enough: bool = False  # whether more answers would change little
-    settled: bool = False  # whether `enough` is about this lesson; else about the one before
+    settled: bool = False  # whether everything is about this lesson
 
     @property
     def moves(self) -> int:
@@ -85,7 +87,7 @@ class Lessons:
         return found | {
             "stage": "ready", "number": taught.state.number, "moves": taught.moves,
             "groups": len(taught.groups), "examples": int(taught.state.shown.sum()), "enough": taught.enough,
-            "settled": taught.settled,
+            "settled": taught.settled, "asked": taught.asked,
             "trust": _trust_as_json(taught.trust),
         }  # fmt: skip
 
@@ -141,7 +143,7 @@ class Lessons:
         if len(ordinary) < count:
             self._want(len(out) + QUESTIONS)
         return {
-            "number": taught.state.number,
+            "asked": taught.asked,
             "kept": [self._question(taught, row) for row in keep if _is_open(state, row)],
             "questions": [self._question(taught, row) for row in ordinary],
             "samples": [self._question(taught, row) for row in samples],
@@ -152,14 +154,11 @@ class Lessons:
         return {"row": row, "clusters": self._choices(taught, row)}
 
     def _choices(self, taught: Taught, row: int) -> list[dict[str, Any]]:
-        """The likeliest clusters of a row, without junk and without those that have ended since."""
-        lesson, names = taught.lesson, self.library.edits.state.names
-        place = int(np.searchsorted(taught.rows, row))
-        if place >= len(taught.rows) or taught.rows[place] != row:
-            return []
-        chances = lesson.probabilities[place]
-        order = [at for at in np.argsort(-chances, kind="stable").tolist() if int(lesson.classes[at]) in names]
-        return [{"id": int(lesson.classes[at]), "probability": round(float(chances[at]), 4)} for at in order[:CHOICES]]
+        """Return the likeliest clusters of a row, without junk and without those that have ended since."""
+        assert self.teacher is not None
+        names = self.library.edits.state.names
+        likeliest = self.teacher.likeliest(taught.state, row, CHOICES)
+        return [{"id": cluster, "probability": round(chance, 4)} for cluster, chance in likeliest if cluster in names]
 
     # -- contact sheets
 
@@ -253,12 +252,15 @@ class Lessons:
         return teacher
 
     def _learn(self, teacher: Teacher, state: State, count: int) -> None:
-        """Publish the lesson, and then whether more answers would change little, which takes a second lesson."""
-        enough = self.taught.enough if self.taught else False
+        """Publish what follows from the edits, piece by piece: proposals come first, `enough`, which takes a second
+        lesson, comes last."""
         lesson, groups = teacher.lesson(state), teacher.proposals(state)
+        taught = Taught(state, teacher.rows, lesson, groups)
+        if (last := self.taught) is not None:
+            taught = replace(taught, questions=last.questions, trust=last.trust, asked=last.asked, enough=last.enough)
+        self.teacher, self.taught, self.absent = teacher, taught, ""
         questions, trust = teacher.questions(state, count), teacher.trust(state)
-        taught = Taught(state, teacher.rows, lesson, groups, questions, trust, enough)
-        self.taught, self.teacher, self.absent = taught, teacher, ""
+        self.taught = taught = replace(taught, questions=questions, trust=trust, asked=state.number)
         if self.library.edits.state.number == state.number:
             self.taught = replace(taught, enough=bool(teacher.enough(state)), settled=True)
 

@@ -26,6 +26,7 @@ import numpy as np
 from twincluster.clustering import POINTS, Layout, lay_out
 from twincluster.core import InputError, unfinished
 from twincluster.data import Images, Member, cache_folder
+from twincluster.pages.explorer.branches import Branches
 from twincluster.pages.explorer.lessons import Lessons
 from twincluster.pages.report.material import spread_evenly
 from twincluster.run_images import IS_ROWS, Pictures, RunImages
@@ -85,6 +86,7 @@ class Library:
         self.edits.state  # noqa: B018  a file of edits that does not fit is told before the server starts
         self.ready = Event()  # set when there is nothing more to wait for
         self.lessons = Lessons(self)
+        self.branches = Branches(self)
         self._dated: Signature = ()  # of the report that has been told of edits
         self._layout: tuple[np.ndarray, Layout] | None = None
         self._no_map = ""  # why there is none

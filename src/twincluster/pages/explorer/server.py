@@ -76,6 +76,7 @@ def _app_of(library: Library, newest: Newest) -> FastAPI:
     view = View(library)
     _add_page(app)
     _add_views(app, library, view)
+    _add_branches(app, library)
     _add_watch(app, library, newest)
     _add_pictures(app, library)
     _add_lessons(app, library)
@@ -132,6 +133,15 @@ def _add_views(app: FastAPI, library: Library, view: View) -> None:
             return _json(view.map())
         except InputError as error:
             return _json({"absent": str(error), "waiting": library.waits_for_map})
+
+
+def _add_branches(app: FastAPI, library: Library) -> None:
+    @app.get("/api/tree")
+    def tree() -> Response:
+        try:
+            return _json(library.branches.as_json())
+        except InputError as error:
+            return _json({"absent": str(error), "waiting": library.branches.waits})
 
 
 def _numbers(text: str) -> list[int] | None:

@@ -135,6 +135,8 @@ def describe(line: Line, state: State) -> str:
         return f"merge {len(line['clusters']) + 1} clusters into {name(line['into'])}"
     if kind == "split":
         return f"split cluster {line['cluster']} into {len(line['parts'])}"
+    if kind == "cut":
+        return f"cut the tree to {line['count']:,} clusters"
     images = f"{len(line['rows']):,} image" + "s" * (len(line["rows"]) != 1)
     if kind == "move":
         return f"move {images} to {name(line['to'])}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,24 @@ def write_figures(material: Material, gathered: Gathered) -> Path:
         if "confusion" in data["labels"]:
             save_figure(_confusion_figure(data["labels"], _called(data)), folder / "confusion")
     return folder
+
+
+def plot_clusters(rows: np.ndarray, clusters: np.ndarray, names: Mapping[int, str], axes: Any = None) -> Any:
+    """Draw rows on their two main directions, a colour and shape per cluster. Return the axes, new unless given."""
+    check_installed("plot")
+    if axes is None:
+        from matplotlib import pyplot
+
+        axes = pyplot.subplots(figsize=(4.6, 4), layout="constrained")[1]
+    centred = rows - rows.mean(0)
+    x, y = np.resize((centred @ np.linalg.eigh(centred.T @ centred)[1][:, ::-1]).T, (2, len(rows)))
+    for cluster in np.unique(clusters).tolist():
+        colour, shape, own = HUES[cluster % len(HUES)], SHAPES[cluster // len(HUES) % len(SHAPES)], clusters == cluster
+        axes.scatter(x[own], y[own], s=4, c=colour, marker=shape, label=_text(names.get(cluster, str(cluster))))
+    if len(np.unique(clusters)) <= NAMED:
+        axes.legend(frameon=False, markerscale=2.5, loc="center left", bbox_to_anchor=(1, 0.5))
+    axes.set(xticks=[], yticks=[])
+    return axes
 
 
 @contextmanager

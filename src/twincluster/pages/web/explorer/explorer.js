@@ -12,6 +12,7 @@ import { Pictures } from "./pictures.js";
 import { GroupView, ProposalsView } from "./proposals.js";
 import { Talk } from "./talk.js";
 import { TeachView } from "./teach.js";
+import { TreeView } from "./tree.js";
 import { ImageViewer } from "./viewer.js";
 
 /** @import { ExplorerState, View } from "../types.js" */
@@ -22,6 +23,7 @@ import { ImageViewer } from "./viewer.js";
  */
 const VIEWS = [
   { name: "clusters", text: (state) => `Clusters (${count(state.clusters.length)})`, open: (app) => (app.overview ??= new ClustersView(app)) },
+  { name: "tree", text: () => "Tree", open: (app) => new TreeView(app) },
   { name: "teach", text: () => "Teach", open: (app, [way]) => (app.teaching ??= new TeachView(app)).choose(way) },
   {
     name: "proposals", text: (state, app) => `Proposals (${count(app.lessons.moves)})`,

@@ -37,8 +37,8 @@ export class Questions {
     this.asking = false;
     this.again = false;
     this.done = false; // nothing is left to be asked
-    /** @type {number | null} number of the lesson that the questions are of */
-    this.number = null;
+    /** @type {number | null} number of the edits that the questions are about */
+    this.about = null;
     /** @type {Map<string, HTMLElement>} typical images of clusters */
     this.strips = new Map();
     this.picture = button(null, () => this.look(), { class: "teach-picture" });
@@ -88,7 +88,7 @@ export class Questions {
   }
 
   learned() {
-    if (this.app.lessons.now.number !== this.number) this.fetch();
+    if (this.app.lessons.now.asked !== this.about) this.fetch();
   }
 
   /** Asks for more questions, and whether those that are here are still open. */
@@ -103,7 +103,7 @@ export class Questions {
     try {
       const query = new URLSearchParams({ count: String(AHEAD), keep: asked.join(","), without: without.join(",") });
       const found = await this.app.talk.ask(`/api/questions?${query}`);
-      this.number = found.number;
+      this.about = found.asked;
       this.take(asked, found.kept, found.questions, found.samples);
       this.done = !found.left;
       this.show();

@@ -1,36 +1,27 @@
-"""Find the images behind the rows of a run, compute their features, and evaluate the run.
+"""Find the images behind the rows of a run, and compute their features.
 
 Training images come from the run's source or, if that has moved, from the store they were decoded into. Images that
-`twincluster update` added or changed come from their own files.
-
-`findings_of` evaluates a finished run: scores against labels, and, with or without labels, sizes, confidence and
-silhouette. Figures that need the images are left out, with a note, if the images are gone or have changed. Rows added
-by `twincluster update` count if they have labels. Shapes: n rows of the run, m of them, D features.
+`twincluster update` added or changed come from their own files. Shapes: n rows of the run, m of them, D features.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
-import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from twincluster.clustering import Head, Lesson, Scores, Space, knn_accuracy, score, silhouette, teach
-from twincluster.config import Split
-from twincluster.core import SEAL, InputError, OnProgress, check_seal, counted, seal, strict_json, unfinished
+from twincluster.clustering import Head, Lesson, Space, Tree, teach
+from twincluster.core import SEAL, InputError, OnProgress, check_seal, seal, unfinished
 from twincluster.data import (
     File,
     Images,
-    Labels,
     Listing,
     Member,
     Row,
@@ -38,38 +29,33 @@ from twincluster.data import (
     cache_folder,
     decode,
     fingerprint_of,
-    labels_of_shards,
     open_source,
     place_of,
     read_journal,
-    read_labels,
     recorded,
 )
-from twincluster.fit import rows_to_score, scores_line, sizes_line
+from twincluster.fit import tree_of
 from twincluster.model import Model, encoder_of, open_for
 from twincluster.nn import MODULE, Encoder, encode
 from twincluster.resolve import resolve_device
 from twincluster.runs import (
+    TREE_FILE,
     Assignments,
     Edits,
     Kinds,
     Run,
-    RunData,
     State,
     apply_edits,
     base_of,
     content_of,
     content_of_pixels,
-    kinds_of,
     read_contents,
     read_stamps,
+    read_tree,
     row_names,
     stamps_of,
-    within_source,
+    write_tree,
 )
-
-if TYPE_CHECKING:
-    from twincluster.teacher import Trust
 
 MOVED = "the images have moved or changed since"
 IS_ROWS = "the inputs are rows of numbers, which have no pictures"
@@ -145,7 +131,7 @@ class RunImages:
     @cached_property
     def edits(self) -> Edits:
         """The edits of the run, with access to the features, so that they can split clusters."""
-        return Edits(self.run, self._kinds_later, self.features_of, self.relearn)
+        return Edits(self.run, self.kinds_later, self.features_of, self.relearn)
 
     def edited(self) -> tuple[Assignments, State, int]:
         """Return the rows with edits applied, the state of the edits, and how many are in force."""
@@ -294,6 +280,22 @@ class RunImages:
             _write_space(path, rows, space)
         return rows, space
 
+    def tree(self) -> tuple[Tree, str]:
+        """Return the tree of the clusters, and a sentence if it had to be made: from the features, which are cached."""
+        tree, why = read_tree(self.run)
+        if tree is not None:
+            return tree, ""
+        features, rows = self.features()
+        if not len(rows):
+            raise InputError(
+                f"{self.run.folder} has no usable {TREE_FILE} ({why}), and it cannot be made: "
+                f"{self.absent or 'no image can be read again'}; restore a copy of the file, or the images"
+            )
+        tree = tree_of(features, rows, self.assignments.clusters, self.config.seed)
+        with suppress(OSError):  # where nothing can be written it is made each time
+            write_tree(self.run, tree)
+        return tree, f"made the tree of the clusters from the features, because {why}"
+
     def learn(self, state: State, examples: np.ndarray | None = None) -> Lesson:
         """Teach a model the examples of a state, or others (n,), and apply it to every row of `space`."""
         return learn(*self.space, state, self.config.seed, examples)
@@ -310,7 +312,7 @@ class RunImages:
         digest.update(repr(known_by).encode(errors="surrogatepass"))
         return cache_folder() / "spaces" / f"{digest.hexdigest()[:32]}.safetensors"
 
-    def _kinds_later(self, rows: np.ndarray) -> Kinds | None:
+    def kinds_later(self, rows: np.ndarray) -> Kinds | None:
         """Return the features of rows that were added after a split or a lesson; None if one is missing."""
         kinds, readable = self._kinds_of([*self._from_arrays(rows), self._from_files(rows)])
         return kinds if np.array_equal(readable, rows) else None
@@ -473,173 +475,3 @@ def _unescaped(found: re.Match[str]) -> str:
     if byte:  # from 0x80 on invalid UTF-8, as a surrogate escape
         return chr(int(byte, 16) + (0xDC00 if byte >= "80" else 0))
     return chr(int(code, 16))
-
-
-FEATURE_SAMPLE = 20_000  # most inputs for silhouette and kNN
-WIDEST_TABLE = 40  # most classes or clusters of a printed confusion matrix
-LONGEST_NAME = 14  # letters of a class name in its header
-
-
-@dataclass(frozen=True)
-class Findings:
-    """Scores and label-free figures of one partition."""
-
-    assignments: Assignments
-    n_clusters: int
-    scores: Scores | None
-    class_names: tuple[str, ...] | None
-    scored_on: Split
-    silhouette: float | None  # None without the images, or with fewer than two clusters that contain any
-    knn: float | None
-    absent: str | None = None  # why the images are unavailable
-    added: int = 0  # inputs added after training
-    unlabelled: int = 0  # inputs without a label, left out of the scores
-    corrections: int = 0  # number of corrections by hand, which these figures ignore
-    trust: Trust | None = None  # of the corrected clusters, by random questions that a person has answered
-    names: Mapping[int, str] = field(default_factory=dict)  # of the corrected clusters
-
-    def to_dict(self) -> dict[str, Any]:
-        confidence = self.assignments.confidence
-        return {
-            "inputs": len(self.assignments.paths),
-            "added": self.added,
-            "corrections": self.corrections,
-            "trust": self.trust.to_dict() if self.trust else None,
-            "unreadable": int((self.assignments.clusters < 0).sum()),
-            "incomplete": self.assignments.problems()["incomplete"],
-            "too_large": self.assignments.problems()["too_large"],
-            "sizes": self.assignments.sizes(self.n_clusters),
-            "confidence": float(confidence[np.isfinite(confidence)].mean()) if np.isfinite(confidence).any() else None,
-            "silhouette": self.silhouette,
-            "knn": self.knn,
-            "scored_on": self.scored_on if self.scores else None,
-            **(self.scores.as_dict() if self.scores else {}),
-            "class_names": list(self.class_names) if self.class_names and self.scores else None,
-        }
-
-    def to_json(self) -> str:
-        """Return strict JSON; figures that do not exist are null."""
-        return strict_json(self.to_dict(), indent=2)
-
-    def to_text(self) -> str:
-        figures = self.to_dict()
-        unread = f"{figures['unreadable']:,} unreadable{kinds_of(self.assignments.problems())}"
-        lines = [f"{figures['inputs']:,} inputs, {unread}, {self.n_clusters} clusters"]
-        if self.added:
-            lines.append(f"{self.added:,} of them were added after training, by twincluster update")
-        if self.corrections:
-            many = counted(self.corrections, "correction")
-            lines.append(
-                f"these are the model's own clusters, without {many} by hand; twincluster report includes them"
-            )
-        if self.trust:
-            lines.append(f"with the corrections, {self.trust.to_text()}")
-            lines += [
-                f"  {self.names[cluster][:LONGEST_NAME]}: {share.to_text()}"
-                for cluster, share in self.trust.clusters.items()
-            ]
-        lines.append(sizes_line(figures["sizes"]))
-        if figures["confidence"] is not None:
-            lines.append(f"mean confidence {figures['confidence']:.3f}")
-        if self.silhouette is not None:
-            lines.append(f"silhouette of the features {self.silhouette:.3f}")
-        if self.absent:
-            lines.append(f"no silhouette, no kNN accuracy: {self.absent}")
-        if not self.scores:
-            return "\n".join([*lines, "no labels: name --labels folders, or a file, for ACC, NMI and ARI"])
-        left_out = f", without {self.unlabelled:,} unlabelled" if self.unlabelled else ""
-        lines.append(scores_line(self.scores, self.scored_on) + left_out)
-        if self.knn is not None:
-            lines.append(f"kNN accuracy of the features {self.knn:.4f}")
-        return "\n".join([*lines, "", _confusion_table(self.scores, self.class_names)])
-
-
-def findings_of(
-    run: Run,
-    labels: str | None,
-    root: Path | None,
-    decoding: OnProgress | None = None,
-    trust_of: Callable[[RunImages], Trust | None] = lambda images: None,
-) -> Findings:
-    """Evaluate a run. `labels` are as for `twincluster evaluate`; None takes those of the source, if any."""
-    inputs = RunImages(run, root, decoding=decoding)
-    assignments, config, data = inputs.assignments, run.config, run.data
-    images, absent = inputs.training, inputs.absent or None
-    truth, names = truth_of(run, labels, assignments, images.listing if images else None)
-    added = len(assignments.paths) - data.inputs
-    _, state, corrections = inputs.edited()
-    findings = Findings(
-        assignments, config.n_clusters, None, names, data.split, None, None, absent, added, corrections=corrections,
-        trust=trust_of(inputs), names=state.names,
-    )  # fmt: skip
-    if truth is not None:
-        if images is None and data.split != "all":
-            raise InputError(
-                f"{run.folder} was trained on the {data.split} part of {data.source}; to find out which images these "
-                f"are, put {data.location} back, which has moved or changed"
-            )
-        rows, scored_on = rows_to_score(images.listing if images else None, data.split, len(assignments.paths))
-        unlabelled = int((rows & (truth < 0) & (assignments.clusters >= 0)).sum())
-        scores = score(truth[rows], assignments.clusters[rows])
-        findings = dataclasses.replace(findings, scores=scores, scored_on=scored_on, unlabelled=unlabelled)
-    if images:
-        quality, knn = _feature_figures(run, images, assignments, truth)
-        findings = dataclasses.replace(findings, silhouette=quality, knn=knn)
-    return findings
-
-
-def truth_of(run: Run, labels: str | None, assignments: Assignments, own: Listing | None) -> Labels | tuple[None, None]:
-    """Return a label per row, -1 if unknown, and the class names; (None, None) without labels."""
-    data, paths = run.data, assignments.paths
-    if labels == "none" or (labels is None and (own is None or own.labels is None)):
-        return None, None
-    if labels is None and own is not None and own.labels is not None:
-        codes, names = own.labels, own.class_names
-    elif labels == "folders":
-        updates = run.read_updates()
-        inside = [within_source(path, updates) for path in paths]
-        codes, names = read_labels("folders", data.source, inside, are_files=data.files)
-    elif own is not None and (beside := labels_of_shards(own, str(labels))) is not None:
-        codes, names = beside
-    else:
-        codes, names = _from_file(str(labels), data, paths)
-    return np.concatenate([codes, np.full(len(paths) - len(codes), -1)]), names
-
-
-def _from_file(labels: str, data: RunData, paths: Sequence[str]) -> Labels:
-    """Read labels from a file. An array may have one per row, or only for the training rows, which come first."""
-    try:
-        return read_labels(labels, data.source, paths, are_files=data.files)
-    except InputError:
-        if not labels.endswith(".npy") or len(paths) == data.inputs:
-            raise
-        return read_labels(labels, data.source, paths[: data.inputs], are_files=data.files)
-
-
-def _feature_figures(
-    run: Run, images: Images, assignments: Assignments, truth: np.ndarray | None
-) -> tuple[float | None, float | None]:
-    """Return silhouette and, with labels, kNN accuracy on an even sample of the features."""
-    rows = images.usable[:: math.ceil(len(images.usable) / FEATURE_SAMPLE) or 1]
-    features = Model.load(run).embed(images, rows)
-    quality = silhouette(features.numpy(), assignments.clusters[rows])
-    split, knn = images.listing.split, math.nan
-    if truth is not None:
-        knn = knn_accuracy(features, truth[rows], split[rows] == 1 if split is not None else None)
-    return quality if math.isfinite(quality) else None, knn if math.isfinite(knn) else None
-
-
-def _confusion_table(scores: Scores, class_names: tuple[str, ...] | None) -> str:
-    """Format the confusion matrix: clusters in the order of their matched classes as rows, classes as columns."""
-    n_clusters, n_classes = scores.confusion.shape
-    if max(n_clusters, n_classes) > WIDEST_TABLE:
-        return "the confusion matrix is too wide to print: see --json"
-    names = [name[:LONGEST_NAME] for name in class_names or map(str, range(n_classes))][:n_classes]
-    widths = [max(len(names[c]), len(str(scores.confusion[:, c].max()))) + 2 for c in range(n_classes)]
-    order = sorted(range(n_clusters), key=lambda k: (scores.matching[k] < 0, scores.matching[k]))
-    head = "cluster" + "".join(f"{name:>{width}}" for name, width in zip(names, widths, strict=True))
-    rows = [
-        f"{k:7d}" + "".join(f"{count:{width}d}" for count, width in zip(scores.confusion[k], widths, strict=True))
-        for k in order
-    ]
-    return "\n".join([head, *rows])
