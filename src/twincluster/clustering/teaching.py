@@ -36,6 +36,7 @@ FITTED = 20_000  # rows that the head is fitted to, besides answers
 POOL = 2500  # rows among which questions are chosen
 FIRST, BREADTH = 8.0, 4.0  # an answer tells exp(FIRST (cosine - 1)) of another row, BREADTH after ten answers
 UNKNOWN = 0.5  # how probably a lesson is wrong about a row that it puts into a cluster without an example
+RARE, OWN = 0.1, 20.0  # where a lesson expects fewer errors, putting one right counts as telling so many rows about it
 FEWEST = 20  # answers before which a lesson knows neither which rows are hard nor whether more would change little
 STILL = 0.02  # share of rows that twice the answers would move: below it, more of them change little
 
@@ -211,7 +212,7 @@ def choose_questions(
 
     Each is the row that tells most about rows like it which no answer tells about yet; after the first questions rows
     count by how probably the lesson is wrong about them. The more answers there are, the nearer are the rows that one
-    more tells about.
+    more tells about. Where errors are rare, the most doubtful rows come first.
     """
     # Uncertainty herding (Bae et al. 2024): gain(s) = sum of u(x) max(0, k(x,s) - cover(x)) over all x
     free = np.flatnonzero((examples == NO_EXAMPLE) & (clusters >= 0))
@@ -226,11 +227,12 @@ def choose_questions(
     else:
         unsure = 1 - lesson.probabilities[free].max(1)
         unsure[~np.isin(lesson.clusters[free], examples)] = UNKNOWN  # nobody has shown what is in this cluster
+    own = OWN * unsure if unsure.mean() < RARE else 0 * unsure
     likeness = np.exp(breadth * (space.rows[free] @ space.rows[free].T - 1))
     cover = np.exp(breadth * (_highest(space.rows[free], answered) - 1))
     chosen = np.empty(count, np.int64)
     for number in range(count):
-        gain = unsure @ np.maximum(likeness - cover[:, None], 0)
+        gain = unsure @ np.maximum(likeness - cover[:, None], 0) + own
         gain[chosen[:number]] = -1
         chosen[number] = gain.argmax()
         cover = np.maximum(cover, likeness[:, chosen[number]])
@@ -453,7 +455,8 @@ def _fit(space: Space, classes: np.ndarray, target: np.ndarray, given: np.ndarra
         others = np.random.default_rng(seed).choice(others, FITTED, replace=False)
     weights = np.concatenate([np.ones(given.sum()), OTHERS / max(len(others), 1) * _gap(target[others])])
     fitted = np.concatenate([np.flatnonzero(given), others])
-    rows, shares = space.rows[fitted], weights @ target[fitted] / max(weights.sum(), 1e-12)
+    rows, rest = space.rows[fitted], weights * ~given[fitted] if len(others) else weights
+    shares = rest @ target[fitted] / max(rest.sum(), 1e-12)
     middle = shares + np.clip(1 / len(classes) - shares, -EVEN, EVEN)  # what rows at the centre of the space get
     weighted = rows * weights[:, None].astype(np.float32)
     square = (weighted.T @ rows).astype(np.float64) + DECAY * np.eye(rows.shape[1])
