@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -80,6 +81,20 @@ class Fitted:
         lines.append(f"next: twincluster predict {shlex.quote(str(folder))} NEW_IMAGES --out new.csv")
         return "\n".join(lines)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the results as JSON has them."""
+        return {
+            "run": str(self.run.folder),
+            "table": str(self.run.folder / "assignments.csv"),
+            "inputs": len(self.assignments.paths),
+            "problems": dict(self.assignments.problems()),
+            "n_clusters": self.config.n_clusters,
+            "clear": self.choice.clear if self.choice else None,
+            "sizes": self.assignments.sizes(self.config.n_clusters),
+            "scores": {"acc": self.scores.acc, "nmi": self.scores.nmi, "ari": self.scores.ari} if self.scores else None,
+            "scored_on": self.scored_on if self.scores else None,
+        }
+
 
 def fit(
     listing: Listing,
@@ -132,7 +147,7 @@ def fit(
         )  # fmt: skip
         write_tree(trained.run, trained.tree(result))
         bind(trained.run)
-        if reporter and (warning := trained.unwell(result)):
+        if reporter and (warning := trained.health_warning(result)):
             reporter.warn(warning)
         scores = _scores(listing.labels, result.assignments.clusters, scored)
         return Fitted(
@@ -176,7 +191,7 @@ class Trained:
         rows, clusters = self.images.usable, result.assignments.clusters
         return tree_of(self.model.embed(self.images).numpy(), rows, clusters, self.model.config.seed)
 
-    def unwell(self, result: Result) -> str | None:
+    def health_warning(self, result: Result) -> str | None:
         """Return a warning if the clusters look unhealthy, otherwise None."""
         config = self.model.config
         if self.choice:  # training could not check clusters whose number was open

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from twincluster.cli.terminal import Count, whole
+from twincluster.cli.terminal import Count, Json, results, whole
 from twincluster.core import InputError, check_writable, counted, strict_json
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ def predict(
     out: Annotated[Path, Parameter(name=("--out", "-o"))],
     device: Literal["auto", "cpu", "cuda"] = "auto",
     data_root: Path | None = None,
+    json: Json = False,
 ) -> None:
     """Assign new images to the clusters of a run.
 
@@ -47,6 +48,8 @@ def predict(
         auto uses a GPU if there is one.
     data_root
         Folder of named data sets. The default is $TWINCLUSTER_DATA.
+    json
+        Print JSON instead of text.
     """
     from twincluster.data import location_of, open_source
     from twincluster.model import predict as predict_run
@@ -58,20 +61,22 @@ def predict(
     if out.is_file() and os.path.exists(source) and out.samefile(source):
         raise InputError(f"{out} is SOURCE itself and would be overwritten: choose another --out")
     opened, listing = Run.open(run), open_source(source, labels="none", root=data_root, at_least=1)
-    with Progress() as progress:
-        assignments = predict_run(
-            opened,
-            listing,
-            device,
-            progress.decoding,
-            progress.encoding,
-            location=location_of(source),
-            edits=RunImages(opened, data_root, device).edits if (run / EDITS_FILE).is_file() else None,
-        )
-    assignments.write(out)
-    problems, count = assignments.problems(), len(assignments.paths)
-    of_them = f", {problems.total():,} of them unreadable{kinds_of(problems)}" if problems else ""
-    print(f"{counted(count, 'row')} in {out}{of_them}")
+    with results(json) as found:
+        with Progress() as progress:
+            assignments = predict_run(
+                opened,
+                listing,
+                device,
+                progress.decoding,
+                progress.encoding,
+                location=location_of(source),
+                edits=RunImages(opened, data_root, device).edits if (run / EDITS_FILE).is_file() else None,
+            )
+        assignments.write(out)
+        problems, count = assignments.problems(), len(assignments.paths)
+        found |= {"table": str(out), "inputs": count, "problems": dict(problems)}
+        of_them = f", {problems.total():,} of them unreadable{kinds_of(problems)}" if problems else ""
+        print(f"{counted(count, 'row')} in {out}{of_them}")
 
 
 def update(
@@ -82,7 +87,8 @@ def update(
     undo: Annotated[bool, Parameter(negative=())] = False,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     data_root: Path | None = None,
-    json: Annotated[bool, Parameter(negative=())] = False,
+    json: Json = False,
+    no_problems: Annotated[bool, Parameter(negative=())] = False,
 ) -> None:
     """Add new images to a run without training, and report whether they look like the training images.
 
@@ -104,6 +110,8 @@ def update(
         Folder of named data sets. The default is $TWINCLUSTER_DATA.
     json
         Print JSON instead of text.
+    no_problems
+        Do not look for copies and flaws among the new images, for problems.csv.
     """
     if (run / "config.json").is_file():  # Run.open reports other folders
         check_writable(run, "copy the run to where you may write")
@@ -126,7 +134,7 @@ def update(
     with Progress() as progress:
         done = update_run(
             opened, listing, location=location_of(source), device=device, decoding=progress.decoding,
-            encoding=progress.encoding,
+            encoding=progress.encoding, problems=not no_problems,
         )  # fmt: skip
     print(done.to_json() if json else done.to_text())
 
@@ -147,7 +155,7 @@ def evaluate(
     *,
     labels: str | None = None,
     data_root: Path | None = None,
-    json: Annotated[bool, Parameter(negative=())] = False,
+    json: Json = False,
 ) -> None:
     """Score a run against labels: ACC, NMI and ARI of one partition of the whole set, and the confusion matrix.
 
@@ -163,7 +171,7 @@ def evaluate(
     data_root
         Folder of named data sets. The default is $TWINCLUSTER_DATA.
     json
-        Print JSON instead of a table.
+        Print JSON instead of text.
     """
     from twincluster.run_images import findings_of
     from twincluster.runs import Run
@@ -181,7 +189,9 @@ def report(
     *,
     labels: str | None = None,
     figures: Annotated[bool, Parameter(negative=())] = False,
+    no_problems: Annotated[bool, Parameter(negative=())] = False,
     data_root: Path | None = None,
+    json: Json = False,
 ) -> None:
     """Write RUN/report.html: the clusters, a map and possible problems, in one file that works offline.
 
@@ -197,8 +207,12 @@ def report(
     figures
         Also write the paper's figures for this run into RUN/figures, as PNG and SVG. Needs pip install
         'twincluster[plots]'.
+    no_problems
+        Do not write problems.csv if the run lacks it.
     data_root
         Folder of named data sets. The default is $TWINCLUSTER_DATA.
+    json
+        Print JSON instead of text.
     """
     if figures:
         from twincluster.pages import check_installed
@@ -211,20 +225,25 @@ def report(
     opened = Run.open(run)
     for folder in (run, run / FOLDER) if figures else (run,):
         check_writable(folder, "copy the run to where you may write")
-    with Progress() as progress:
-        path, material, gathered = write_report(opened, labels, data_root, decoding=progress.decoding)
-    print(f"open {path} in a browser")
-    if material.no_pictures:
-        print(f"without pictures: {material.no_pictures}")
-    elif material.unseen:
-        print(f"{counted(material.unseen, 'image')} cannot be shown: missing or changed")
-    if material.no_scores:
-        print(f"without scores: {material.no_scores}")
-    if figures:
-        from twincluster.pages import write_figures
+    with results(json) as found:
+        with Progress() as progress:
+            path, material, gathered = write_report(
+                opened, labels, data_root, decoding=progress.decoding, problems=not no_problems
+            )
+        found |= {"report": str(path), "pictures": not material.no_pictures, "unseen": material.unseen}
+        print(f"open {path} in a browser")
+        if material.no_pictures:
+            print(f"without pictures: {material.no_pictures}")
+        elif material.unseen:
+            print(f"{counted(material.unseen, 'image')} cannot be shown: missing or changed")
+        if material.no_scores:
+            print(f"without scores: {material.no_scores}")
+        if figures:
+            from twincluster.pages import write_figures
 
-        folder = write_figures(material, gathered)
-        print(f"figures in {folder}")
+            folder = write_figures(material, gathered)
+            found["figures"] = str(folder)
+            print(f"figures in {folder}")
 
 
 def serve(
@@ -278,7 +297,7 @@ def cut(
     closed: Annotated[list[int] | None, Parameter(name="--close", negative=())] = None,
     undo: Annotated[bool, Parameter(negative=())] = False,
     data_root: Path | None = None,
-    json: Annotated[bool, Parameter(negative=())] = False,
+    json: Json = False,
 ) -> None:
     """Choose another number of clusters without training, from the tree of clusters of a run.
 
@@ -383,10 +402,12 @@ def export(
     mode: Literal["symlink", "copy", "move"] | None = None,
     dry_run: Annotated[bool, Parameter(negative=())] = False,
     undo: Annotated[bool, Parameter(negative=())] = False,
+    levels: str | None = None,
     layout: Annotated[Literal["auto", "pca", "tsne"] | None, Parameter(name="--map")] = None,
     labels: str | None = None,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     data_root: Path | None = None,
+    json: Json = False,
 ) -> None:
     """Export the result of a run, including corrections: as a table, folders of images, ONNX or a model to share.
 
@@ -410,6 +431,9 @@ def export(
         For folders: print the plan without doing it.
     undo
         For folders: move the files of --mode move back.
+    levels
+        For csv, parquet and folders: levels of the tree of clusters, as numbers of clusters such as 3,10. A table gets
+        a column for each, level_3 and level_10; folders are nested.
     layout
         For parquet: the method for x and y. auto uses t-SNE for up to 10,000 images if openTSNE is installed, otherwise
         PCA.
@@ -419,10 +443,15 @@ def export(
         auto uses a GPU if there is one.
     data_root
         Folder of named data sets. The default is $TWINCLUSTER_DATA.
+    json
+        Print JSON instead of text.
     """
     _only_with("folders", to, {"--mode": mode, "--dry-run": dry_run, "--undo": undo})
     _only_with("parquet", to, {"--map": layout})
     _only_with("huggingface", to, {"--labels": labels})
+    counts = _counts(levels)
+    if levels and to not in ("csv", "parquet", "folders"):
+        raise InputError(f"--levels belongs to --to csv, parquet or folders, not to --to {to}: omit it")
     if undo and (dry_run or mode not in (None, "move")):
         raise InputError("--undo undoes a move: omit --dry-run and --mode")
 
@@ -432,23 +461,37 @@ def export(
     if undo:
         from twincluster.export import moves
 
-        print(moves.undo(out))
+        with results(json) as found:
+            print(said := moves.undo(out))
+            found |= {"to": to, "out": str(out), "summary": said}
         return
 
     from twincluster.export import folders, huggingface, onnx, tables
     from twincluster.run_images import RunImages
     from twincluster.training import Progress
 
-    with Progress() as progress:
+    with results(json) as found, Progress() as progress:
         inputs = RunImages(opened, data_root, device, progress.decoding, progress.encoding)
         summary = {
-            "csv": lambda: tables.write_csv(inputs, out),
-            "parquet": lambda: tables.write_parquet(inputs, out, layout or "auto"),
-            "folders": lambda: folders.sort_into_folders(inputs, out, mode or "symlink", dry_run=dry_run),
+            "csv": lambda: tables.write_csv(inputs, out, counts),
+            "parquet": lambda: tables.write_parquet(inputs, out, layout or "auto", counts),
+            "folders": lambda: folders.sort_into_folders(
+                inputs, out, mode or "symlink", dry_run=dry_run, levels=counts
+            ),
             "onnx": lambda: onnx.write_onnx(inputs, out),
             "huggingface": lambda: huggingface.write_model(inputs, out, labels),
         }[to]()
-    print(summary)
+        found |= {"to": to, "out": str(out), "summary": str(summary)}
+    if not json:
+        print(summary)
+
+
+def _counts(levels: str | None) -> list[int]:
+    """Return the numbers in "3,10"."""
+    parts = levels.split(",") if levels is not None else []
+    if not all(part.strip().isdecimal() and len(part) < 10 for part in parts):
+        raise InputError(f"--levels {levels[:40] if levels else ''!r}: give numbers of clusters, for example 3,10")
+    return [int(part) for part in parts]
 
 
 def _only_with(kind: Kind, to: Kind, options: dict[str, object]) -> None:

@@ -198,7 +198,7 @@ def teach(
     for _ in range(1 + PASSES):
         share = weight * len(classes) / len(clusters)
         target = _only(given, place, _spread(space, answers + share * prior, prior, banned))
-        head = _fit(space, classes, target, given, seed)
+        head = _fit(space, classes, target, given, banned.any(1), seed)
         chances = np.where(banned, 0, head.probabilities(space.rows))
         chances /= np.maximum(chances.sum(1, keepdims=True), 1e-12)
         prior, weight = _only(given, place, chances.astype(np.float32)), AGAIN
@@ -420,7 +420,7 @@ def _weight(clusters: np.ndarray, examples: np.ndarray) -> float:
 
 def _spread(space: Space, seeds: np.ndarray, prior: np.ndarray, banned: np.ndarray) -> np.ndarray:
     """(n,C) seeds spread over the graph; rows sum to 1. Rows that nothing reaches have the prior."""
-    seeds = np.where(banned, 0, seeds)
+    seeds = np.where(banned.any(1, keepdims=True), 0, seeds)  # a refusal says nothing about other rows
     spread = seeds
     for _ in range(ROUNDS):
         spread = REACH * (space.affinity @ spread) + (1 - REACH) * seeds
@@ -448,9 +448,11 @@ def _gap(chances: np.ndarray) -> np.ndarray:
     return np.asarray(best[:, -1] - best[:, -2])
 
 
-def _fit(space: Space, classes: np.ndarray, target: np.ndarray, given: np.ndarray, seed: int) -> Head:
-    """A linear head by ridge regression. An answer weighs 1; other rows weigh less, the surest most."""
-    others = np.flatnonzero(~given)
+def _fit(
+    space: Space, classes: np.ndarray, target: np.ndarray, given: np.ndarray, refused: np.ndarray, seed: int
+) -> Head:
+    """A linear head by ridge regression. An answer weighs 1; other rows weigh less, the surest most, refused none."""
+    others = np.flatnonzero(~given & ~refused)
     if len(others) > FITTED:
         others = np.random.default_rng(seed).choice(others, FITTED, replace=False)
     weights = np.concatenate([np.ones(given.sum()), OTHERS / max(len(others), 1) * _gap(target[others])])
