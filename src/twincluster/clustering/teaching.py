@@ -36,7 +36,7 @@ FITTED = 20_000  # rows that the head is fitted to, besides answers
 POOL = 2500  # rows among which questions are chosen
 FIRST, BREADTH = 8.0, 4.0  # an answer tells exp(FIRST (cosine - 1)) of another row, BREADTH after ten answers
 UNKNOWN = 0.5  # how probably a lesson is wrong about a row that it puts into a cluster without an example
-RARE, OWN = 0.1, 20.0  # where a lesson expects fewer errors, putting one right counts as telling so many rows about it
+RARE, OWN = 0.1, 60.0  # where a lesson expects fewer errors, putting one right counts as telling so many rows about it
 FEWEST = 20  # answers before which a lesson knows neither which rows are hard nor whether more would change little
 STILL = 0.02  # share of rows that twice the answers would move: below it, more of them change little
 
@@ -195,10 +195,12 @@ def teach(
     banned, place = _banned(classes, refused or {}, len(clusters)), np.searchsorted(classes, examples)
     answers = _only(given, place, np.zeros((len(clusters), len(classes)), np.float32))
     prior, weight = _prior(classes, clusters, answers), _weight(clusters, examples)
+    refused_rows = np.asarray(banned.any(1))
     for _ in range(1 + PASSES):
-        share = weight * len(classes) / len(clusters)
-        target = _only(given, place, _spread(space, answers + share * prior, prior, banned))
-        head = _fit(space, classes, target, given, banned.any(1), seed)
+        share = np.where(refused_rows, 0, weight * len(classes) / len(clusters))  # they say nothing about other rows
+        seeds = answers + share[:, None].astype(np.float32) * prior
+        target = _only(given, place, _spread(space, seeds, prior, banned))
+        head = _fit(space, classes, target, given, refused_rows, seed)
         chances = np.where(banned, 0, head.probabilities(space.rows))
         chances /= np.maximum(chances.sum(1, keepdims=True), 1e-12)
         prior, weight = _only(given, place, chances.astype(np.float32)), AGAIN
@@ -420,7 +422,7 @@ def _weight(clusters: np.ndarray, examples: np.ndarray) -> float:
 
 def _spread(space: Space, seeds: np.ndarray, prior: np.ndarray, banned: np.ndarray) -> np.ndarray:
     """(n,C) seeds spread over the graph; rows sum to 1. Rows that nothing reaches have the prior."""
-    seeds = np.where(banned.any(1, keepdims=True), 0, seeds)  # a refusal says nothing about other rows
+    seeds = np.where(banned, 0, seeds)
     spread = seeds
     for _ in range(ROUNDS):
         spread = REACH * (space.affinity @ spread) + (1 - REACH) * seeds
