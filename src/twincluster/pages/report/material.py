@@ -28,13 +28,8 @@ from twincluster.core import InputError, OnProgress
 from twincluster.data import Listing
 from twincluster.fit import rows_to_score
 from twincluster.resolve import resolve_device
-<<<<<<< HEAD
 from twincluster.run_images import Pictures, RunImages, problems_of, truth_of
-from twincluster.runs import JUNK_STATUS, Assignments, Problem, Run, RunData
-=======
-from twincluster.run_images import Pictures, RunImages, truth_of
-from twincluster.runs import JUNK_STATUS, Assignments, Run, RunData, State, read_tree
->>>>>>> main
+from twincluster.runs import JUNK_STATUS, Assignments, Problem, Run, RunData, State, read_tree
 from twincluster.teacher import Trust, trust_of
 
 MOST_FEATURES = 50_000  # most inputs to compute features of
@@ -65,7 +60,8 @@ class Material:
     choice: Choice | None = None
     metrics: list[dict[str, Any]] = field(default_factory=list)
     trust: Trust | None = None  # by random questions that a person has answered
-<<<<<<< HEAD
+    state: State | None = None  # of the edits
+    tree: Tree | None = None  # of the clusters, if the run has one
     suspects: tuple[Problem, ...] = ()  # images that may not belong here: rows of problems.csv
 
     @cached_property
@@ -79,10 +75,6 @@ class Material:
         mask = np.zeros(len(self.assignments.paths), bool)
         mask[[self.row_of[suspect.path] for suspect in self.suspects if suspect.copy_of]] = True
         return mask
-=======
-    state: State | None = None  # of the edits
-    tree: Tree | None = None  # of the clusters, if the run has one
->>>>>>> main
 
     @property
     def unseen(self) -> int:
@@ -120,11 +112,8 @@ def open_material(
     known: dict[str, Any] = {"choice": run.read_choice(), "metrics": run.read_metrics()}
     known["pictures"], known["no_pictures"] = inputs.pictures()
     known["trust"] = trust_of(inputs)
-<<<<<<< HEAD
     known["suspects"] = problems_of(inputs, write=problems)
-=======
     known["state"], known["tree"] = inputs.edits.state, read_tree(run)[0]
->>>>>>> main
     codes, names = (source.labels, source.class_names) if source else (None, None)
     if codes is None:
         codes, names = truth_of(run, labels, inputs.assignments, inputs.source)

@@ -64,11 +64,7 @@ from twincluster.pages.report.material import (
 )
 from twincluster.pages.report.tree import tree_data
 from twincluster.pages.web import read_asset
-<<<<<<< HEAD
-from twincluster.runs import PROBLEM_KINDS, REPORT_FILE, RISING, Problem, Run, provenance
-=======
-from twincluster.runs import REPORT_FILE, Living, Run, provenance
->>>>>>> main
+from twincluster.runs import PROBLEM_KINDS, REPORT_FILE, RISING, Living, Problem, Run, provenance
 from twincluster.training import health_of
 
 LARGE_BYTES, SMALL_BYTES = 4_500_000, 3_500_000  # of pictures; base64 takes a third more
@@ -277,13 +273,9 @@ BINS = 20  # of the confidence
 SURE = 0.5  # confidence above which a cluster outweighs all others together
 WIDEST = 40  # most clusters and classes of a confusion matrix
 CLASSES = 3  # classes named on a card
-<<<<<<< HEAD
+ON_LEAF = 3  # images of a fine cluster
 GROUPS, GROUP = 24, 6  # listed groups of copies, and images of each
 SUSPECTS = 36  # listed images of each other kind
-=======
-ON_LEAF = 3  # images of a fine cluster
-GROUPS, GROUP = 24, 6  # listed groups of near-duplicates, and images of each
->>>>>>> main
 PIXELATED = 16  # pixels a side up to which pixels are shown as squares
 NO_LABELS = "the run was not compared with labels"
 

@@ -1356,9 +1356,6 @@ function treeBody(page) {
 // report/panels.js
 // The panels of a report, in their order. To add one, write a function here or in a module of its own, add its line to
 // PANELS and its data to report/page.py, and run `make pages`.
-<<<<<<< HEAD
-=======
->>>>>>> main
 
 
 

@@ -2,11 +2,8 @@
 // PANELS and its data to report/page.py, and run `make pages`.
 import { button, count, decimal, make, note, percent, plural } from "../parts/dom.js";
 import { lineChart, sizesChart } from "./charts.js";
-<<<<<<< HEAD
 import { cleanupBody } from "./cleanup.js";
-=======
 import { treeBody } from "./tree.js";
->>>>>>> main
 
 /** @import { Child, Children } from "../types.js" */
 /** @import { ChartGroup, Moment } from "./charts.js" */
