@@ -8,7 +8,7 @@ from explorer_server import Served, cache_in
 from explorer_window import Window
 from PIL import Image
 
-from browsing import PHONE, Browser, expect
+from browsing import PHONE, Browser, expect, faults
 
 from report_runs import made_run  # isort: skip
 from twincluster.runs import Run
@@ -102,3 +102,8 @@ def test_a_phone_has_three_quarters_of_its_screen_for_the_pictures(browser: Brow
     expect(window.page.locator(".tile").first).to_be_visible()
     assert window.page.evaluate(share) >= 0.74
     window.page.close()
+
+
+def test_no_accessibility_fault(window: Window) -> None:
+    expect(window.page.locator(".suspects tr").first).to_be_visible()
+    assert faults(window.page) == []
