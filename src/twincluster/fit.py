@@ -147,7 +147,7 @@ def fit(
         )  # fmt: skip
         write_tree(trained.run, trained.tree(result))
         bind(trained.run)
-        if reporter and (warning := trained.unwell(result)):
+        if reporter and (warning := trained.health_warning(result)):
             reporter.warn(warning)
         scores = _scores(listing.labels, result.assignments.clusters, scored)
         return Fitted(
@@ -191,7 +191,7 @@ class Trained:
         rows, clusters = self.images.usable, result.assignments.clusters
         return tree_of(self.model.embed(self.images).numpy(), rows, clusters, self.model.config.seed)
 
-    def unwell(self, result: Result) -> str | None:
+    def health_warning(self, result: Result) -> str | None:
         """Return a warning if the clusters look unhealthy, otherwise None."""
         config = self.model.config
         if self.choice:  # training could not check clusters whose number was open
