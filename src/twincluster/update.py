@@ -27,7 +27,7 @@ import twincluster
 from twincluster.core import InputError, OnProgress, counted, finite, hold, read_record, settle, strict_json, write_json
 from twincluster.data import Listing, may_pass
 from twincluster.model import Model
-from twincluster.run_images import RunImages
+from twincluster.run_images import RunImages, write_problems_of
 from twincluster.runs import (
     EDITS_FILE,
     FEWEST,
@@ -35,6 +35,7 @@ from twincluster.runs import (
     Drift,
     EditLog,
     Line,
+    Problem,
     Reference,
     Replaced,
     Run,
@@ -42,6 +43,7 @@ from twincluster.runs import (
     UpdateRecord,
     contents_of,
     count_problems,
+    in_words,
     kinds_of,
     read_contents,
     read_stamps,
@@ -74,6 +76,7 @@ class Updated:
     problems: Counter[str] = field(default_factory=Counter)  # of added and changed images, by kind
     drift: Drift | None = None
     has_reference: bool = True
+    suspects: tuple[Problem, ...] = ()  # added and changed images that may not belong, by kind
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -102,6 +105,8 @@ class Updated:
             f"{kept:,} already in the run{unread}",
             f"{len(self.assignments.paths):,} rows in {self.run.folder / 'assignments.csv'}",
         ]
+        if self.suspects:
+            lines.append(f"to clean up among them: {in_words(self.suspects)}; see problems.csv")
         if not self.added + self.changed:
             return "\n".join([*lines, "nothing to compare: no new images"])
         if not self.has_reference:
@@ -119,8 +124,12 @@ def update(
     device: str = "auto",
     decoding: OnProgress | None = None,
     encoding: OnProgress | None = None,
+    problems: bool = True,
 ) -> Updated:
-    """Assign the inputs of a source that are new or have changed since, and write their rows."""
+    """Assign the inputs of a source that are new or have changed since, and write their rows.
+
+    `problems` compares them with all others, and adds what it finds to problems.csv.
+    """
     config, data = run.config, run.data
     reference = Reference.read(run.folder, config.n_clusters)
     with hold(run.folder, "rows"):
@@ -158,6 +167,10 @@ def update(
         contents = contents_of(images, config.train.frame)
         _write(done, source, before, stamps, found, tasks, fresh)
         write_contents(run.folder, read_contents(run.folder) | contents)
+        if problems:
+            changed = {task.name for task in tasks if fresh[task.row]}
+            suspects = write_problems_of(RunImages(run, device=device), changed)
+            done = dataclasses.replace(done, suspects=tuple(each for each in suspects if each.path in changed))
     return done
 
 

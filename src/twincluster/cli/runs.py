@@ -88,6 +88,7 @@ def update(
     device: Literal["auto", "cpu", "cuda"] = "auto",
     data_root: Path | None = None,
     json: Json = False,
+    no_problems: Annotated[bool, Parameter(negative=())] = False,
 ) -> None:
     """Add new images to a run without training, and report whether they look like the training images.
 
@@ -109,6 +110,8 @@ def update(
         Folder of named data sets. The default is $TWINCLUSTER_DATA.
     json
         Print JSON instead of text.
+    no_problems
+        Do not look for copies and flaws among the new images, for problems.csv.
     """
     if (run / "config.json").is_file():  # Run.open reports other folders
         check_writable(run, "copy the run to where you may write")
@@ -131,7 +134,7 @@ def update(
     with Progress() as progress:
         done = update_run(
             opened, listing, location=location_of(source), device=device, decoding=progress.decoding,
-            encoding=progress.encoding,
+            encoding=progress.encoding, problems=not no_problems,
         )  # fmt: skip
     print(done.to_json() if json else done.to_text())
 
@@ -186,6 +189,7 @@ def report(
     *,
     labels: str | None = None,
     figures: Annotated[bool, Parameter(negative=())] = False,
+    no_problems: Annotated[bool, Parameter(negative=())] = False,
     data_root: Path | None = None,
     json: Json = False,
 ) -> None:
@@ -203,6 +207,8 @@ def report(
     figures
         Also write the paper's figures for this run into RUN/figures, as PNG and SVG. Needs pip install
         'twincluster[plots]'.
+    no_problems
+        Do not write problems.csv if the run lacks it.
     data_root
         Folder of named data sets. The default is $TWINCLUSTER_DATA.
     json
@@ -221,7 +227,9 @@ def report(
         check_writable(folder, "copy the run to where you may write")
     with results(json) as found:
         with Progress() as progress:
-            path, material, gathered = write_report(opened, labels, data_root, decoding=progress.decoding)
+            path, material, gathered = write_report(
+                opened, labels, data_root, decoding=progress.decoding, problems=not no_problems
+            )
         found |= {"report": str(path), "pictures": not material.no_pictures, "unseen": material.unseen}
         print(f"open {path} in a browser")
         if material.no_pictures:

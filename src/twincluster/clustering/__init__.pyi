@@ -10,6 +10,9 @@ from twincluster.clustering.classic import CLASSICS as CLASSICS
 from twincluster.clustering.classic import TITLES as TITLES
 from twincluster.clustering.classic import cluster_by as cluster_by
 from twincluster.clustering.classic import pixel_rows as pixel_rows
+from twincluster.clustering.copies import find_copies as find_copies
+from twincluster.clustering.copies import groups_of as groups_of
+from twincluster.clustering.copies import odd_ones as odd_ones
 from twincluster.clustering.kmeans import GROUPS as GROUPS
 from twincluster.clustering.kmeans import check_parts as check_parts
 from twincluster.clustering.kmeans import objective as objective

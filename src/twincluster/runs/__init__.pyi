@@ -9,6 +9,8 @@ from twincluster.runs.edit_history import ConflictError as ConflictError
 from twincluster.runs.edit_history import EditLog as EditLog
 from twincluster.runs.edit_kinds import Line as Line
 from twincluster.runs.edit_kinds import applied as applied
+from twincluster.runs.edit_kinds import describe as describe
+from twincluster.runs.edit_kinds import is_by_hand as is_by_hand
 from twincluster.runs.edit_state import JUNK as JUNK
 from twincluster.runs.edit_state import JUNK_STATUS as JUNK_STATUS
 from twincluster.runs.edit_state import NONE as NONE
@@ -49,6 +51,14 @@ from twincluster.runs.inputs import stamps_of as stamps_of
 from twincluster.runs.inputs import within_source as within_source
 from twincluster.runs.inputs import write_contents as write_contents
 from twincluster.runs.inputs import write_stamps as write_stamps
+from twincluster.runs.problems import PROBLEM_KINDS as PROBLEM_KINDS
+from twincluster.runs.problems import RISING as RISING
+from twincluster.runs.problems import Inspected as Inspected
+from twincluster.runs.problems import Problem as Problem
+from twincluster.runs.problems import find_problems as find_problems
+from twincluster.runs.problems import in_words as in_words
+from twincluster.runs.problems import read_problems as read_problems
+from twincluster.runs.problems import write_problems as write_problems
 from twincluster.runs.taught import TAUGHT_FILE as TAUGHT_FILE
 from twincluster.runs.taught import Taught as Taught
 from twincluster.runs.tree import TREE_FILE as TREE_FILE

@@ -62,7 +62,7 @@ COLUMNS = ("path", "cluster", "confidence", "status")
 # makes pandas read clusters with missing values as integers instead of floats
 WHOLE = {"name": "cluster", "field_name": "cluster", "pandas_type": "int32", "numpy_type": "Int32", "metadata": None}
 FOR_PANDAS = {"index_columns": [], "column_indexes": [], "columns": [WHOLE]}
-OWN_TABLES = ("assignments.csv", "stamps.csv", "contents.csv")
+OWN_TABLES = ("assignments.csv", "stamps.csv", "contents.csv", "problems.csv")
 REPORT_FILE = "report.html"
 WRONG_TYPE = (ValueError, TypeError, AttributeError, OverflowError, RecursionError)  # raised by invalid JSON
 _NOTICE = re.compile(rb'<p class="warning" id="since"[^<]*</p>')  # as in page.html; its text is escaped

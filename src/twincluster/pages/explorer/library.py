@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any
@@ -26,9 +27,9 @@ from twincluster.data import Images, Member, cache_folder
 from twincluster.pages.explorer.branches import Branches
 from twincluster.pages.explorer.lessons import Lessons
 from twincluster.pages.report.material import spread_evenly
-from twincluster.run_images import IS_ROWS, Pictures, RunImages
+from twincluster.run_images import IS_ROWS, Pictures, RunImages, problems_of
 from twincluster.runs import REPORT_FILE as REPORT
-from twincluster.runs import Edits, Run, read_stamps, unit
+from twincluster.runs import Edits, Problem, Run, read_stamps, unit
 
 CHUNK = 65_536  # rows compared at once
 TABLES = ("assignments.csv", "updates.jsonl", "stamps.csv")  # written by `twincluster update`
@@ -79,6 +80,8 @@ class Library:
         self.stamps = read_stamps(run.folder)  # of the files when the run read them, by path
         self.seen: Seen | None = None
         self.no_features = NOT_YET
+        self.suspects: tuple[Problem, ...] = ()  # images that may not belong, once they have been looked for
+        self.no_suspects = "images that may not belong are still being looked for"  # why there are none; "" then
         self.edits = Edits(run, self._features_later, relearn=self.inputs.relearn)
         self.edits.state  # noqa: B018  a file of edits that does not fit is told before the server starts
         self.ready = Event()  # set when everything is ready
@@ -177,6 +180,21 @@ class Library:
         self.ready.set()
         if self.seen is not None:
             self.lessons.start()
+        try:
+            self.suspects, self.no_suspects = problems_of(self.inputs), ""
+        except Exception as error:  # the same
+            self.no_suspects = f"images that may not belong cannot be shown ({' '.join(str(error).split())[:300]})"
+
+    @cached_property
+    def row_of(self) -> dict[str, int]:
+        """The first row of each path."""
+        return {path: row for row, path in reversed(list(enumerate(self.assignments.paths)))}
+
+    def copies(self) -> np.ndarray:
+        """(n,) whether a row is a copy of a better one, as far as that is known."""
+        mask = np.zeros(len(self.assignments.paths), bool)
+        mask[[self.row_of[suspect.path] for suspect in self.suspects if suspect.copy_of]] = True
+        return mask
 
     def _computed(self) -> tuple[np.ndarray, np.ndarray]:
         features, rows = self.inputs.features()

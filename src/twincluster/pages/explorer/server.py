@@ -127,6 +127,10 @@ def _add_views(app: FastAPI, library: Library, view: View) -> None:
     def neighbours(row: int) -> Response:
         return _json(view.neighbours(row)) if library.has(row) else _said(404, NO_IMAGE)
 
+    @app.get("/api/suspects")
+    def suspects() -> Response:
+        return _json(view.suspects())
+
     @app.get("/api/map")
     def map_() -> Response:
         try:

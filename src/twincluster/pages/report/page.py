@@ -17,7 +17,8 @@ and classes are not escaped here; the page escapes them.
     map         {method, meaning, note, image, x, y} with coordinates from 0 to 9999, or {absent}
     tree        the tree of clusters (see tree_data), with commands to cut it, or {absent}
     curves      training curves: metrics.jsonl as a few short lists of numbers
-    problems    {unreadable, duplicates, tiny, empty, alike}, each with a count and its listed entries
+    problems    {unreadable, tiny, empty, alike}, each with a count and its listed entries
+    cleanup     a list of {kind, count, more} with groups of {best, copies: [[image, value]]} or rows: [[image, value]]
     labels      {names, acc, nmi, ari, scoredOn, confusion: {clusters, classes, counts, note}}, or {absent}
     thumbnails  {large, small} (see Sheets.to_dict), or {absent}; pixelated: show pixels as squares
 """
@@ -45,9 +46,6 @@ from twincluster.data import Listing
 from twincluster.methods import method_or_base
 from twincluster.pages.report.material import (
     CLOSE,
-    COSINE,
-    COSINE_OF_ROWS,
-    DIFFERENCE,
     LISTED,
     MIXED,
     TINY,
@@ -55,7 +53,6 @@ from twincluster.pages.report.material import (
     Neighbourhood,
     Sheets,
     centres,
-    duplicates,
     lookalikes,
     make_sheets,
     neighbourhood_of,
@@ -67,7 +64,7 @@ from twincluster.pages.report.material import (
 )
 from twincluster.pages.report.tree import tree_data
 from twincluster.pages.web import read_asset
-from twincluster.runs import REPORT_FILE, Living, Run, provenance
+from twincluster.runs import PROBLEM_KINDS, REPORT_FILE, RISING, Living, Problem, Run, provenance
 from twincluster.training import health_of
 
 LARGE_BYTES, SMALL_BYTES = 4_500_000, 3_500_000  # of pictures; base64 takes a third more
@@ -81,9 +78,10 @@ def write_report(
     *,
     source: Listing | None = None,
     decoding: OnProgress | None = None,
+    problems: bool = True,
 ) -> tuple[Path, Material, Gathered]:
-    """Write RUN/report.html. `labels`, `root` and `source` are as for `open_material`."""
-    material = open_material(run, labels, root, source=source, decoding=decoding)
+    """Write RUN/report.html. `labels`, `root`, `source` and `problems` are as for `open_material`."""
+    material = open_material(run, labels, root, source=source, decoding=decoding, problems=problems)
     path = run.folder / REPORT_FILE
     if material.pictures is None and _has_pictures(path):
         raise InputError(
@@ -248,8 +246,8 @@ def _next(material: Material, data: dict[str, Any]) -> list[dict[str, str]]:
         found.append({"text": f"See whether clusters {one} and {other} belong together: they look most alike."})
     if data["run"]["clusters"] > 2:
         found.append({"text": "Sort the clusters by confidence and start with the least certain."})
-    if problems["duplicates"]["count"]:
-        found.append({"text": "Look through the near-duplicates under Problems."})
+    if data["cleanup"]:
+        found.append({"text": "Look through what may not belong here under Clean up; the explorer removes it."})
     if material.config.train.encoder == BUNDLED:
         better = f"{PREFERRED} ({KNOWN[PREFERRED].megabytes} MB to download, pip install 'twincluster[encoders]')"
         source = shlex.quote(material.data.location or data["run"]["source"])
@@ -276,7 +274,8 @@ SURE = 0.5  # confidence above which a cluster outweighs all others together
 WIDEST = 40  # most clusters and classes of a confusion matrix
 CLASSES = 3  # classes named on a card
 ON_LEAF = 3  # images of a fine cluster
-GROUPS, GROUP = 24, 6  # listed groups of near-duplicates, and images of each
+GROUPS, GROUP = 24, 6  # listed groups of copies, and images of each
+SUSPECTS = 36  # listed images of each other kind
 PIXELATED = 16  # pixels a side up to which pixels are shown as squares
 NO_LABELS = "the run was not compared with labels"
 
@@ -299,7 +298,8 @@ def gather(material: Material) -> Gathered:
         "run": _run(material),
         "confidence": _confidence(material),
         "clusters": _clusters(material, middle, shown),
-        "problems": _problems(material, middle, around, shown),
+        "problems": _problems(material, middle, around),
+        "cleanup": _cleanup(material, shown),
         "map": _map(material, shown),
         "tree": _tree(material, shown),
         "curves": curves_of(material.metrics),
@@ -411,25 +411,50 @@ def _composition(material: Material, cluster: int) -> dict[str, Any]:
     }
 
 
-def _problems(material: Material, middle: np.ndarray, around: Neighbourhood, shown: _Shown) -> dict[str, Any]:
+def _cleanup(material: Material, shown: _Shown) -> list[dict[str, Any]]:
+    """Return the images that may not belong here, by kind, most suspicious first; junk is left out."""
+    rows = material.row_of
+    by_kind: dict[str, list[Problem]] = {}
+    for suspect in material.suspects:
+        if material.clusters[rows[suspect.path]] >= 0:
+            by_kind.setdefault(suspect.kind, []).append(suspect)
+
+    def image(path: str) -> int:
+        return shown.add(rows[path], shown.large)
+
+    kinds: list[dict[str, Any]] = []
+    for kind, suspects in sorted(by_kind.items(), key=lambda entry: PROBLEM_KINDS.index(entry[0])):
+        rising = kind in RISING
+        entry: dict[str, Any] = {"kind": kind, "count": len(suspects), "rising": rising}
+        if suspects[0].copy_of:
+            groups: dict[str, list[Problem]] = {}
+            for suspect in suspects:
+                groups.setdefault(suspect.copy_of, []).append(suspect)
+            largest = sorted(groups.items(), key=lambda group: -len(group[1]))
+            entry["groups"] = [
+                {
+                    "best": image(best),
+                    "count": len(copies),
+                    "copies": [[image(c.path), c.value] for c in copies[:GROUP]],
+                }
+                for best, copies in largest[:GROUPS]
+            ]
+            entry["more"] = max(0, len(groups) - GROUPS)
+        else:
+            worst = sorted(suspects, key=lambda suspect: -suspect.value if rising else suspect.value)
+            entry["rows"] = [[image(suspect.path), suspect.value] for suspect in worst[:SUSPECTS]]
+            entry["more"] = max(0, len(suspects) - SUSPECTS)
+        kinds.append(entry)
+    return kinds
+
+
+def _problems(material: Material, middle: np.ndarray, around: Neighbourhood) -> dict[str, Any]:
     unread = unreadable(material)
-    groups = duplicates(around)
     sizes = np.array(material.assignments.sizes(len(material.groups)))
     tiny, empty = small_clusters(sizes)
     alike = [pair | {"clusters": _ids(material, pair["clusters"])} for pair in lookalikes(material, middle, around)]
-    pictured = material.pictures is not None
     return {
         "unreadable": {"count": len(unread), "listed": unread[: LISTED]},
-        "duplicates": {
-            "count": len(groups),
-            "compared": len(around.rows),
-            "cosine": COSINE if pictured else COSINE_OF_ROWS,
-            "difference": DIFFERENCE if pictured else None,
-            "listed": [
-                {"count": len(group), "images": [shown.add(row, shown.large) for row in group[:GROUP]]}
-                for group in groups[:GROUPS]
-            ],
-        },
         "tiny": {"count": len(tiny), "share": TINY, "listed": _ids(material, tiny[: LISTED])},
         "empty": {"count": len(empty), "listed": _ids(material, empty[: LISTED])},
         "alike": {

@@ -154,6 +154,219 @@ function textInput(value, properties = {}) {
   return input;
 }
 
+// parts/gallery.js
+// A few images side by side, each a button.
+
+
+function thumb({ picture, name, label, title = label, open }) {
+  const opener = button(null, open, { class: picture ? "thumb" : "thumb named", "aria-label": label, title });
+  opener.append(picture || make("span", { text: name }));
+  return opener;
+}
+
+function gallery(images, kind, label = null) {
+  const named = images.length && !images[0].picture;
+  const items = images.map((image) => make("li", {}, thumb(image)));
+  return make("ul", { class: `gallery ${kind}${named ? " names" : ""}`, "aria-label": label }, items);
+}
+
+// parts/suspects.js
+// Images that may not belong: the kinds of problems.csv in words, and the slider of their threshold.
+
+const KINDS = {
+  exact_copy: { title: "Exact copies", why: "The same pixels, in files of any name.", value: () => "same pixels" },
+  near_copy: {
+    title: "Near copies", why: "Resized, recompressed or slightly cropped, a moment later, or blurred. Each is like the first of its group.",
+    value: (value) => `${decimal(value)} alike`,
+  },
+  dark: { title: "Dark", why: "Hardly any part is brighter than black.", value: (value) => `brightest part ${decimal(value)}` },
+  bright: { title: "Bright", why: "Hardly any part is darker than white.", value: (value) => `darkest part ${decimal(value)}` },
+  blurred: { title: "Blurred", why: "Even the sharpest edges are soft.", value: (value) => `sharpness ${decimal(value, 3)}` },
+  blank: { title: "Blank", why: "One colour.", value: (value) => `contrast ${decimal(value, 3)}` },
+  tiny: { title: "Tiny", why: "Much smaller than the others.", value: (value) => `${Math.round(value)} pixels` },
+  screenshot: { title: "Screenshots", why: "Straight, strong edges on flat areas of few colours.", value: (value) => `${decimal(value)} like a screen` },
+  odd: { title: "Odd ones", why: "Far from every other image, by the features.", value: (value) => `${decimal(value, 1)} deviations` },
+};
+
+function threshold(label, values, rising, act) {
+  const sorted = [...values].sort((one, other) => (rising ? one - other : other - one)); // the least suspicious first
+  const [least, most] = [sorted[0], sorted[sorted.length - 1]];
+  if (least === most) {
+    act(() => true);
+    return null;
+  }
+  const slider = make("input", { type: "range", min: 0, max: sorted.length - 1, value: 0, "aria-label": label });
+  const draw = () => {
+    const bound = sorted[Number(slider.value)];
+    act((value) => (rising ? value >= bound : value <= bound));
+  };
+  slider.addEventListener("input", draw);
+  draw();
+  return make("label", { class: "row threshold" }, make("span", { class: "note", text: "Only the clearest" }), slider);
+}
+
+// explorer/memory.js
+// What survives a reload of the page, for this tab and this run.
+
+
+const place = ({ talk }, what) => `${talk.state.pictures.version}:${what}`;
+
+function keep(app, what, value) {
+  try {
+    sessionStorage.setItem(place(app, what), JSON.stringify(value));
+  } catch {
+    // storage is full or not allowed: a reload starts over
+  }
+}
+
+function kept(app, what, otherwise) {
+  try {
+    return { ...otherwise, ...JSON.parse(sessionStorage.getItem(place(app, what)) ?? "{}") };
+  } catch {
+    return otherwise;
+  }
+}
+
+// explorer/cleanup.js
+// Images that may not belong, by kind: copies beside the best image of their group, others by their figure. What is ticked
+// becomes junk in one edit.
+
+
+
+const PAGE_OF_GROUPS = 60; // groups drawn at once
+const COPIES_SHOWN = 8; // copies shown in a group
+const ASK_AGAIN = 2000; // milliseconds until it is asked again whether all images have been looked at
+
+class CleanUpView {
+  constructor(app) {
+    this.app = app;
+    this.kinds = [];
+    this.kind = kept(app, "cleanup", { kind: "" }).kind;
+    this.asked = 0;
+    this.room = PAGE_OF_GROUPS;
+    this.spared = new Set();
+    this.passes = () => true;
+    this.waiting = 0;
+    this.text = make("p", { class: "note", role: "status" });
+    this.tabs = make("div", { class: "row" });
+    this.tools = make("div", { class: "row tools" });
+    this.act = button("", () => this.junk(), { class: "main" });
+    this.rows = make("tbody");
+    this.more = button("Show more", () => { this.room += PAGE_OF_GROUPS; this.draw(); });
+    this.body = make("section", { class: "cleanup", "aria-labelledby": "title" },
+      make("h2", { id: "title", class: "title", text: "Clean up" }), this.tabs, this.text, this.tools,
+      make("table", { class: "suspects" }, this.rows), this.more);
+    this.refresh();
+  }
+
+  async refresh() {
+    const turn = ++this.asked;
+    try {
+      const { absent, kinds } = await this.app.talk.ask("/api/suspects");
+      if (turn !== this.asked) return;
+      this.kinds = kinds;
+      this.show(absent);
+      clearTimeout(this.waiting);
+      if (absent.includes("still")) this.waiting = setTimeout(() => this.refresh(), ASK_AGAIN);
+    } catch (error) {
+      this.app.tell(messageOf(error));
+    }
+  }
+
+  leave() {
+    clearTimeout(this.waiting);
+  }
+
+  show(absent) {
+    const { kinds } = this;
+    const known = kinds.find(({ kind }) => kind === this.kind) ?? kinds[0];
+    const isNew = known?.kind !== this.kind || !this.tabs.children.length;
+    this.kind = known?.kind ?? "";
+    const names = kinds.map(({ kind, groups }) => [kind, `${KINDS[kind].title} (${count(imagesIn(groups))})`]);
+    const tabs = choices("Kind", names, this.kind, (kind) => { this.kind = kind; press(tabs, kind); this.show(""); });
+    this.tabs.replaceChildren(...(names.length ? [tabs] : []));
+    if (isNew) this.room = PAGE_OF_GROUPS;
+    keep(this.app, "cleanup", { kind: this.kind });
+    if (!known) {
+      this.text.textContent = absent ? `${absent[0].toUpperCase()}${absent.slice(1)}.` : "Nothing stands out: no copies, and no image that looks out of place.";
+      this.tools.replaceChildren();
+      this.rows.replaceChildren();
+      this.more.hidden = true;
+      return;
+    }
+    const { title, why } = KINDS[known.kind];
+    this.text.textContent = `${why} Untick what should stay.`;
+    const slider = threshold(`Threshold for ${title.toLowerCase()}`, known.groups.flatMap(({ values }) => values), known.rising, (passes) => {
+      this.passes = passes;
+      this.draw();
+    });
+    this.tools.replaceChildren(...(slider ? [slider] : []), this.act);
+    this.draw();
+  }
+
+  get current() {
+    return this.kinds.find(({ kind }) => kind === this.kind);
+  }
+
+  get groups() {
+    const groups = this.current?.groups ?? [];
+    return groups.map(({ best, rows, values }) => ({ best, rows: rows.filter((_, at) => this.passes(values[at])), values: values.filter(this.passes) }))
+      .filter(({ rows }) => rows.length);
+  }
+
+  get chosen() {
+    return this.groups.flatMap(({ rows }) => rows).filter((row) => !this.spared.has(row));
+  }
+
+  draw() {
+    const { groups } = this;
+    this.rows.replaceChildren(...groups.slice(0, this.room).map((group) => this.groupRow(group)));
+    this.more.hidden = groups.length <= this.room;
+    this.drawButton();
+  }
+
+  drawButton() {
+    const { chosen } = this;
+    const copies = (this.current?.groups[0]?.best ?? -1) >= 0;
+    this.act.textContent = copies ? `Keep the largest, junk the rest (${count(chosen.length)})` : `Junk all ${count(chosen.length)}`;
+    this.act.disabled = !chosen.length;
+  }
+
+  groupRow({ best, rows, values }) {
+    const { app } = this;
+    const list = best >= 0 ? [best, ...rows] : rows;
+    const thumb = (row, label) => app.pictures.thumb(row, `${label}: open image ${row}`, () => app.viewer.open(list, list.indexOf(row)));
+    const tick = make("input", { type: "checkbox", checked: rows.some((row) => !this.spared.has(row)),
+      "aria-label": best >= 0 ? `Junk ${plural(rows.length, "copy", "copies")} of image ${best}` : `Junk image ${rows[0]}` });
+    tick.addEventListener("change", () => {
+      for (const row of rows) this.spared[tick.checked ? "delete" : "add"](row);
+      this.drawButton();
+    });
+    const { value } = KINDS[this.kind];
+    return make("tr", {}, make("td", { class: "tick" }, tick),
+      best >= 0 ? make("td", {}, gallery([thumb(best, "The largest")], "one")) : null,
+      make("td", {}, gallery(rows.slice(0, COPIES_SHOWN).map((row) => thumb(row, best >= 0 ? "Copy" : KINDS[this.kind].title)), best >= 0 ? "many" : "one"),
+        rows.length > COPIES_SHOWN ? note(`and ${count(rows.length - COPIES_SHOWN)} more`) : null),
+      make("td", { class: "figure", text: value(values[values.length - 1]) }));
+  }
+
+  async junk() {
+    await this.app.corrections.junk(this.chosen);
+  }
+
+  key({ key }) {
+    if (key !== "j") return false;
+    if (this.chosen.length) this.junk();
+    return true;
+  }
+
+  enter() {
+    /** @type {HTMLElement | null} */ (this.tabs.querySelector("button"))?.focus({ preventScroll: true });
+  }
+}
+
+const imagesIn = (groups) => groups.reduce((all, { rows }) => all + rows.length, 0);
+
 // parts/palette.js
 // Colours and shapes of clusters: ten colours that colour-blind people can tell apart, times five shapes.
 
@@ -322,22 +535,6 @@ function stepCards(place, key) {
   return Boolean(next);
 }
 
-// parts/gallery.js
-// A few images side by side, each a button.
-
-
-function thumb({ picture, name, label, title = label, open }) {
-  const opener = button(null, open, { class: picture ? "thumb" : "thumb named", "aria-label": label, title });
-  opener.append(picture || make("span", { text: name }));
-  return opener;
-}
-
-function gallery(images, kind, label = null) {
-  const named = images.length && !images[0].picture;
-  const items = images.map((image) => make("li", {}, thumb(image)));
-  return make("ul", { class: `gallery ${kind}${named ? " names" : ""}`, "aria-label": label }, items);
-}
-
 // explorer/clusters.js
 // The view of all clusters: cards, as in the report, to open, rename and merge.
 
@@ -466,6 +663,8 @@ const KEYS = [
   ["s", "split the cluster, or split off the selected images"], ["j", "mark as junk, or take out of the junk"],
   ["u", "undo"], ["shift+U", "redo"], ["/", "find"], ["?", "this list"],
 ];
+
+const ASKED_ABOVE = 50; // images that are marked as junk without a question
 
 class Corrections {
   constructor(app) {
@@ -621,7 +820,12 @@ class Corrections {
   }
 
   junk(rows) {
-    return this.now("junk", { rows }, `${this.images(rows)} marked as junk. U takes it back.`);
+    const done = `${this.images(rows)} marked as junk. U takes it back.`;
+    if (rows.length <= ASKED_ABOVE) return this.now("junk", { rows }, done);
+    return ask({
+      title: `Mark ${this.images(rows)} as junk?`, text: "They leave their clusters, tables and folders; no file is deleted.", action: "Junk",
+      act: () => this.edit("junk", { rows }, done),
+    });
   }
 
   unjunk(rows) {
@@ -1152,28 +1356,6 @@ class ListView {
 
   enter() {
     this.results.focus({ preventScroll: true });
-  }
-}
-
-// explorer/memory.js
-// What survives a reload of the page, for this tab and this run.
-
-
-const place = ({ talk }, what) => `${talk.state.pictures.version}:${what}`;
-
-function keep(app, what, value) {
-  try {
-    sessionStorage.setItem(place(app, what), JSON.stringify(value));
-  } catch {
-    // storage is full or not allowed: a reload starts over
-  }
-}
-
-function kept(app, what, otherwise) {
-  try {
-    return { ...otherwise, ...JSON.parse(sessionStorage.getItem(place(app, what)) ?? "{}") };
-  } catch {
-    return otherwise;
   }
 }
 
@@ -3072,6 +3254,7 @@ const VIEWS = [
     open: (app, [source, to]) => (to === undefined ? new ProposalsView(app) : new GroupView(app, Number(source), Number(to))),
   },
   { name: "map", text: () => "Map", open: (app) => new MapView(app) },
+  { name: "cleanup", text: () => "Clean up", open: (app) => new CleanUpView(app) },
   { name: "all", text: (state) => `All ${state.run.kind}`, open: (app) => new ListView(app, "all") },
   { name: "junk", text: (state) => `Junk (${count(state.junk)})`, open: (app) => new ListView(app, "junk") },
   {

@@ -1064,6 +1064,82 @@ class ReportPage {
   }
 }
 
+// parts/suspects.js
+// Images that may not belong: the kinds of problems.csv in words, and the slider of their threshold.
+
+const KINDS = {
+  exact_copy: { title: "Exact copies", why: "The same pixels, in files of any name.", value: () => "same pixels" },
+  near_copy: {
+    title: "Near copies", why: "Resized, recompressed or slightly cropped, a moment later, or blurred. Each is like the first of its group.",
+    value: (value) => `${decimal(value)} alike`,
+  },
+  dark: { title: "Dark", why: "Hardly any part is brighter than black.", value: (value) => `brightest part ${decimal(value)}` },
+  bright: { title: "Bright", why: "Hardly any part is darker than white.", value: (value) => `darkest part ${decimal(value)}` },
+  blurred: { title: "Blurred", why: "Even the sharpest edges are soft.", value: (value) => `sharpness ${decimal(value, 3)}` },
+  blank: { title: "Blank", why: "One colour.", value: (value) => `contrast ${decimal(value, 3)}` },
+  tiny: { title: "Tiny", why: "Much smaller than the others.", value: (value) => `${Math.round(value)} pixels` },
+  screenshot: { title: "Screenshots", why: "Straight, strong edges on flat areas of few colours.", value: (value) => `${decimal(value)} like a screen` },
+  odd: { title: "Odd ones", why: "Far from every other image, by the features.", value: (value) => `${decimal(value, 1)} deviations` },
+};
+
+function threshold(label, values, rising, act) {
+  const sorted = [...values].sort((one, other) => (rising ? one - other : other - one)); // the least suspicious first
+  const [least, most] = [sorted[0], sorted[sorted.length - 1]];
+  if (least === most) {
+    act(() => true);
+    return null;
+  }
+  const slider = make("input", { type: "range", min: 0, max: sorted.length - 1, value: 0, "aria-label": label });
+  const draw = () => {
+    const bound = sorted[Number(slider.value)];
+    act((value) => (rising ? value >= bound : value <= bound));
+  };
+  slider.addEventListener("input", draw);
+  draw();
+  return make("label", { class: "row threshold" }, make("span", { class: "note", text: "Only the clearest" }), slider);
+}
+
+// report/cleanup.js
+// Images that may not belong into the set, by kind: copies beside the best image of their group, others by their figure.
+
+
+
+function cleanupBody(page) {
+  const kinds = /** @type {Kind[]} */ (page.data.cleanup);
+  if (!kinds.length) return null;
+  const serve = make("p", { class: "note" }, "All of them are in problems.csv. To take them out of the clusters: ",
+    make("code", { text: "twincluster serve" }), ", Clean up.");
+  return [serve, ...kinds.map((kind) => kindPart(page, kind))];
+}
+
+function kindPart(page, kind) {
+  const { title, why, value } = KINDS[kind.kind];
+  const { viewer, data } = page;
+  const rows = [];
+  const picture = (image) => make("td", {}, viewer.gallery([image], "one"));
+  const path = (image) => make("td", { class: "path", text: data.images.path[image] });
+  for (const group of kind.groups ?? []) {
+    const more = group.count - group.copies.length;
+    rows.push([Math.max(...group.copies.map(([, alike]) => alike)), make("tr", {}, picture(group.best), path(group.best),
+      make("td", {}, viewer.gallery(group.copies.map(([image]) => image), "many"), more ? note(`and ${count(more)} more`) : null),
+      make("td", { class: "figure", text: value(Math.min(...group.copies.map(([, alike]) => alike))) }))]);
+  }
+  for (const [image, figure] of kind.rows ?? []) {
+    rows.push([figure, make("tr", {}, picture(image), path(image), make("td", { class: "figure", text: value(figure) }))]);
+  }
+  const shown = make("span", { role: "status", class: "note" });
+  const slider = threshold(`Threshold for ${title.toLowerCase()}`, rows.map(([figure]) => figure), kind.rising, (passes) => {
+    for (const [figure, row] of rows) row.hidden = !passes(figure);
+    shown.textContent = `${count(rows.filter(([, row]) => !row.hidden).length)} shown`;
+  });
+  const head = kind.groups ? ["Best", "Path", "Copies of it", ""] : ["Image", "Path", ""];
+  return make("details", { class: "problem" }, make("summary", {}, make("h3", { text: `${title} (${count(kind.count)})` })), note(why),
+    slider ? make("div", { class: "row" }, slider, shown) : null,
+    make("div", {}, make("table", { class: "suspects" },
+      make("thead", {}, make("tr", {}, head.map((text) => make("th", { scope: "col", text })))), make("tbody", {}, rows.map(([, row]) => row)))),
+    kind.more ? note(`and ${plural(kind.more, kind.groups ? "more group" : "more image")} in problems.csv`) : null);
+}
+
 // parts/tree.js
 // The tree of clusters: cuts of it are made here, from the fine clusters, without asking anybody.
 
@@ -1289,6 +1365,7 @@ const PANELS = [
   { id: "map", title: "Map", body: ({ panel, data }) => [panel ? panel.body : note(`No map: ${data.map.absent}.`)] },
   { id: "labels", title: "Labels", body: labelsBody },
   { id: "problems", title: "Problems", body: problemsBody },
+  { id: "cleanup", title: "Clean up", body: cleanupBody },
   { id: "training", title: "Training", body: trainingBody },
 ];
 
@@ -1337,15 +1414,15 @@ function confusionTable(page, { clusters, classes, counts, note: which }) {
 
 function problemsBody(page) {
   const problems = /** @type {Problems} */ (page.data.problems);
-  const { compared } = problems.duplicates;
-  const parts = [alikePart(page, problems), ...smallParts(page, problems), duplicatesPart(page, problems), unreadablePart(problems)]
+  const { compared } = problems.alike;
+  const parts = [alikePart(page, problems), ...smallParts(page, problems), unreadablePart(problems)]
     .filter((part) => part !== null);
   if (!parts.length) {
     const calm = "Nothing stands out: every file could be read, and no cluster is tiny, empty or much like another.";
     parts.push(make("p", { text: compared ? calm : "Every file could be read, and no cluster is tiny or empty." }));
   }
   if (!compared) {
-    parts.push(note(`Near-duplicates and clusters that look alike could not be looked for: ${page.data.thumbnails.absent}.`));
+    parts.push(note(`Clusters that look alike could not be looked for: ${page.data.thumbnails.absent}.`));
   }
   return parts;
 }
@@ -1371,18 +1448,6 @@ function smallParts(page, { tiny, empty }) {
     tiny.count ? problem(plural(tiny.count, "tiny cluster"), `Each holds less than ${percent(tiny.share)} of the average.`, row(tiny.listed)) : null,
     empty.count ? problem(plural(empty.count, "empty cluster"), "Nothing was put there: fewer clusters may be enough.", row(empty.listed.slice(0, EMPTY_NAMED))) : null,
   ];
-}
-
-function duplicatesPart({ data: { run }, viewer }, { duplicates: { count: many, compared, cosine, difference, listed } }) {
-  if (!many) return null;
-  const pictures = difference ? `, and pictures that differ by less than ${percent(difference)} at 16 pixels a side` : "";
-  const left = compared < run.readable - run.unseen ? "evenly chosen" : "those that are still there";
-  const among = `Looked for among ${count(compared)} of ${count(run.readable)} ${run.kind}, ${left}.`;
-  const why = `Cosine of the features ${decimal(cosine, cosine > 0.99 ? 6 : 2)} or more${pictures}. ${compared < run.readable ? among : ""}`;
-  const groups = listed.map(({ count: all, images }) => make("div", { class: "group" }, viewer.gallery(images, "many"),
-    all > images.length ? note(`and ${all - images.length} more`) : null));
-  return problem(plural(many, "group of near-duplicates", "groups of near-duplicates"), why, groups,
-    many > listed.length ? note(`and ${plural(many - listed.length, "more group")}`) : null);
 }
 
 function unreadablePart({ unreadable: { count: many, listed } }) {

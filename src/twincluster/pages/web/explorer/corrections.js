@@ -18,6 +18,8 @@ export const KEYS = [
   ["u", "undo"], ["shift+U", "redo"], ["/", "find"], ["?", "this list"],
 ];
 
+const ASKED_ABOVE = 50; // images that are marked as junk without a question
+
 export class Corrections {
   /** @param {Explorer} app */
   constructor(app) {
@@ -214,9 +216,17 @@ export class Corrections {
     return this.done("refuse", { rows, to: [to] }, `${this.images(rows)} will not be proposed for ${this.talk.nameOf(to)} again.`);
   }
 
-  /** @param {number[]} rows */
+  /**
+   * Many images are asked about once: a key is easily pressed. Move asks by itself.
+   * @param {number[]} rows
+   */
   junk(rows) {
-    return this.now("junk", { rows }, `${this.images(rows)} marked as junk. U takes it back.`);
+    const done = `${this.images(rows)} marked as junk. U takes it back.`;
+    if (rows.length <= ASKED_ABOVE) return this.now("junk", { rows }, done);
+    return ask({
+      title: `Mark ${this.images(rows)} as junk?`, text: "They leave their clusters, tables and folders; no file is deleted.", action: "Junk",
+      act: () => this.edit("junk", { rows }, done),
+    });
   }
 
   /** @param {number[]} rows */

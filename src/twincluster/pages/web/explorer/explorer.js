@@ -1,6 +1,7 @@
 // Builds the page: the views, which the address names, the toolbar and the keys.
 import { messageOf, showDialog } from "../parts/dialogs.js";
 import { button, count, find, make, plural } from "../parts/dom.js";
+import { CleanUpView } from "./cleanup.js";
 import { ClustersView } from "./clusters.js";
 import { Corrections, KEYS } from "./corrections.js";
 import { Drops } from "./drop.js";
@@ -30,6 +31,7 @@ const VIEWS = [
     open: (app, [source, to]) => (to === undefined ? new ProposalsView(app) : new GroupView(app, Number(source), Number(to))),
   },
   { name: "map", text: () => "Map", open: (app) => new MapView(app) },
+  { name: "cleanup", text: () => "Clean up", open: (app) => new CleanUpView(app) },
   { name: "all", text: (state) => `All ${state.run.kind}`, open: (app) => new ListView(app, "all") },
   { name: "junk", text: (state) => `Junk (${count(state.junk)})`, open: (app) => new ListView(app, "junk") },
   {
