@@ -1,23 +1,30 @@
 """The number of clusters that is chosen, on sets whose number is known.
 
-Half of the sets are made up, half of these are blobs. The others are classes of image sets, as features of the bundled
-encoder. The criterion was fixed on the first half of the sets ("development"); the rates of the other half count
-("test"). Shapes: n rows, D dimensions, K clusters.
+Made-up sets, about half of them blobs, and classes of image sets: features of an encoder, as `fit` would see them. The
+criterion was fixed on one half of the sets ("development"); the rates of the other half ("test") are what to expect. An
+image set that the criterion was developed on gives both halves, with other classes; any other is for the test alone.
+Shapes: n rows, D dimensions, K clusters.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from twincluster.clustering import Choice, choose_clusters, score
+from twincluster.clustering import choose_clusters, score
+from twincluster.data import open_images, open_source
+from twincluster.nn import encode, load_encoder
 
 EASY = 0.95  # k-means with the true number has at least this ARI
 UNEVEN = 6.0  # largest cluster by smallest, where sizes are uneven
+HIGHEST = 50  # largest number that is tried, as by `fit`
+COMPONENTS, FEWEST, ROWS_PER_DIRECTION = 128, 32, 32  # of an encoder's features, as `fit` takes them
+DEVELOPED = ("digits", "cifar", "imagenette")  # beginnings of the names of sets that the criterion was developed on
+SMALL = 400  # rows of the smallest subset of an image set
 
 
 @dataclass(frozen=True)
@@ -25,7 +32,7 @@ class Case:
     """A set of rows with its true clusters."""
 
     name: str
-    kind: str  # blobs, shapes, nothing, or the name of an image set
+    kind: str  # blobs, shapes, nothing or images
     test: bool
     rows: np.ndarray  # (n,D)
     truth: np.ndarray  # (n,)
@@ -41,7 +48,7 @@ class Case:
 def sizes_of(n: int, n_clusters: int, uneven: bool) -> np.ndarray:
     """(K,) sizes in geometric progression, or equal ones."""
     share = np.geomspace(1, 1 / UNEVEN, n_clusters) if uneven else np.ones(n_clusters)
-    return np.maximum(8, np.round(n * share / share.sum()).astype(int))
+    return np.asarray(np.maximum(8, np.round(n * share / share.sum())), np.int64)
 
 
 def centres_apart(n_clusters: int, d: int, apart: float, rng: np.random.Generator) -> np.ndarray:
@@ -158,9 +165,7 @@ def littered(
     return rows, truth
 
 
-def families(
-    rng: np.random.Generator, n: int, d: int, k: int, per: int, apart: float
-) -> tuple[np.ndarray, np.ndarray]:
+def families(rng: np.random.Generator, n: int, d: int, k: int, per: int, apart: float) -> tuple[np.ndarray, np.ndarray]:
     """K blobs in groups of `per` that lie closer together."""
     rows, truth = blobs(rng, n, d, k, apart)
     far = centres_apart(k // per, d, 3 * apart, rng)
@@ -185,7 +190,9 @@ def nothing(rng: np.random.Generator, n: int, d: int, shape: str) -> tuple[np.nd
 Make = Callable[..., tuple[np.ndarray, np.ndarray]]
 # kind, function and its arguments; first those of development, then those of the test
 DEVELOPMENT: tuple[tuple[str, Make, dict[str, object]], ...] = (
-    *(("blobs", blobs, {"n": 1500, "d": 10, "k": 5, "apart": 13}) for _ in range(3)),
+    ("blobs", blobs, {"n": 1500, "d": 10, "k": 5, "apart": 13}),
+    ("blobs", blobs, {"n": 1500, "d": 10, "k": 5, "apart": 13}),
+    ("blobs", blobs, {"n": 1500, "d": 10, "k": 5, "apart": 13}),
     ("blobs", blobs, {"n": 1800, "d": 6, "k": 9, "apart": 8}),
     ("blobs", blobs, {"n": 300, "d": 2, "k": 3, "apart": 7}),
     ("blobs", blobs, {"n": 2000, "d": 2, "k": 12, "apart": 8}),
@@ -213,7 +220,8 @@ DEVELOPMENT: tuple[tuple[str, Make, dict[str, object]], ...] = (
     ("nothing", nothing, {"n": 1000, "d": 3, "shape": "cube"}),
 )
 TEST: tuple[tuple[str, Make, dict[str, object]], ...] = (
-    *(("blobs", blobs, {"n": 1500, "d": 10, "k": 5, "apart": 13}) for _ in range(2)),
+    ("blobs", blobs, {"n": 1500, "d": 10, "k": 5, "apart": 13}),
+    ("blobs", blobs, {"n": 1500, "d": 10, "k": 5, "apart": 13}),
     ("blobs", blobs, {"n": 2000, "d": 12, "k": 11, "apart": 9}),
     ("blobs", blobs, {"n": 400, "d": 4, "k": 4, "apart": 8}),
     ("blobs", blobs, {"n": 3000, "d": 2, "k": 18, "apart": 8}),
@@ -252,3 +260,142 @@ def made_up() -> Iterator[Case]:
             order = rng.permutation(len(rows))
             words = " ".join(f"{name}={value}" for name, value in arguments.items())
             yield Case(f"{make.__name__} {words}", kind, test, rows[order].astype(np.float32), truth[order])
+
+
+# -- image sets --------------------------------------------------------------------------------------------------------
+
+
+def of_images(source: str, root: Path | None = None) -> Iterator[Case]:
+    """All classes of a source, and subsets: half of the classes, three quarters, and others of few rows."""
+    name, rows, truth = features_of(source, root)
+    developed = name.startswith(DEVELOPED)
+    n_classes = int(truth.max()) + 1
+    rng = np.random.default_rng(n_classes)
+    yield _subset(name, rows, truth, np.arange(n_classes), len(rows), not developed)
+    if n_classes < 4:
+        return
+    for place, share in enumerate((0.5, 0.7, 0.5, 0.6)):
+        classes = rng.permutation(n_classes)[: max(2, round(share * n_classes))]
+        yield _subset(name, rows, truth, classes, SMALL if place == 3 else len(rows), not developed or place > 1)
+
+
+def _subset(name: str, rows: np.ndarray, truth: np.ndarray, classes: np.ndarray, most: int, test: bool) -> Case:
+    chosen = np.flatnonzero(np.isin(truth, classes))
+    chosen = np.random.default_rng(0).permutation(chosen)[:most]
+    labels = np.unique(truth[chosen], return_inverse=True)[1]
+    text = f"{name}: {len(classes)} classes, {len(chosen):,} rows"
+    return Case(text, "images", test, as_seen(rows[chosen]), labels)
+
+
+def features_of(source: str, root: Path | None) -> tuple[str, np.ndarray, np.ndarray]:
+    """Return the name, the features (n,D) of the bundled encoder and the classes; rows of numbers stay as they are."""
+    listing = open_source(source, root=root)
+    if listing.labels is None:
+        listing = open_source(source, root=root, labels="folders")
+    encoder = load_encoder("pretrained")
+    images = open_images(listing, side=encoder.side)
+    rows = images.pixels if images.is_rows else encode(images, encoder).pixels
+    assert listing.labels is not None
+    labels = np.unique(listing.labels[images.usable], return_inverse=True)[1]
+    return Path(source).stem, np.asarray(rows)[images.usable], labels
+
+
+def as_seen(rows: np.ndarray) -> np.ndarray:
+    """Return features as `fit` takes them to choose the number: standardised principal components of unit length."""
+    rows = (rows - rows.mean(0, dtype=np.float64)) / np.maximum(rows.std(0, dtype=np.float64), 1e-6)
+    count = min(COMPONENTS, max(FEWEST, len(rows) // ROWS_PER_DIRECTION))
+    rows = rows @ np.linalg.eigh(rows.T @ rows)[1][:, ::-1][:, :count]
+    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True), np.float32)
+
+
+# -- measuring ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was chosen for a set."""
+
+    case: Case
+    chosen: int
+    clear: bool
+    ari: float  # of k-means with the true number
+    seconds: float  # of processor time
+
+    @property
+    def right(self) -> bool:
+        return self.chosen == self.case.n_clusters
+
+    @property
+    def easy(self) -> bool:
+        return self.case.n_clusters > 1 and self.ari >= EASY
+
+
+def measure(
+    sources: Sequence[str], *, made: bool = True, root: Path | None = None, say: Callable[[str], None] = print
+) -> list[Answer]:
+    """Choose a number for every set."""
+    answers = []
+    for case in _cases(sources, made, root):
+        most = min(HIGHEST, len(case.rows) // 4)
+        begun = time.process_time()
+        choice = choose_clusters(case.rows, 2, most, seed=0)
+        seconds = time.process_time() - begun
+        answers.append(Answer(case, choice.n_clusters, choice.clear, k_means_ari(case), seconds))
+        say(_line(answers[-1]))
+    return answers
+
+
+def _cases(sources: Iterable[str], made: bool, root: Path | None) -> Iterator[Case]:
+    if made:
+        yield from made_up()
+    for source in sources:
+        yield from of_images(source, root)
+
+
+def k_means_ari(case: Case) -> float:
+    """Return the adjusted Rand index of scikit-learn's k-means with the true number."""
+    from sklearn.cluster import KMeans
+
+    found = KMeans(case.n_clusters, n_init=10, random_state=0).fit_predict(case.rows)
+    return float(score(case.truth, found).ari)
+
+
+def _line(answer: Answer) -> str:
+    case, verdict = answer.case, "clear" if answer.clear else "guess"
+    true = case.n_clusters if case.n_clusters > 1 else "none"
+    half = "test" if case.test else "development"
+    return (
+        f"| {half} | {case.kind} | {case.name} | {answer.ari:.2f} | {true} | {answer.chosen} | {verdict} "
+        f"| {answer.seconds:.1f} |"
+    )
+
+
+def to_text(answers: Sequence[Answer]) -> str:
+    """Return the rates of both halves."""
+    lines = [
+        "| half | sets | right | easy | clear | clear and right | easy and clear | s a set |",
+        "|---" * 8 + "|",
+    ]
+    for test in (False, True):
+        half = [answer for answer in answers if answer.case.test == test]
+        for kind in ("all", "blobs", "shapes", "nothing", "images"):
+            some = [answer for answer in half if kind in ("all", answer.case.kind)]
+            if some:
+                lines.append(_rates(f"{'test' if test else 'development'}, {kind}", some))
+    return "\n".join(lines)
+
+
+def _rates(name: str, answers: Sequence[Answer]) -> str:
+    clear = [answer for answer in answers if answer.clear]
+    easy = [answer for answer in answers if answer.easy]
+    cells = (
+        name,
+        len(answers),
+        sum(answer.right for answer in answers),
+        len(easy),
+        len(clear),
+        sum(answer.right for answer in clear),
+        sum(answer.clear and answer.right for answer in easy),
+        f"{np.mean([answer.seconds for answer in answers]):.1f}",
+    )
+    return f"| {' | '.join(map(str, cells))} |"

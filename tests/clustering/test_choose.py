@@ -121,28 +121,27 @@ def test_of_answers_that_tie_the_silhouette_decides_and_the_doubt_is_named() -> 
     best, *others = choose._settle(answers, {5: 0.1, 10: 0.2, 16: 0.9})
     assert best.n_clusters == 10
     assert others[0].n_clusters == 5
-    assert "5 clusters (0.69)" in choose._doubt(best, Candidate(10, 0.0, 0.0), others, table)
+    assert "5 clusters (0.69)" in choose._doubt(best, others, table)
 
 
 RISING = tuple(Candidate(k, score, 0.0) for k, score in [(2, 0.1), (20, 0.52), (37, 0.63), (49, 0.69), (50, 0.67)])
 
 
 def test_a_number_beside_the_largest_is_no_peak_unless_agreement_falls_behind_it() -> None:
-    nothing = Candidate(49, 0.0, 0.0)
-    doubt = choose._doubt(RISING[3], nothing, [RISING[1]], RISING)
+    doubt = choose._doubt(RISING[3], [RISING[1]], RISING)
     assert doubt.startswith(
         "two halves agree about as well on the largest number that was tried, 50 (0.67), as on 49 (0.69): set"
     )
     fallen = (*RISING[:4], Candidate(50, 0.69 - choose.TIE, 0.0))
-    assert choose._doubt(fallen[3], nothing, [fallen[1]], fallen) == ""
+    assert choose._doubt(fallen[3], [fallen[1]], fallen) == ""
     inside = (*RISING[:2], Candidate(37, 0.75, 0.0), Candidate(50, 0.74, 0.0))
-    assert choose._doubt(inside[2], nothing, [inside[1]], inside) == ""  # 50 is another answer
+    assert choose._doubt(inside[2], [inside[1]], inside) == ""  # 50 is another answer
 
 
 def test_the_largest_number_is_not_called_the_best_where_only_its_silhouette_is() -> None:
     table = (*RISING[:2], Candidate(37, 0.83, 0.0), Candidate(50, 0.80, 0.0))
     best, *others = choose._settle(choose._answers(table), {37: 0.5, 50: 0.6, 20: 0.1, 2: 0.1})
-    doubt = choose._doubt(best, Candidate(50, 0.0, 0.0), others, table)
+    doubt = choose._doubt(best, others, table)
     assert doubt.startswith(
         "two halves agree about as well on 37 clusters (0.83) as on the largest number that was tried, 50"
     )

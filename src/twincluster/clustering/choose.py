@@ -1,9 +1,10 @@
 """Choose the number of clusters from features alone.
 
-Gaps decide where there are any (`gaps.py`): the number is clear if every cluster is set apart and none has a gap inside.
-Else the number is a guess: the one on which two halves of the data agree best. Whitening sets all true clusters equally far apart. So k-means with too few centroids merges some of them and with too
-many splits some, at random each time; only the right number gives the same clusters on two halves. The silhouette on
-features that are not whitened decides ties. Shapes: N rows, K clusters, D features, M sampled rows.
+If gaps set clusters apart and none has a gap inside, their number is clear (`gaps.py`). Else it is a guess: the number
+that gaps confirm best, or that on which two halves of the data agree best. For the latter, whitening sets all true
+clusters equally far apart. So k-means with too few centroids merges some of them and with too many splits some, at
+random each time; only the right number gives the same clusters on two halves. The silhouette on features that are not
+whitened decides ties. Shapes: N rows, K clusters, D features, M sampled rows.
 """
 
 import math

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-ROWS = 2_500  # sampled rows, unless there are many clusters ...
+ROWS = 4_000  # sampled rows, unless there are many clusters ...
 ROWS_PER_CLUSTER = 20  # ... up to
 MOST_ROWS = 6_000  # whose distances take 150 MB
 DIRECTIONS = 64  # most principal directions
@@ -22,17 +22,21 @@ SOME = 40  # numbers with the largest drops, and others between them, that get a
 FROM_DROPS, FROM_SILHOUETTES = 5, 3  # partitions of each view that are examined
 NEIGHBOURS = 2  # of each cluster
 LEAST_ROWS = 6  # of a group for a line
-LEAST_SPLIT = 24  # rows of a cluster that is searched for a gap
-SMALLEST_PART, SMALLEST_SHARE = 10, 0.05  # of a cluster; fewer rows are outliers
+LEAST_SPLIT = 20  # rows of a cluster that is searched for a gap
+SMALLEST_PART, SMALLEST_SHARE = 8, 0.03  # of a cluster; fewer rows are outliers
 WHOLE = 0.5  # a cluster whose best split has a valley at least this high counts as whole
-APART, TOUCHING = 0.1, 0.6  # clusters with a valley up to the first between them are apart, from the second on not at all
+APART, TOUCHING = (
+    0.1,
+    0.6,
+)  # clusters with a valley up to the first between them are apart, from the second on not at all
 SILHOUETTE = 0.9  # least share of the best silhouette of the view
 GUESS = 0.5  # least score of a guess
 # A number is clear if all of these hold:
 SCORE = 0.8  # least score
-DROP = 1.5  # least ratio of the costs of joining clusters at this number and one above
+DROP = 1.4  # least ratio of the costs of joining clusters at this number and one above
 SURE_SILHOUETTE = 0.96  # least share of the best silhouette
 LOWEST_INSIDE, HIGHEST_BETWEEN = 0.2, 0.5  # of all valleys
+WIDE, SMALL = 2.5, 0.5  # no cluster so much wider and smaller than the median: these are outliers; or below LEAST_SPLIT
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +48,8 @@ class Partition:
     silhouette: float  # by the best of all numbers, 0 to 1
     between: np.ndarray  # (K,) highest valley to a neighbour: 0 is a gap, 1 none
     inside: np.ndarray  # (K,) valley of the best split
+    sizes: np.ndarray  # (K,) rows
+    widths: np.ndarray  # (K,) root mean square distance of the rows from their mean
 
     @property
     def score(self) -> float:
@@ -65,7 +71,15 @@ class Partition:
             and self.silhouette >= SURE_SILHOUETTE
             and float(self.inside.min()) >= LOWEST_INSIDE
             and float(self.between.max()) <= HIGHEST_BETWEEN
+            and not self.unsure.any()
         )
+
+    @property
+    def unsure(self) -> np.ndarray:
+        """Return which clusters (K,) are outliers, or too small to look inside."""
+        wide = self.widths > WIDE * np.median(self.widths)
+        outliers: np.ndarray = wide & (self.sizes < SMALL * np.median(self.sizes))
+        return outliers | (self.sizes < LEAST_SPLIT)
 
     @property
     def plausible(self) -> bool:
@@ -79,11 +93,13 @@ class Partition:
             return f"{touching} of {self.n_clusters} clusters run into a neighbour without a gap"
         if divided:
             return f"{divided} of {self.n_clusters} clusters have a gap inside"
+        if self.unsure.any():
+            return f"{int(self.unsure.sum())} of {self.n_clusters} clusters are small, or outliers"
         return f"gaps set {self.n_clusters} clusters apart, but other numbers fit nearly as well"
 
 
 def set_apart(features: np.ndarray, low: int, high: int, seed: int) -> Partition | None:
-    """Return the partition of rows (n,D) from `low` to `high` clusters that gaps confirm best, None if there is none."""
+    """Return the partition of rows (n,D) from `low` to `high` clusters that gaps confirm best, or None."""
     rng = np.random.default_rng(seed)
     size = min(MOST_ROWS, max(ROWS, ROWS_PER_CLUSTER * high))
     rows = features if len(features) <= size else features[np.sort(rng.permutation(len(features))[:size])]
@@ -102,13 +118,13 @@ def _main_directions(rows: np.ndarray) -> np.ndarray:
     rows = rows.astype(np.float64) - rows.mean(0, dtype=np.float64)
     n, d = rows.shape
     variance, directions = np.linalg.eigh(rows.T @ rows / n)
-    variance, directions = np.maximum(variance[::-1], 0), directions[:, ::-1]
+    variance, turned = np.maximum(variance[::-1], 0), np.asarray(rows @ directions[:, ::-1])
     if d <= FEW_DIRECTIONS:
-        return rows @ directions
+        return turned
     noise = np.median(variance[variance > 1e-9 * variance[0]]) if variance[0] > 0 else 0.0
     count = int((variance > noise * (1 + np.sqrt(d / n)) ** 2).sum())  # Marchenko and Pastur
     most = DIRECTIONS if d <= n else min(DIRECTIONS, n // 4)
-    return rows @ directions[:, : max(KEPT, min(count, most))]
+    return turned[:, : max(KEPT, min(count, most))]
 
 
 def _partitions(rows: np.ndarray, low: int, high: int, rng: np.random.Generator) -> list[Partition]:
@@ -125,10 +141,17 @@ def _partitions(rows: np.ndarray, low: int, high: int, rng: np.random.Generator)
     best = max(silhouettes.values())
     asked = {*_first(drops, FROM_DROPS), *_first(silhouettes, FROM_SILHOUETTES)}
     return [
-        Partition(k, drops[k], silhouettes[k] / best, *_valleys(rows, labels[k], k, rng))
+        Partition(k, drops[k], silhouettes[k] / best, *_valleys(rows, labels[k], k, rng), *_extents(rows, labels[k], k))
         for k in sorted(asked)
         if silhouettes[k] >= SILHOUETTE * best > 0 and (np.bincount(labels[k], minlength=k) > 0).all()
     ]
+
+
+def _extents(rows: np.ndarray, labels: np.ndarray, n_clusters: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return how many rows each cluster has, and how wide it is, (K,) each."""
+    sizes = np.bincount(labels, minlength=n_clusters)
+    squares = ((rows - _means(rows, labels, n_clusters)[labels]) ** 2).sum(1)
+    return sizes, np.sqrt(np.bincount(labels, squares, n_clusters) / np.maximum(sizes, 1))
 
 
 def _first(values: dict[int, float], count: int) -> list[int]:
