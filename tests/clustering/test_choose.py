@@ -5,13 +5,14 @@ import itertools
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from sklearn.metrics import adjusted_rand_score, silhouette_score
 from torch import Tensor
 
-from twincluster.clustering import Candidate, Choice, choose, choose_clusters, plot, spherical_kmeans
+from twincluster.clustering import Candidate, Choice, choose, choose_clusters, gaps, plot, spherical_kmeans
 from twincluster.core import InputError
 
 
@@ -35,10 +36,34 @@ def test_finds_the_number_of_blobs(n_clusters: int, high: int) -> None:
     assert (choice.n_clusters, choice.clear, choice.reason) == (n_clusters, True, "")
 
 
-def test_finds_many_blobs_within_a_fifth() -> None:
+@pytest.mark.parametrize("seed", range(6))
+def test_finds_five_far_blobs_with_every_seed(seed: int) -> None:
+    """Halves of the data agreed better on four, so four was chosen, and called clear."""
+    rng = np.random.default_rng(seed)
+    centres = rng.standard_normal((5, 10))
+    gaps_between = np.linalg.norm(centres[:, None] - centres[None], axis=2)
+    centres *= 13 / gaps_between[~np.eye(5, dtype=bool)].min()
+    rows = centres[np.arange(1500) % 5] + rng.standard_normal((1500, 10))
+    choice = choose_clusters(rows, 2, 12, seed=seed)
+    assert (choice.n_clusters, choice.clear) == (5, True)
+
+
+def test_tries_numbers_that_are_missing_on_the_grid() -> None:
+    assert 9 not in choose._grid(2, 30)
+    choice = choose_clusters(blobs(9, d=6, spread=0.1), 2, 30, seed=0)
+    assert (choice.n_clusters, choice.clear) == (9, True)
+    assert 9 in [candidate.n_clusters for candidate in choice.candidates]
+
+
+def test_finds_many_blobs() -> None:
     choice = choose_clusters(blobs(40, n=1600, d=64), 20, 70, seed=0)
-    assert 32 <= choice.n_clusters <= 48
-    assert choice.clear
+    assert (choice.n_clusters, choice.clear) == (40, True)
+
+
+def test_blobs_that_overlap_are_not_clear() -> None:
+    choice = choose_clusters(blobs(6, d=16, spread=2.5), 2, 12, seed=0)
+    assert not choice.clear
+    assert choice.describe().startswith(f"cannot tell how many clusters there are, using {choice.n_clusters}: ")
 
 
 def test_directions_of_large_variance_decide_nothing() -> None:
@@ -88,6 +113,44 @@ def test_more_rows_than_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose, "_candidate", lambda rows, k, seed: seen.append(len(rows)) or whole(rows, k, seed))
     assert choose_clusters(blobs(4), 2, 10, seed=0).n_clusters == 4
     assert set(seen) == {500}
+
+
+def groups(seed: int, *places: float, d: int = 8, n: int = 200) -> list[np.ndarray]:
+    """Round groups along a line."""
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal((n, d)) + place * np.eye(d)[0] for place in places]
+
+
+@pytest.mark.parametrize("d", [2, 32, 300])
+def test_a_valley_lies_between_two_groups_and_not_between_halves_of_one(d: int) -> None:
+    rng = np.random.default_rng(0)
+    one, two = groups(0, 0, 8, d=d)
+    assert gaps.valley(one, two, rng) < 0.1
+    lower = one[:, 1] < 0
+    assert gaps.valley(one[lower], one[~lower], rng) > 0.5
+    assert gaps.valley(one[:3], two, rng) == 1  # too few rows
+
+
+def test_a_gap_inside_a_cluster_is_found() -> None:
+    rng = np.random.default_rng(0)
+    one, two, three = groups(1, 0, 9, 18)
+    assert gaps._inside(one, rng) > 0.5
+    assert gaps._inside(np.concatenate([one, two]), rng) < 0.1
+    partition = gaps.set_apart(np.concatenate([one, two, three]), 2, 2, seed=0)
+    assert partition is not None
+    assert not partition.clear
+    assert "1 of 2 clusters have a gap inside" in partition.doubt()
+
+
+def test_small_clusters_and_outliers_make_the_number_a_guess() -> None:
+    even = gaps.Partition(3, 3.0, 1.0, np.zeros(3), np.ones(3), np.array([90, 90, 90]), np.ones(3))
+    assert even.clear
+    assert not dataclasses.replace(even, sizes=np.array([90, 90, 9])).clear
+    assert dataclasses.replace(even, sizes=np.array([90, 90, 30])).clear
+    scattered = dataclasses.replace(even, sizes=np.array([90, 90, 30]), widths=np.array([1.0, 1.0, 4.0]))
+    assert not scattered.clear
+    assert "1 of 3 clusters are small, or outliers" in scattered.doubt()
+    assert not dataclasses.replace(even, between=np.array([0.9, 0.9, 0.0])).clear
 
 
 @pytest.mark.parametrize(("low", "high"), [(2, 2), (2, 3), (2, 50), (10, 1000)])

@@ -33,7 +33,8 @@ SILHOUETTE = 0.9  # least share of the best silhouette of the view
 GUESS = 0.5  # least score of a guess
 # A number is clear if all of these hold:
 SCORE = 0.8  # least score
-DROP = 1.4  # least ratio of the costs of joining clusters at this number and one above
+DROP = 1.3  # least ratio of the costs of joining clusters at this number and one above
+WORTH = 2.2  # least worth: a small drop needs a higher score
 SURE_SILHOUETTE = 0.96  # least share of the best silhouette
 LOWEST_INSIDE, HIGHEST_BETWEEN = 0.2, 0.5  # of all valleys
 WIDE, SMALL = 2.5, 0.5  # no cluster so much wider and smaller than the median: these are outliers; or below LEAST_SPLIT
@@ -68,6 +69,7 @@ class Partition:
         return (
             self.score >= SCORE
             and self.drop >= DROP
+            and self.worth >= WORTH
             and self.silhouette >= SURE_SILHOUETTE
             and float(self.inside.min()) >= LOWEST_INSIDE
             and float(self.between.max()) <= HIGHEST_BETWEEN
