@@ -24,7 +24,7 @@ UNEVEN = 6.0  # largest cluster by smallest, where sizes are uneven
 HIGHEST = 50  # largest number that is tried, as by `fit`
 COMPONENTS, FEWEST, ROWS_PER_DIRECTION = 128, 32, 32  # of an encoder's features, as `fit` takes them
 DEVELOPED = ("digits", "cifar", "imagenette")  # beginnings of the names of sets that the criterion was developed on
-SMALL = 400  # rows of the smallest subset of an image set
+MOST, SMALL = 2_000, 400  # rows of an image set or a subset, and of the smallest
 
 
 @dataclass(frozen=True)
@@ -271,12 +271,12 @@ def of_images(source: str, root: Path | None = None) -> Iterator[Case]:
     developed = name.startswith(DEVELOPED)
     n_classes = int(truth.max()) + 1
     rng = np.random.default_rng(n_classes)
-    yield _subset(name, rows, truth, np.arange(n_classes), len(rows), not developed)
+    yield _subset(name, rows, truth, np.arange(n_classes), MOST, not developed)
     if n_classes < 4:
         return
     for place, share in enumerate((0.5, 0.7, 0.5, 0.6)):
         classes = rng.permutation(n_classes)[: max(2, round(share * n_classes))]
-        yield _subset(name, rows, truth, classes, SMALL if place == 3 else len(rows), not developed or place > 1)
+        yield _subset(name, rows, truth, classes, SMALL if place == 3 else MOST, not developed or place > 1)
 
 
 def _subset(name: str, rows: np.ndarray, truth: np.ndarray, classes: np.ndarray, most: int, test: bool) -> Case:
