@@ -37,7 +37,7 @@ def test_a_run_folder_has_all_the_contract_names(tmp_path: Path) -> None:
     fitted = pipeline.fit(labelled(), tiny(), tmp_path / "run", location="somewhere", root=tmp_path)
     assert {file.name for file in (tmp_path / "run").iterdir()} == {
         "config.json", "model.safetensors", "assignments.csv", "metrics.jsonl", "checkpoint", "reference.safetensors",
-        "stamps.csv", "contents.csv", "provenance.json", "checksums.json",
+        "stamps.csv", "contents.csv", "provenance.json", "checksums.json", "tree.safetensors",
     }  # fmt: skip
     run = Run.open(tmp_path / "run")
     config, shape, data = run.config, run.shape, run.data

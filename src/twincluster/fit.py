@@ -13,11 +13,12 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from twincluster.clustering import Choice, Health, Scores, health, score
+from twincluster.clustering import Choice, Health, Scores, Tree, grow_tree, health, score
 from twincluster.config import DERIVED, Config, DataShape, Split, differences, flatten
 from twincluster.core import InputError, OnProgress, counted, hold, keep_freed, refuse_taken, settle
 from twincluster.data import Images, Listing
@@ -43,6 +44,7 @@ from twincluster.runs import (
     unbind,
     write_contents,
     write_stamps,
+    write_tree,
 )
 from twincluster.training import Reporter, Trainer, has_checkpoint
 
@@ -78,6 +80,20 @@ class Fitted:
         lines.append(f"one row per input in {folder / 'assignments.csv'}")
         lines.append(f"next: twincluster predict {shlex.quote(str(folder))} NEW_IMAGES --out new.csv")
         return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the results as JSON has them."""
+        return {
+            "run": str(self.run.folder),
+            "table": str(self.run.folder / "assignments.csv"),
+            "inputs": len(self.assignments.paths),
+            "problems": dict(self.assignments.problems()),
+            "n_clusters": self.config.n_clusters,
+            "clear": self.choice.clear if self.choice else None,
+            "sizes": self.assignments.sizes(self.config.n_clusters),
+            "scores": {"acc": self.scores.acc, "nmi": self.scores.nmi, "ari": self.scores.ari} if self.scores else None,
+            "scored_on": self.scored_on if self.scores else None,
+        }
 
 
 def fit(
@@ -129,8 +145,9 @@ def fit(
             contents=contents_of(trained.images, trained.model.config.train.frame), made=trained.made,
             choice=trained.choice,
         )  # fmt: skip
+        write_tree(trained.run, trained.tree(result))
         bind(trained.run)
-        if reporter and (warning := trained.unwell(result)):
+        if reporter and (warning := trained.health_warning(result)):
             reporter.warn(warning)
         scores = _scores(listing.labels, result.assignments.clusters, scored)
         return Fitted(
@@ -169,7 +186,12 @@ class Trained:
         assignments = Assignments.of(self.images, self.images.usable, probabilities)
         return Result(assignments, Reference.of(features, trained[::step]), probabilities)
 
-    def unwell(self, result: Result) -> str | None:
+    def tree(self, result: Result) -> Tree:
+        """Return the tree that has the clusters as one of its levels."""
+        rows, clusters = self.images.usable, result.assignments.clusters
+        return tree_of(self.model.embed(self.images).numpy(), rows, clusters, self.model.config.seed)
+
+    def health_warning(self, result: Result) -> str | None:
         """Return a warning if the clusters look unhealthy, otherwise None."""
         config = self.model.config
         if self.choice:  # training could not check clusters whose number was open
@@ -177,6 +199,15 @@ class Trained:
         else:
             state = Health.of_result(result.assignments.sizes(config.n_clusters))
         return state.warning(config.method, find_method(config.method).advice, config.train.precision)
+
+
+def tree_of(features: np.ndarray, rows: np.ndarray, clusters: np.ndarray, seed: int) -> Tree:
+    """Return the tree of all clusters (n,) from the features of some rows, (m,D) and (m,)."""
+    readable = clusters[rows] >= 0
+    tree = grow_tree(features[readable], clusters[rows[readable]], seed)
+    leaf = np.full(len(clusters), -1, np.int32)
+    leaf[rows[readable]] = tree.leaf
+    return dataclasses.replace(tree, leaf=leaf)
 
 
 def write_run(

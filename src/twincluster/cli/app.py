@@ -11,17 +11,18 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
 import twincluster
+from twincluster.cli.doctor import doctor
 from twincluster.cli.encoders import encoders, offer_better
 from twincluster.cli.look_up import methods, recipes
 from twincluster.cli.reproduce import reproduce
-from twincluster.cli.runs import evaluate, export, predict, report, serve, update
+from twincluster.cli.runs import cut, evaluate, export, predict, report, serve, update
 from twincluster.cli.teach import teach
-from twincluster.cli.terminal import LOOK_UP, START, USE, Count, PlainHelp, Seed, resumable, status_of
+from twincluster.cli.terminal import LOOK_UP, START, USE, Count, Json, PlainHelp, Seed, results, resumable, status_of
 from twincluster.config import (
     BUNDLED,
     Config,
@@ -73,6 +74,7 @@ app["--help"].group = app["--version"].group = LOOK_UP
 app.command(report, group=USE)
 app.command(serve, group=USE)
 app.command(teach, group=USE)
+app.command(cut, group=USE)
 app.command(predict, group=USE)
 app.command(update, group=USE, usage="twincluster update [OPTIONS] RUN [SOURCE]")
 app.command(evaluate, group=USE)
@@ -80,6 +82,7 @@ app.command(export, group=USE)
 app.command(recipes, group=LOOK_UP, usage="twincluster recipes [OPTIONS] [NAME]")
 app.command(encoders, group=LOOK_UP, usage="twincluster encoders [OPTIONS] [fetch|prefer NAME]")
 app.command(methods, group=LOOK_UP, usage="twincluster methods [NAME]")
+app.command(doctor, group=LOOK_UP, usage="twincluster doctor [OPTIONS]")
 app.command(reproduce, group=LOOK_UP, usage="twincluster reproduce [OPTIONS] [NAME]")
 
 
@@ -133,6 +136,8 @@ def fit(
     from_run: Annotated[Path | None, Parameter(name="--from")] = None,
     resume: Annotated[bool, Parameter(negative=())] = False,
     tensorboard: Annotated[bool, Parameter(negative=())] = False,
+    no_problems: Annotated[bool, Parameter(negative=())] = False,
+    as_json: Json = False,
 ) -> None:
     """Cluster a folder of images, or another source, and write a run folder.
 
@@ -191,6 +196,10 @@ def fit(
         Continue an interrupted run in --out.
     tensorboard
         Also write metrics for TensorBoard into the run folder.
+    no_problems
+        Do not write problems.csv, the table of copies, dark, blurred and blank images, screenshots and odd ones.
+    as_json
+        Print the result as JSON; all else goes to stderr.
     """
     if resume and out is None:
         raise InputError("--resume continues the run in --out: name it, for example --out runs/photos")
@@ -207,22 +216,24 @@ def fit(
 
     def suited(listing: Listing) -> Config:
         from twincluster.methods import DEFAULT
-        from twincluster.resolve import suit
+        from twincluster.resolve import choose_recipe
         from twincluster.runs import Run
 
         earlier = Run.open(out).config.train.frozen if resume and out else None  # a run keeps its encoder
-        config, why = suit(listing, configured, recipe, changes, earlier)
+        config, why = choose_recipe(listing, configured, recipe, changes, earlier)
         chosen_here = "encoder" not in train and earlier is None and recipe is None
         if chosen_here and config.train.encoder == BUNDLED and offer_better():
-            config, why = suit(listing, configured, recipe, changes, earlier)
+            config, why = choose_recipe(listing, configured, recipe, changes, earlier)
         used = "pretrained" if config.train.encoder else "rows" if listing.is_rows else "default"
         named = recipe is None and config.method != DEFAULT
         for line in filter(None, (why, other_settings(config.method, used, listing.name) if named else None)):
             print(line, flush=True)
         return config
 
-    with _reserved(out, Path("runs") / _run_name(source), config, resume) as folder:
-        _cluster(source, config, suited, folder, labels, split, data_root, resume, tensorboard, from_run)
+    with results(as_json) as found, _reserved(out, Path("runs") / _run_name(source), config, resume) as folder:
+        found |= _cluster(
+            source, config, suited, folder, labels, split, data_root, resume, tensorboard, from_run, not no_problems
+        )
 
 
 @app.command(show=False, help_flags=[], version_flags=[])
@@ -302,9 +313,9 @@ def _classic_scores(images: np.ndarray, labels: np.ndarray, seed: int) -> dict[s
 
 def _cluster(
     source: str, config: Config, suited: Callable[[Listing], Config], out: Path, labels: str | None, split: Split,
-    root: Path | None, resume: bool, tensorboard: bool, from_run: Path | None = None,
-) -> None:  # fmt: skip
-    """Train, and write the run and its report. `suited` returns the settings for a listing."""
+    root: Path | None, resume: bool, tensorboard: bool, from_run: Path | None = None, problems: bool = True,
+) -> dict[str, Any]:  # fmt: skip
+    """Train, write the run and its report, and return the results. `suited` returns the settings for a listing."""
     from twincluster.data import location_of, open_source
 
     # before torch is imported, so that a wrong name is reported at once
@@ -327,20 +338,27 @@ def _cluster(
     print(fitted.summary(), flush=True)
     if from_run is not None:
         _take_over(from_run, fitted.run, root)
-    _report_after_fit(fitted.run, listing, root, progress)
+    page = _report_after_fit(fitted.run, listing, root, progress, problems)
+    return {**fitted.to_dict(), "report": str(page) if page else None}
 
 
-def _report_after_fit(run: Run, source: Listing, root: Path | None, progress: Progress) -> None:
+def _report_after_fit(
+    run: Run, source: Listing, root: Path | None, progress: Progress, problems: bool = True
+) -> Path | None:
     """Write the report of a new run. Errors are only a warning, because the run itself is complete."""
     try:
         from twincluster.pages import write_report
+        from twincluster.runs import in_words
 
-        path, _, _ = write_report(run, "none", root, source=source)
+        path, material, _ = write_report(run, "none", root, source=source, problems=problems)
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         progress.warn(f"the run is complete, but its report could not be written ({reason}): try twincluster report")
-    else:
-        print(f"report: open {path} in a browser")
+        return None
+    if material.suspects:
+        print(f"to clean up: {in_words(material.suspects)}; see problems.csv")
+    print(f"report: open {path} in a browser")
+    return path
 
 
 def _check_corrections(from_run: Path, out: Path) -> None:

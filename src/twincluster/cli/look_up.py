@@ -16,15 +16,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin,
 
 from cyclopts import Parameter
 
+from twincluster.cli.terminal import Json
 from twincluster.config import Config, as_toml, configure, load_recipe, recipe_names, recipe_text
-from twincluster.core import InputError
+from twincluster.core import InputError, strict_json
 from twincluster.methods import find_method, import_method, summaries
 
 if TYPE_CHECKING:
     from twincluster.methods import Method
 
 
-def recipes(name: str | None = None, /, *, toml: Annotated[bool, Parameter(negative=())] = False) -> None:
+def recipes(
+    name: str | None = None, /, *, toml: Annotated[bool, Parameter(negative=())] = False, json: Json = False
+) -> None:
     """List the recipes, or show one with its command and numbers.
 
     Example: twincluster recipes paper-cifar10
@@ -35,6 +38,8 @@ def recipes(name: str | None = None, /, *, toml: Annotated[bool, Parameter(negat
         A recipe to show in full, or a TOML file.
     toml
         Print the recipe file. To start your own: `twincluster recipes default --toml > mine.toml`.
+    json
+        Print JSON instead of text: a list of names, or the settings of one.
     """
     if name is not None:
         config = configure(name, {}, {})
@@ -42,16 +47,22 @@ def recipes(name: str | None = None, /, *, toml: Annotated[bool, Parameter(negat
             from twincluster.resolve import check_method
 
             check_method(config)  # raises the errors of `fit`
-        print(recipe_text(name) if toml else f"{load_recipe(name).describe()}\n", end="")
+        if json:
+            print(strict_json({"name": name, "settings": config.to_dict()}, indent=2))
+        else:
+            print(recipe_text(name) if toml else f"{load_recipe(name).describe()}\n", end="")
         return
     if toml:
         raise InputError("--toml prints one recipe file: name it, for example twincluster recipes default --toml")
+    if json:
+        print(strict_json([{"name": known, "about": load_recipe(known).about} for known in recipe_names()], indent=2))
+        return
     for known in recipe_names():
         print(f"{known:22} {load_recipe(known).about}")
     print("\ntwincluster recipes NAME shows one in full")
 
 
-def methods(name: str | None = None, /) -> None:
+def methods(name: str | None = None, /, *, json: Json = False) -> None:
     """List the clustering methods, or show one with its settings; a recipe or --method NAME selects one.
 
     Example: twincluster methods moco
@@ -60,7 +71,14 @@ def methods(name: str | None = None, /) -> None:
     ----------
     name
         A method to show with its settings, or your own as package.module:Class.
+    json
+        Print the list as JSON.
     """
+    if json:
+        if name is not None:
+            raise InputError("--json prints the list of methods: leave out the name")
+        print(strict_json([{"name": known, "about": summary} for known, summary in summaries().items()], indent=2))
+        return
     if name is not None:
         print(explain(name))
         return

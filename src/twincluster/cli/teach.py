@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from twincluster.cli.terminal import Count, whole
+from twincluster.cli.terminal import Count, Json, whole
 from twincluster.core import InputError, check_writable, counted
 
 if TYPE_CHECKING:
     from twincluster.runs import State
     from twincluster.teacher import Group, Teacher
 
-MOST_GROUPS = 20  # that are printed
+MOST_GROUPS = 20  # printed
 LONGEST_NAME = 30  # letters of a cluster's name in a line
 
 
@@ -26,7 +26,7 @@ def teach(
     ask: Count | None = None,
     answers: Path | None = None,
     accept: Annotated[bool, Parameter(negative=())] = False,
-    json: Annotated[bool, Parameter(negative=())] = False,
+    json: Json = False,
     port: Annotated[int, whole(0, 65535)] = 8765,
     host: str = "127.0.0.1",
     data_root: Path | None = None,
@@ -175,7 +175,7 @@ def _read_answers(file: Path, paths: tuple[str, ...]) -> dict[int, str]:
     places = {path: row for row, path in reversed(list(enumerate(paths)))}
     labels: dict[int, str] = {}
     for path, label in table:
-        row = places.get(path, places.get(path.removeprefix("./")))  # as `export` marks what looks like a formula
+        row = places.get(path, places.get(path.removeprefix("./")))  # `export` prefixes text that looks like a formula
         if row is None:
             raise InputError(f"{file}: {path[:200]} is no image of this run: write paths as in assignments.csv")
         if not (name := label.strip()):

@@ -14,7 +14,7 @@ import textwrap
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
@@ -40,9 +40,10 @@ from twincluster.core import (
     end_on_interrupt,
     explained,
     ignore_interrupts,
+    is_last_reporter,
     leave_quietly,
     shortened,
-    takes_leave,
+    strict_json,
     terminable,
     user_code,
 )
@@ -85,18 +86,19 @@ def _status_of(command: Callable[[], object], program: str, ends_process: bool) 
         sys.stdout.reconfigure(errors="backslashreplace")  # unprintable names must not abort the run
     try:
         # torchrun ends several processes, and one of them reports it
-        with nullcontext() if launch.several() else terminable(), launch.one_voice(_how_to_go_on), _plain_warnings():
+        signals = nullcontext() if launch.several() else terminable()
+        with signals, launch.silence_others(_how_to_go_on), _plain_warnings():
             command()
             sys.stdout.flush()
     except SystemExit as leaving:
         return _say(leaving.code, 1) if isinstance(leaving.code, str) else leaving.code or 0
     except KeyboardInterrupt as interrupt:
         status = 128 + (signal.SIGTERM if isinstance(interrupt, Terminated) else signal.SIGINT)
-        if ends_process and not takes_leave():
+        if ends_process and not is_last_reporter():
             leave_quietly(status)  # another thread has reported it
         return _say(str(interrupt) or called(interrupt), status)
     except ProcessEnded:
-        launch.tell_end(_how_to_go_on)
+        launch.report_end(_how_to_go_on)
         return 1
     except BrokenPipeError:  # the reader of the output has closed it, as in `twincluster recipes | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -160,7 +162,7 @@ def _plain_warnings() -> Iterator[None]:
 
 
 def _say(message: str, status: int) -> int:
-    if launch.may_speak():
+    if launch.is_reporter():
         print(f"twincluster: {_one_line(message)}", file=sys.stderr)
     return status
 
@@ -331,6 +333,16 @@ def _text(content: str, style: str = "") -> Any:
     return Text(content, style)
 
 
+@contextmanager
+def results(as_json: bool) -> Iterator[dict[str, Any]]:
+    """Collect the results of a command. With `as_json`, print them at its end, and all other text to stderr."""
+    found: dict[str, Any] = {}
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():
+        yield found
+    if as_json:
+        print(strict_json(found, indent=2), flush=True)
+
+
 def whole(least: int, most: float = math.inf) -> Parameter:
     """Return a parameter that accepts whole numbers within bounds. Cyclopts itself would round 1.5."""
     wanted = f"of at least {least}" if most == math.inf else f"from {least} to {most}"
@@ -344,6 +356,7 @@ def whole(least: int, most: float = math.inf) -> Parameter:
     return Parameter(converter=read)
 
 
+Json = Annotated[bool, Parameter(name="--json", negative=())]
 Count = Annotated[int, whole(1)]
 CountOrNone = Annotated[int, whole(0)]
 Seed = Annotated[int, whole(0, LARGEST_SEED)]

@@ -49,6 +49,7 @@ class Findings:
     corrections: int = 0  # number of corrections by hand, which these figures ignore
     trust: Trust | None = None  # of the corrected clusters, by random questions that a person has answered
     names: Mapping[int, str] = field(default_factory=dict)  # of the corrected clusters
+    ids: tuple[int, ...] | None = None  # of the clusters, where a cut of the tree made them
 
     def to_dict(self) -> dict[str, Any]:
         confidence = self.assignments.confidence
@@ -60,6 +61,7 @@ class Findings:
             "unreadable": int((self.assignments.clusters < 0).sum()),
             "incomplete": self.assignments.problems()["incomplete"],
             "too_large": self.assignments.problems()["too_large"],
+            "clusters": list(self.ids or range(self.n_clusters)),
             "sizes": self.assignments.sizes(self.n_clusters),
             "confidence": float(confidence[np.isfinite(confidence)].mean()) if np.isfinite(confidence).any() else None,
             "silhouette": self.silhouette,
@@ -79,6 +81,8 @@ class Findings:
         lines = [f"{figures['inputs']:,} inputs, {unread}, {self.n_clusters} clusters"]
         if self.added:
             lines.append(f"{self.added:,} of them were added after training, by twincluster update")
+        if self.ids:
+            lines.append("these are the clusters of the last cut; twincluster cut --undo goes back")
         if self.corrections:
             many = counted(self.corrections, "correction")
             lines.append(
@@ -103,7 +107,7 @@ class Findings:
         lines.append(scores_line(self.scores, self.scored_on) + left_out)
         if self.knn is not None:
             lines.append(f"kNN accuracy of the features {self.knn:.4f}")
-        return "\n".join([*lines, "", _confusion_table(self.scores, self.class_names)])
+        return "\n".join([*lines, "", _confusion_table(self.scores, self.class_names, self.ids)])
 
 
 def findings_of(
@@ -119,10 +123,16 @@ def findings_of(
     images, absent = inputs.training, inputs.absent or None
     truth, names = truth_of(run, labels, assignments, images.listing if images else None)
     added = len(assignments.paths) - data.inputs
-    _, state, corrections = inputs.edited()
+    edited, state, corrections = inputs.edited()
+    n_clusters, ids = config.n_clusters, None
+    kinds = {line["kind"] for line in inputs.edits.history[0]}
+    if "cut" in kinds and kinds <= {"cut", "rename"}:
+        ids, corrections = tuple(sorted(state.names)), 0  # nobody has said where an image belongs
+        n_clusters, places = len(ids), np.searchsorted(ids, edited.clusters)
+        assignments = dataclasses.replace(edited, clusters=np.where(edited.clusters >= 0, places, -1))
     findings = Findings(
-        assignments, config.n_clusters, None, names, data.split, None, None, absent, added, corrections=corrections,
-        trust=trust_of(inputs), names=state.names,
+        assignments, n_clusters, None, names, data.split, None, None, absent, added, corrections=corrections,
+        trust=trust_of(inputs), names=state.names, ids=ids,
     )  # fmt: skip
     if truth is not None:
         if images is None and data.split != "all":
@@ -181,7 +191,7 @@ def _feature_figures(
     return quality if math.isfinite(quality) else None, knn if math.isfinite(knn) else None
 
 
-def _confusion_table(scores: Scores, class_names: tuple[str, ...] | None) -> str:
+def _confusion_table(scores: Scores, class_names: tuple[str, ...] | None, ids: tuple[int, ...] | None) -> str:
     """Format the confusion matrix: clusters in the order of their matched classes as rows, classes as columns."""
     n_clusters, n_classes = scores.confusion.shape
     if max(n_clusters, n_classes) > WIDEST_TABLE:
@@ -190,8 +200,10 @@ def _confusion_table(scores: Scores, class_names: tuple[str, ...] | None) -> str
     widths = [max(len(names[c]), len(str(scores.confusion[:, c].max()))) + 2 for c in range(n_classes)]
     order = sorted(range(n_clusters), key=lambda k: (scores.matching[k] < 0, scores.matching[k]))
     head = "cluster" + "".join(f"{name:>{width}}" for name, width in zip(names, widths, strict=True))
+    called = ids or range(n_clusters)
     rows = [
-        f"{k:7d}" + "".join(f"{count:{width}d}" for count, width in zip(scores.confusion[k], widths, strict=True))
+        f"{called[k]:7d}"
+        + "".join(f"{count:{width}d}" for count, width in zip(scores.confusion[k], widths, strict=True))
         for k in order
     ]
     return "\n".join([head, *rows])

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from twincluster.clustering import Head, Lesson, Space, teach
+from twincluster.clustering import Head, Lesson, Space, Tree, teach
 from twincluster.core import SEAL, InputError, OnProgress, check_seal, seal, unfinished
 from twincluster.data import (
     File,
@@ -34,10 +34,12 @@ from twincluster.data import (
     read_journal,
     recorded,
 )
+from twincluster.fit import tree_of
 from twincluster.model import Model, encoder_of, open_for
 from twincluster.nn import MODULE, Encoder, encode
 from twincluster.resolve import resolve_device
 from twincluster.runs import (
+    TREE_FILE,
     Assignments,
     Edits,
     Kinds,
@@ -49,8 +51,10 @@ from twincluster.runs import (
     content_of_pixels,
     read_contents,
     read_stamps,
+    read_tree,
     row_names,
     stamps_of,
+    write_tree,
 )
 
 MOVED = "the images have moved or changed since"
@@ -127,7 +131,7 @@ class RunImages:
     @cached_property
     def edits(self) -> Edits:
         """The edits of the run, with access to the features, so that they can split clusters."""
-        return Edits(self.run, self._kinds_later, self.features_of, self.relearn)
+        return Edits(self.run, self.kinds_later, self.features_of, self.relearn)
 
     def edited(self) -> tuple[Assignments, State, int]:
         """Return the rows with edits applied, the state of the edits, and how many are in force."""
@@ -276,6 +280,22 @@ class RunImages:
             _write_space(path, rows, space)
         return rows, space
 
+    def tree(self) -> tuple[Tree, str]:
+        """Return the tree of the clusters, and a sentence if it had to be made: from the features, which are cached."""
+        tree, why = read_tree(self.run)
+        if tree is not None:
+            return tree, ""
+        features, rows = self.features()
+        if not len(rows):
+            raise InputError(
+                f"{self.run.folder} has no usable {TREE_FILE} ({why}), and it cannot be made: "
+                f"{self.absent or 'no image can be read again'}; restore a copy of the file, or the images"
+            )
+        tree = tree_of(features, rows, self.assignments.clusters, self.config.seed)
+        with suppress(OSError):  # where nothing can be written it is made each time
+            write_tree(self.run, tree)
+        return tree, f"made the tree of the clusters from the features, because {why}"
+
     def learn(self, state: State, examples: np.ndarray | None = None) -> Lesson:
         """Teach a model the examples of a state, or others (n,), and apply it to every row of `space`."""
         return learn(*self.space, state, self.config.seed, examples)
@@ -292,7 +312,7 @@ class RunImages:
         digest.update(repr(known_by).encode(errors="surrogatepass"))
         return cache_folder() / "spaces" / f"{digest.hexdigest()[:32]}.safetensors"
 
-    def _kinds_later(self, rows: np.ndarray) -> Kinds | None:
+    def kinds_later(self, rows: np.ndarray) -> Kinds | None:
         """Return the features of rows that were added after a split or a lesson; None if one is missing."""
         kinds, readable = self._kinds_of([*self._from_arrays(rows), self._from_files(rows)])
         return kinds if np.array_equal(readable, rows) else None

@@ -1,19 +1,20 @@
 """The kinds of edits: which fields the line of each kind has in edits.jsonl, and how it changes a `State`.
 
 Nothing is drawn or trained here, so that the same lines always give the same state. A line names images by their rows
-in assignments.csv; a split has the centres, and an `accept` the taught model, that decide about images added later.
+in assignments.csv; a split and a cut have the centres, and an `accept` the taught model, that decide about images added
+later. A cut says what it does to the clusters, so that replaying it needs no tree.
 Shapes: n rows of the run, m other images, P parts, D features.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from twincluster.core import InputError
+from twincluster.core import InputError, counted
 from twincluster.runs.edit_state import JUNK, UNREADABLE, Learned, Merge, Split, State, nearest_part
 
 Line = dict[str, Any]
@@ -91,6 +92,35 @@ class _RefuseLine:
 
 
 @dataclass(frozen=True)
+class _Group:
+    id: int
+    name: str
+    node: int  # of the tree
+
+
+@dataclass(frozen=True)
+class _Share:
+    id: int  # of the group
+    rows: list[int]
+    centres: list[list[float]]
+
+
+@dataclass(frozen=True)
+class _Ended:
+    cluster: int
+    rest: int
+    parts: list[_Share]  # one of them takes all rows, which it need not name
+
+
+@dataclass(frozen=True)
+class _CutLine:
+    tree: str  # its key
+    count: int  # clusters after the cut
+    groups: list[_Group]
+    ended: list[_Ended]
+
+
+@dataclass(frozen=True)
 class Later:
     """Callbacks for rows added to a run after an edit. They return None if the images are gone."""
 
@@ -106,7 +136,7 @@ def applied(state: State, line: Line, later: Later | None = None) -> State:
             "a newer version of twincluster made it: install that one"
         )
     try:
-        return KINDS[line["kind"]][1](state, line, later)
+        return KINDS[line["kind"]].apply(state, line, later)
     except InputError:
         raise
     except DAMAGE as error:
@@ -126,6 +156,11 @@ def _merge(state: State, line: Line, later: Later | None) -> State:
         raise ValueError("a cluster cannot end in itself")
     names = {cluster: name for cluster, name in state.names.items() if cluster not in ended}
     names[into] = _text(line.get("name") or names[into])
+    return replace(_ended_in(state, into, ended), names=names, by_hand=state.by_hand - {*ended} | {into})
+
+
+def _ended_in(state: State, into: int, ended: Sequence[int]) -> State:
+    """End clusters in another one. The names stay to be settled."""
     everywhere = (state.home, state.sample, state.before)
     home, sample, before = (np.where(np.isin(where, ended), into, where) for where in everywhere)
     refused = {cluster: rows for cluster, rows in state.refused.items() if cluster not in ended}
@@ -134,22 +169,34 @@ def _merge(state: State, line: Line, later: Later | None) -> State:
     past = {name: into if cluster in ended else cluster for name, cluster in state.ended.items()}
     past |= {state.names[cluster]: into for cluster in ended}
     joined = (*state.joined, Merge(into, np.array(ended, np.int64)))
-    return replace(
-        state, home=home, sample=sample, before=before, names=names, refused=refused, ended=past, joined=joined
-    )
+    return replace(state, home=home, sample=sample, before=before, refused=refused, ended=past, joined=joined)
 
 
 def _split(state: State, line: Line, later: Later | None) -> State:
-    step = _read_split(_living(state, line["cluster"]), line)
+    step, is_selection = _read_split(_living(state, line["cluster"]), line), line.get("how") == "selection"
     names = {cluster: name for cluster, name in state.names.items() if cluster != step.cluster}
-    home, guessed, left = state.home.copy(), state.guessed.copy(), state.home == step.cluster
-    shown, inside = state.shown.copy(), left.copy()
     for part in line["parts"]:
         names[_new(names, part["id"])] = _text(part["name"])
-        rows = _rows(state, part["rows"])
+    rows = [(int(part["id"]), part["rows"]) for part in line["parts"]]
+    chosen = {part for part, _ in rows if is_selection and part != step.rest}
+    made = chosen if is_selection and step.cluster not in state.by_hand else {part for part, _ in rows}
+    return replace(
+        _divided(state, step, rows, later, chosen), names=dict(sorted(names.items())),
+        by_hand=state.by_hand - {step.cluster} | made,
+    )  # fmt: skip
+
+
+def _divided(
+    state: State, step: Split, parts: Sequence[tuple[int, Any]], later: Later | None, examples: Collection[int] = ()
+) -> State:
+    """Divide a cluster into parts with their rows. The names stay to be settled."""
+    home, guessed, left = state.home.copy(), state.guessed.copy(), state.home == step.cluster
+    shown, inside = state.shown.copy(), left.copy()
+    for part, given in parts:
+        rows = _rows(state, given)
         rows = rows[inside[rows]]  # a file that was replaced since may lie elsewhere now
-        home[rows], left[rows] = int(part["id"]), False
-        if line.get("how") == "selection" and part["id"] != step.rest:
+        home[rows], left[rows] = part, False
+        if part in examples:
             shown[rows] = True
     if left.any():  # rows that came after the split
         rows = np.flatnonzero(left)
@@ -162,11 +209,38 @@ def _split(state: State, line: Line, later: Later | None) -> State:
     refused = dict(state.refused)
     if (apart := refused.pop(step.cluster, None)) is not None:
         refused |= dict.fromkeys(step.parts.tolist(), apart)
-    names = dict(sorted(names.items()))
     return replace(
-        state, home=home, guessed=guessed, shown=shown, sample=sample, before=before, names=names, refused=refused,
+        state, home=home, guessed=guessed, shown=shown, sample=sample, before=before, refused=refused,
         joined=(*state.joined, step),
     )  # fmt: skip
+
+
+def _cut(state: State, line: Line, later: Later | None) -> State:
+    ended = {_living(state, one["cluster"]): state.names[one["cluster"]] for one in line["ended"]}
+    if odd := [cluster for cluster in ended if cluster in state.by_hand]:
+        raise ValueError(f"cluster {odd[0]} was made by hand")
+    names = {cluster: name for cluster, name in state.names.items() if cluster not in ended}
+    for group in line["groups"]:
+        names[_new(names, group["id"])] = _text(group["name"])
+    for one in line["ended"]:
+        cluster, parts = one["cluster"], [(part["id"], part["rows"]) for part in one["parts"]]
+        if {part for part, _ in parts} - {group["id"] for group in line["groups"]}:
+            raise ValueError("a part is in no group")
+        if len(parts) == 1:
+            state = _ended_in(state, parts[0][0], [cluster])
+        else:
+            state = _divided(state, _read_share(cluster, one), parts, later)
+    closed = {cluster: name for cluster, name in {**state.closed, **ended}.items() if cluster not in names}
+    return replace(state, names=dict(sorted(names.items())), closed=closed)
+
+
+def _read_share(cluster: int, one: Line) -> Split:
+    """Read how a cut divides a cluster. A part may have several centres."""
+    ids = np.array([part["id"] for part in one["parts"] for _ in part["centres"]], np.int64)
+    if one["rest"] not in ids or len({part["id"] for part in one["parts"]}) != len(one["parts"]):
+        raise ValueError("the parts do not fit together")
+    centres = [centre for part in one["parts"] for centre in part["centres"]]
+    return Split(cluster, ids, one["rest"], np.array(centres, np.float32).reshape(len(ids), -1))
 
 
 def _read_split(cluster: int, line: Line) -> Split:
@@ -186,8 +260,8 @@ def _move(state: State, line: Line, later: Later | None) -> State:
         names[_new(names, to)] = _text(line["name"])
     elif to not in names:
         raise ValueError(f"there is no cluster {to}")
-    rows = _rows(state, line["rows"])
-    return _put(replace(state, names=names), rows, np.full(len(rows), to), by_hand=True)
+    rows, made = _rows(state, line["rows"]), state.by_hand | ({to} - state.names.keys())
+    return _put(replace(state, names=names, by_hand=made), rows, np.full(len(rows), to), by_hand=True)
 
 
 def _junk(state: State, line: Line, later: Later | None) -> State:
@@ -218,7 +292,8 @@ def _answer(state: State, line: Line, later: Later | None) -> State:
         asked, sample = random[~state.shown[random]], state.sample.copy()
         sample[asked] = state.clusters[asked]
         state = replace(state, sample=sample)
-    return _put(replace(state, names=names), rows, to, by_hand=True)
+    made = state.by_hand | {one["cluster"] for one in line.get("names") or []}
+    return _put(replace(state, names=names, by_hand=made), rows, to, by_hand=True)
 
 
 def _accept(state: State, line: Line, later: Later | None) -> State:
@@ -316,28 +391,106 @@ def name_complaint(name: Any) -> str:
 
 
 def next_id(lines: Sequence[Line], n_clusters: int) -> int:
-    """An id that no cluster has ever had, not even one of an edit that was undone."""
+    """Return an id that no cluster has ever had, not even one of an edit that was undone."""
     used = [n_clusters - 1]
     for line in lines:
-        if line["kind"] == "split":
-            used += [int(part["id"]) for part in line["parts"]]
-        elif line["kind"] == "move":
-            used.append(int(line["to"]))
-        elif line["kind"] == "answer":
-            used += [one["cluster"] for one in line.get("names") or []]
+        used += _kind(line).new_ids(line)
     return max(used) + 1
 
 
-# what each kind of line holds, and what it does
-KINDS: dict[str, tuple[type, Callable[[State, Line, Later | None], State]]] = {
-    "rename": (_RenameLine, _rename),
-    "merge": (_MergeLine, _merge),
-    "split": (_SplitLine, _split),
-    "move": (_MoveLine, _move),
-    "junk": (_RowsLine, _junk),
-    "unjunk": (_RowsLine, _unjunk),
-    "confirm": (_RowsLine, _confirm),
-    "answer": (_AnswerLine, _answer),
-    "accept": (_AcceptLine, _accept),
-    "refuse": (_RefuseLine, _refuse),
+def describe(line: Line, state: State) -> str:
+    """Describe an edit in a few words."""
+
+    def name(cluster: int) -> str:
+        called = state.names.get(cluster, "")
+        return called if called not in ("", str(cluster)) else f"cluster {cluster}"
+
+    return _kind(line).text(line, name)
+
+
+def without_rows(lines: Sequence[Line]) -> list[Line]:
+    """Return lines that decide about other images as these do, and name no row of the run."""
+    return [line | _kind(line).rowless(line) for line in lines if not _kind(line).of_rows]
+
+
+def is_by_hand(line: Line) -> bool:
+    """Return True for an edit in which a person says where rows belong."""
+    return _kind(line).by_hand
+
+
+def _kind(line: Line) -> Kind:
+    return KINDS.get(line["kind"], OTHER)
+
+
+def _images(line: Line) -> str:
+    return counted(len(line["rows"]), "image")
+
+
+def _empty_lists(line: Line) -> Line:
+    return {name: [] for name in ("rows", "to") if isinstance(line.get(name), list)}
+
+
+def _empty_parts(line: Line) -> Line:
+    return {"parts": [part | {"rows": []} for part in line["parts"]]}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of edit."""
+
+    line: type  # the fields of its line
+    apply: Callable[[State, Line, Later | None], State]
+    text: Callable[[Line, Callable[[int], str]], str]  # describes a line, given a function that names clusters
+    new_ids: Callable[[Line], Iterable[int]] = lambda line: ()  # of clusters that a line creates
+    rowless: Callable[[Line], Line] = _empty_lists  # the fields that name rows, without them
+    of_rows: bool = False  # whether it decides about the rows in its line only
+    by_hand: bool = False  # whether a person says with it where rows belong
+
+
+KINDS = {
+    "rename": Kind(_RenameLine, _rename, lambda line, name: f"rename cluster {line['cluster']} to {line['name']}"),
+    "merge": Kind(
+        _MergeLine, _merge, lambda line, name: f"merge {len(line['clusters']) + 1} clusters into {name(line['into'])}"
+    ),
+    "split": Kind(
+        _SplitLine,
+        _split,
+        lambda line, name: f"split cluster {line['cluster']} into {len(line['parts'])}",
+        new_ids=lambda line: (int(part["id"]) for part in line["parts"]),
+        rowless=_empty_parts,
+    ),
+    "cut": Kind(
+        _CutLine,
+        _cut,
+        lambda line, name: f"cut the tree to {line['count']:,} clusters",
+        new_ids=lambda line: (group["id"] for group in line["groups"]),
+        rowless=lambda line: {"ended": [one | _empty_parts(one) for one in line["ended"]]},
+    ),
+    "move": Kind(
+        _MoveLine,
+        _move,
+        lambda line, name: f"move {_images(line)} to {name(line['to'])}",
+        new_ids=lambda line: (int(line["to"]),),
+        by_hand=True,
+    ),
+    "junk": Kind(_RowsLine, _junk, lambda line, name: f"mark {_images(line)} as junk", of_rows=True, by_hand=True),
+    "unjunk": Kind(
+        _RowsLine, _unjunk, lambda line, name: f"take {_images(line)} out of the junk", of_rows=True, by_hand=True
+    ),
+    "confirm": Kind(_RowsLine, _confirm, lambda line, name: f"confirm {_images(line)}", of_rows=True, by_hand=True),
+    "answer": Kind(
+        _AnswerLine,
+        _answer,
+        lambda line, name: f"answer about {_images(line)}",
+        new_ids=lambda line: (one["cluster"] for one in line.get("names") or []),
+        by_hand=True,
+    ),
+    "accept": Kind(_AcceptLine, _accept, lambda line, name: f"accept that {_images(line)} move"),
+    "refuse": Kind(
+        _RefuseLine,
+        _refuse,
+        lambda line, name: f"keep {_images(line)} out of {', '.join(map(name, line['to']))}",
+        of_rows=True,
+    ),
 }
+OTHER = Kind(dict, lambda state, line, later: state, lambda line, name: line["kind"])  # start, undo and redo

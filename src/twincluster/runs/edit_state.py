@@ -34,7 +34,7 @@ class Merge:
 @dataclass(frozen=True, eq=False)
 class Split:
     cluster: int
-    parts: np.ndarray  # (P,) ids
+    parts: np.ndarray  # (P,) ids; several of a part with several centres
     rest: int  # where images go that cannot be compared with the centres
     centres: np.ndarray | None  # (P,D) unit rows
 
@@ -58,6 +58,8 @@ class State:
     names: Mapping[int, str]  # of the clusters there are, by id
     refused: Mapping[int, np.ndarray] = field(default_factory=dict)  # rows that a person keeps out of a cluster
     ended: Mapping[str, int] = field(default_factory=dict)  # names of clusters that were merged, and into which
+    by_hand: frozenset[int] = frozenset()  # clusters that a person made, which a cut leaves alone
+    closed: Mapping[int, str] = field(default_factory=dict)  # names of clusters that a cut has ended, by id
     joined: tuple[Merge | Split | Learned, ...] = ()  # what decides about other images, in order
     number: int = 0  # of the newest line, undone ones and those that undo included
     head: Callable[[], Head] | None = None  # gives the taught model, where there is one
@@ -104,7 +106,7 @@ class State:
             found, classes = head.predict(*kinds)[1], head.classes
         width = max([*self.names, *classes.tolist()]) + 1
         ids = [width - 1, *(part for step in steps if isinstance(step, Split) for part in step.parts.tolist())]
-        ids += [part for step in steps if isinstance(step, Merge) for part in step.clusters.tolist()]
+        ids += [part for step in steps if isinstance(step, Merge) for part in (step.into, *step.clusters.tolist())]
         chances, ordinary = np.zeros((len(found), max(ids) + 1), found.dtype), classes >= 0
         chances[:, classes[ordinary]] = found[:, ordinary]
         for step in steps[last + 1 :]:

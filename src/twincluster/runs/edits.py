@@ -21,9 +21,10 @@ from twincluster.runs.edit_history import ConflictError, EditHistory, in_force, 
 from twincluster.runs.edit_kinds import LONGEST_NAME, Line, name_complaint, next_id
 from twincluster.runs.edit_state import JUNK, JUNK_STATUS, UNREADABLE, Features, State, unit
 from twincluster.runs.taught import TAUGHT_FILE, Taught
+from twincluster.runs.tree import Living, cut_line, groups_of
 
 if TYPE_CHECKING:
-    from twincluster.clustering import Head
+    from twincluster.clustering import Head, Tree
 
 MOST_PARTS = 100  # of one split
 DECIMALS = 7  # of a centre's numbers: float32 has little more to say of a unit row
@@ -117,6 +118,28 @@ class Edits(EditHistory):
                 a_part(new, called, everyone[taken], middles[1]),
             ]
             return {"kind": "split", "cluster": cluster, "how": "selection", "rest": cluster, "parts": made}
+
+        return self._append(build, expected)
+
+    def cut(
+        self,
+        tree: Tree,
+        count: int | None = None,
+        *,
+        opened: Iterable[int] = (),
+        closed: Iterable[int] = (),
+        groups: Sequence[Sequence[int]] | None = None,
+        expected: int | None = None,
+    ) -> State:
+        """Change to another cut of the tree: one with `count` clusters, with the branches of some clusters opened or
+        closed, or with these groups of leaves. Clusters that a person made stay as they are.
+        """
+        opened, closed = list(opened), list(closed)
+
+        def build(state: State, lines: list[Line]) -> Line:
+            living = Living.of(tree, state)
+            chosen = groups_of(living, count, opened, closed) if groups is None else living.chosen(groups)
+            return cut_line(living, chosen, state, lines, self._model_clusters, self.n_clusters, self._embedded)
 
         return self._append(build, expected)
 

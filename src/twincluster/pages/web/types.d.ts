@@ -32,6 +32,17 @@ export interface Drawable {
   draw(context: CanvasRenderingContext2D, image: number, x: number, y: number, side: number, again: () => void): boolean;
 }
 
+/** The tree of clusters: fine clusters ("leaves"), joined step by step. */
+export interface TreeData {
+  number: number; // of the newest edit it knows
+  joins: [number, number][];
+  stability: number[]; // of each node
+  leaves: { size: number; rows: number[] }[]; // rows: the most typical
+  clusters: { id: number; leaves: number[] }[]; // those in the tree
+  kept: number[]; // clusters outside it
+  natural: { clusters: number; agreement: number; best: boolean }[];
+}
+
 /** Where the images stand on a map. */
 export interface Points {
   image: number[];
