@@ -30,7 +30,7 @@ APART, TOUCHING = (
     0.6,
 )  # clusters with a valley up to the first between them are apart, from the second on not at all
 SILHOUETTE = 0.9  # least share of the best silhouette of the view
-GUESS = 0.8  # least score of a guess; below, halves of the data guess better
+GUESS = 0.5  # least score of a guess; below, halves of the data guess
 # A number is clear if all of these hold:
 SCORE = 0.8  # least score
 DROP = 1.3  # least ratio of the costs of joining clusters at this number and one above

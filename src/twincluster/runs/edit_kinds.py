@@ -372,6 +372,8 @@ def _rows(state: State, given: Any) -> np.ndarray:
 
 
 def _text(name: Any) -> str:
+    if isinstance(name, str):
+        name = name.replace("\0", "\ufffd")  # older versions accepted zero characters
     if complaint := name_complaint(name):
         raise ValueError(complaint)
     return str(name)
@@ -411,6 +413,30 @@ def describe(line: Line, state: State) -> str:
 def without_rows(lines: Sequence[Line]) -> list[Line]:
     """Return lines that decide about other images as these do, and name no row of the run."""
     return [line | _kind(line).rowless(line) for line in lines if not _kind(line).of_rows]
+
+
+def lines_of_first(lines: Sequence[Line], count: int) -> list[Line]:
+    """Return edits as they would be without the rows from `count` on, which came by `twincluster update`."""
+    return [_of_first(line, count) for line in lines]
+
+
+def _of_first(line: Line, count: int) -> Line:
+    kept = dict(line)
+    for name in ("rows", "to", "samples"):
+        if isinstance(line.get(name), list) and not (name == "to" and line["kind"] == "refuse"):
+            rows = line[name] if name == "samples" else line["rows"]
+            kept[name] = [value for value, row in zip(line[name], rows, strict=True) if row < count]
+    if line["kind"] == "split":
+        kept["parts"] = _parts_of_first(line["parts"], count)
+    elif line["kind"] == "cut":
+        kept["ended"] = [one | {"parts": _parts_of_first(one["parts"], count)} for one in line["ended"]]
+    elif line["kind"] == "accept":
+        kept["inputs"] = min(line["inputs"], count)
+    return kept
+
+
+def _parts_of_first(parts: Sequence[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+    return [part | {"rows": [row for row in part["rows"] if row < count]} for part in parts]
 
 
 def is_by_hand(line: Line) -> bool:
