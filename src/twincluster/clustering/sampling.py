@@ -12,7 +12,7 @@ import torch
 
 from twincluster.clustering.kmeans import nearest, spherical_kmeans
 
-CELLS = 256  # of the coarse k-means, ...
+MOST_CELLS, PER_CELL = 256, 64  # of the coarse k-means; rows of the sample per cell, at least
 POOL = 16_384  # ... and the rows that it is fitted on
 CHUNK = 8_192  # rows in memory at once
 
@@ -22,21 +22,22 @@ def spread_sample(pixels: np.ndarray, rows: np.ndarray, count: int, seed: int) -
     if len(rows) <= count:
         return rows
     random = np.random.default_rng(seed)
-    cell = _cells(pixels, rows, random, seed)
+    n_cells = max(1, min(MOST_CELLS, count // PER_CELL))
+    cell = _cells(pixels, rows, n_cells, random, seed)
     order = np.lexsort((random.random(len(rows)), cell))  # by cell, at random inside
-    sizes = np.bincount(cell, minlength=CELLS)
+    sizes = np.bincount(cell, minlength=n_cells)
     wanted = _quotas(sizes, count)
     starts = np.cumsum(sizes) - sizes
     rank = np.arange(len(rows)) - np.repeat(starts, sizes)
     return np.asarray(rows[np.sort(order[rank < np.repeat(wanted, sizes)])])
 
 
-def _cells(pixels: np.ndarray, rows: np.ndarray, random: np.random.Generator, seed: int) -> np.ndarray:
+def _cells(pixels: np.ndarray, rows: np.ndarray, count: int, random: np.random.Generator, seed: int) -> np.ndarray:
     """Return the cell (n,) of each row: the nearest of C directions of centred rows."""
     pool = np.sort(random.permutation(len(rows))[:POOL])
     sample = torch.from_numpy(np.asarray(pixels[rows[pool]], np.float32))
     mean, std = sample.mean(0), sample.std(0).clamp(min=1e-6)
-    found = spherical_kmeans((sample - mean) / std, min(CELLS, len(sample)), seed=seed, n_init=1, n_iter=10)
+    found = spherical_kmeans((sample - mean) / std, min(count, len(sample)), seed=seed, n_init=1, n_iter=10)
     cell = np.empty(len(rows), np.int16)
     for start in range(0, len(rows), CHUNK):
         part = torch.from_numpy(np.asarray(pixels[rows[start : start + CHUNK]], np.float32))
