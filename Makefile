@@ -21,7 +21,7 @@ quick test oldest stress attack bench: export OMP_WAIT_POLICY = passive
 # asks for none to be kept.
 quick test oldest stress: export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help setup browser pages demo quick test oldest stress attack licences audit lint lint-js bench clean
+.PHONY: help setup browser pages demo quick test oldest stress site dist attack licences audit lint lint-js bench clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -69,6 +69,15 @@ lint-js: ## ESLint and the type checker on the JavaScript of the pages, where np
 pages: ## join the JavaScript of the report and of the explorer into src/twincluster/pages/web/built
 	$(PYTHON) tools/bundle_pages.py
 
+site: $(READY) ## build the documentation into site/; warnings are errors, links are checked
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+dist: $(READY) ## build and check the packages in dist/
+	rm -rf dist
+	$(BIN)/python -m hatchling build
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist/*.whl
+
 attack: $(READY) ## attack files, processes and the explorer for hours: make attack SEED=3 SCALE=0.1 NAMES="kills pairs"
 	$(BIN)/python -m attacks $(NAMES) --seed $(or $(SEED),0) --scale $(or $(SCALE),1)
 
@@ -87,7 +96,7 @@ bench: $(READY) ## measure speed and memory on this machine; the last table take
 	$(BIN)/python -m benchmarks memory
 
 clean: ## remove .venv, caches and built packages; runs and data stay
-	rm -rf .venv .venv-oldest tools/node_modules dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-oldest tools/node_modules dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # uv is quick but does not read pip's settings: where it is not to be had or cannot reach its packages, pip does

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from benchmarks.common import cpu_seconds, environment, write_noise
 from twincluster.config import load_recipe, make_config, parse_overrides
 from twincluster.data import location_of, open_source
 from twincluster.fit import fit
+from twincluster.nn import CPU_PIXELS, OnnxNetwork, compile_network, load_encoder
 from twincluster.pages import write_report
 from twincluster.training import Reporter
 
@@ -27,12 +29,46 @@ READING, ENCODING, READY, TRAINING, READ_OUT, REPORT = PHASES
 class Phases:
     title: str
     seconds: dict[str, tuple[float, float]]  # of wall and processor, by phase
+    images: int
+    alone: dict[str, float]  # images per second of processor of the network alone, by what runs it
 
     def to_text(self) -> str:
         lines = [self.title, f"{'':20}{'s':>8}{'CPU s':>8}"]
         lines += [f"{name:20}{wall:>8.1f}{cpu:>8.1f}" for name, (wall, cpu) in self.seconds.items()]
         wall, cpu = (sum(column) for column in zip(*self.seconds.values(), strict=True))
-        return "\n".join([*lines, f"{'together':20}{wall:>8.1f}{cpu:>8.1f}"])
+        longest = max(self.seconds, key=lambda name: self.seconds[name][0])
+        reached, best = self.images / self.seconds[ENCODING][1], max(self.alone.values())
+        rates = ", ".join(f"{name} {rate:.0f}" for name, rate in self.alone.items())
+        return "\n".join(
+            [
+                *lines,
+                f"{'together':20}{wall:>8.1f}{cpu:>8.1f}",
+                f"most time: {longest}, {self.seconds[longest][0] / wall:.0%}",
+                f"encoded: {reached:.0f} images a CPU second, {reached / best:.0%} of the network alone ({rates})",
+            ]
+        )
+
+
+def rates_alone(name: str, seconds: float = 2.0) -> dict[str, float]:
+    """Return how many images a network encodes per second of processor: by torch, by torch in bf16, by onnxruntime."""
+    encoder = load_encoder(name)
+    images = torch.randn(max(1, CPU_PIXELS // encoder.side**2), 3, encoder.side, encoder.side)
+    last, network = images.contiguous(memory_format=torch.channels_last), encoder.network
+    rates = {"onnxruntime": _rate(compile_network(network, encoder.side), images, seconds)}
+    if not isinstance(network, OnnxNetwork):
+        rates["torch"] = _rate(network.to(memory_format=torch.channels_last), last, seconds)
+        rates["torch bf16"] = _rate(network.bfloat16(), last.bfloat16(), seconds)
+    return rates
+
+
+@torch.inference_mode()
+def _rate(network: nn.Module, images: torch.Tensor, seconds: float) -> float:
+    network(images)
+    start, done = cpu_seconds(), 0
+    while (passed := cpu_seconds() - start) < seconds:
+        network(images)
+        done += len(images)
+    return done / passed
 
 
 class _Watch(Reporter):
@@ -75,4 +111,5 @@ def measure(source: str | None, images: int, settings: Sequence[str]) -> Phases:
         write_report(fitted.run, "none", source=listing)
         watch.until_now(REPORT)
     title = f"{config.train.encoder}, {len(listing.paths):,} images of {listing.name}, {config.train.epochs} epochs"
-    return Phases(f"{title}, {torch.get_num_threads()} threads", watch.seconds)
+    title = f"{title}, {torch.get_num_threads()} threads"
+    return Phases(title, watch.seconds, len(listing.paths), rates_alone(config.train.encoder))

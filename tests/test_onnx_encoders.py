@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,27 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import torch
 from onnx import TensorProto
 from PIL import Image
+from torch import Tensor, nn
 
 from command_line import colours, command, worked
+from small_encoders import Colour, own_weights
 from small_onnx import colour_model, expected_features, text_model
 from twincluster.config import EncoderInput, read_name
 from twincluster.core import InputError
 from twincluster.data import open_images, open_source
-from twincluster.nn import encode, encoders, load_encoder
+from twincluster.nn import (
+    OnnxNetwork,
+    build_backbone,
+    compile_network,
+    encode,
+    encoders,
+    feature_cache,
+    load_encoder,
+    wrap_module,
+)
 from twincluster.runs import Run
 
 QUICK = ("--epochs", "2", "--device", "cpu", "--set", "train.batch_size=16", "--set", "augment.neighbours=3")
@@ -282,3 +295,48 @@ def test_a_plus_or_an_at_in_the_name_of_a_file_that_exists_belongs_to_it(
     assert [(part.rest, part.side) for part in read_name("onnx:net@2@64")] == [("net@2", 64)]
     with pytest.raises(InputError, match="joins an encoder with itself"):
         read_name("pretrained+pretrained")
+
+
+@pytest.mark.parametrize("side, count", [(32, 3), (48, 1)])
+def test_a_compiled_network_gives_the_features_of_the_network(side: int, count: int) -> None:
+    network = build_backbone("small", side=32, n_inputs=3).eval()
+    compiled, images = compile_network(network, side), torch.randn(count, 3, side, side)
+    assert isinstance(compiled, OnnxNetwork)
+    with torch.inference_mode():
+        torch.testing.assert_close(compiled(images), network(images), rtol=1e-4, atol=1e-4)
+
+
+def test_what_cannot_be_compiled_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Odd(nn.Module):
+        """One path while it is traced, and another later."""
+
+        def forward(self, images: Tensor) -> Tensor:
+            return images.mean((2, 3)) * (2 if torch.jit.is_tracing() else 1)
+
+    class Numpy(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            raise TypeError("not today")
+
+    for network in (Odd(), Numpy()):
+        assert compile_network(network, 16) is network
+    small = build_backbone("small", side=32, n_inputs=3).eval()
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert compile_network(small, 32) is small
+
+
+def test_many_images_are_encoded_by_the_compiled_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own_weights(tmp_path)
+    encoder = load_encoder(f"small:{tmp_path / 'weights.safetensors'}@32")
+    pixels = some_pixels(300, 32)
+    compiled: list[int] = []
+    compile_it = feature_cache.compile_network
+    monkeypatch.setattr(
+        feature_cache, "compile_network", lambda network, side: compiled.append(side) or compile_it(network, side)
+    )
+    few = encode(open_images(open_source(pixels[:40])), encoder).pixels
+    assert not compiled
+    many = encode(open_images(open_source(pixels)), encoder).pixels
+    assert compiled == [32]
+    np.testing.assert_allclose(many[:40], few, rtol=1e-3, atol=1e-4)
+    encode(open_images(open_source(pixels)), wrap_module(Colour()))
+    assert compiled == [32]  # the code of a user runs as it is

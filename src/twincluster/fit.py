@@ -159,7 +159,7 @@ def fit(
         )  # fmt: skip
         write_tree(trained.run, trained.tree(result))
         bind(trained.run)
-        if reporter and (warning := trained.unwell(result)):
+        if reporter and (warning := trained.health_warning(result)):
             reporter.warn(warning)
         scores = _scores(listing.labels, result.assignments.clusters, scored)
         return Fitted(
@@ -208,7 +208,7 @@ class Trained:
         leaf[rows] = tree.leaf
         return dataclasses.replace(tree, leaf=leaf)
 
-    def unwell(self, result: Result) -> str | None:
+    def health_warning(self, result: Result) -> str | None:
         """Return a warning if the clusters look unhealthy, otherwise None."""
         config = self.model.config
         if self.choice:  # training could not check clusters whose number was open

@@ -2,10 +2,12 @@
 
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from multiprocessing.synchronize import Event as EventType
 from pathlib import Path
 
@@ -221,10 +223,14 @@ def test_encoded_prints_the_phases_of_a_fit(
     np.save(tmp_path / "images.npy", colours(60)[0])
     quick = ("--set=train.epochs=2", "--set=train.batch_size=16", "--set=n_clusters=3")
     before, written = os.environ.get("TWINCLUSTER_CACHE"), []
+    monkeypatch.setattr(encoded, "rates_alone", partial(encoded.rates_alone, seconds=0.05))
     monkeypatch.setattr(encoded, "write_report", lambda *given, **more: written.append(write_report(*given, **more)))
     assert main(["encoded", str(tmp_path / "images.npy"), encoder, *quick]) == 0
-    title, _, *lines = capsys.readouterr().out.splitlines()
+    title, _, *lines, longest, speed = capsys.readouterr().out.splitlines()
     assert "60 images of images.npy, 2 epochs" in title
+    assert re.fullmatch(rf"most time: ({'|'.join(encoded.PHASES)}), \d+%", longest)
+    alone = r"\(onnxruntime \d+, torch \d+, torch bf16 \d+\)"
+    assert re.fullmatch(rf"encoded: \d+ images a CPU second, \d+% of the network alone {alone}", speed)
     assert [line[:20].strip() for line in lines] == [*encoded.PHASES, "together"]
     assert sum(float(line[20:28]) for line in lines[:-1]) == pytest.approx(float(lines[-1][20:28]), abs=0.3)
     assert os.environ.get("TWINCLUSTER_CACHE") == before

@@ -138,6 +138,7 @@ def fit(
     from_run: Annotated[Path | None, Parameter(name="--from")] = None,
     resume: Annotated[bool, Parameter(negative=())] = False,
     tensorboard: Annotated[bool, Parameter(negative=())] = False,
+    no_problems: Annotated[bool, Parameter(negative=())] = False,
     as_json: Json = False,
 ) -> None:
     """Cluster a folder of images, or another source, and write a run folder.
@@ -197,6 +198,8 @@ def fit(
         Continue an interrupted run in --out.
     tensorboard
         Also write metrics for TensorBoard into the run folder.
+    no_problems
+        Do not write problems.csv, the table of copies, dark, blurred and blank images, screenshots and odd ones.
     as_json
         Print the result as JSON; all else goes to stderr.
     """
@@ -215,14 +218,14 @@ def fit(
 
     def suited(listing: Listing) -> Config:
         from twincluster.methods import DEFAULT
-        from twincluster.resolve import suit
+        from twincluster.resolve import choose_recipe
         from twincluster.runs import Run
 
         earlier = Run.open(out).config.train.frozen if resume and out else None  # a run keeps its encoder
-        config, why = suit(listing, configured, recipe, changes, earlier)
+        config, why = choose_recipe(listing, configured, recipe, changes, earlier)
         chosen_here = "encoder" not in train and earlier is None and recipe is None
         if chosen_here and config.train.encoder == BUNDLED and offer_better():
-            config, why = suit(listing, configured, recipe, changes, earlier)
+            config, why = choose_recipe(listing, configured, recipe, changes, earlier)
         used = "pretrained" if config.train.encoder else "rows" if listing.is_rows else "default"
         named = recipe is None and config.method != DEFAULT
         for line in filter(None, (why, other_settings(config.method, used, listing.name) if named else None)):
@@ -230,7 +233,9 @@ def fit(
         return config
 
     with results(as_json) as found, _reserved(out, Path("runs") / _run_name(source), config, resume) as folder:
-        found |= _cluster(source, config, suited, folder, labels, split, data_root, resume, tensorboard, from_run)
+        found |= _cluster(
+            source, config, suited, folder, labels, split, data_root, resume, tensorboard, from_run, not no_problems
+        )
 
 
 @app.command(show=False, help_flags=[], version_flags=[])
@@ -310,7 +315,7 @@ def _classic_scores(images: np.ndarray, labels: np.ndarray, seed: int) -> dict[s
 
 def _cluster(
     source: str, config: Config, suited: Callable[[Listing], Config], out: Path, labels: str | None, split: Split,
-    root: Path | None, resume: bool, tensorboard: bool, from_run: Path | None = None,
+    root: Path | None, resume: bool, tensorboard: bool, from_run: Path | None = None, problems: bool = True,
 ) -> dict[str, Any]:  # fmt: skip
     """Train, write the run and its report, and return the results. `suited` returns the settings for a listing."""
     from twincluster.data import location_of, open_source
@@ -335,20 +340,25 @@ def _cluster(
     print(fitted.summary(), flush=True)
     if from_run is not None:
         _take_over(from_run, fitted.run, root)
-    page = _report_after_fit(fitted.run, listing, root, progress)
+    page = _report_after_fit(fitted.run, listing, root, progress, problems)
     return {**fitted.to_dict(), "report": str(page) if page else None}
 
 
-def _report_after_fit(run: Run, source: Listing, root: Path | None, progress: Progress) -> Path | None:
+def _report_after_fit(
+    run: Run, source: Listing, root: Path | None, progress: Progress, problems: bool = True
+) -> Path | None:
     """Write the report of a new run. Errors are only a warning, because the run itself is complete."""
     try:
         from twincluster.pages import write_report
+        from twincluster.runs import in_words
 
-        path, _, _ = write_report(run, "none", root, source=source)
+        path, material, _ = write_report(run, "none", root, source=source, problems=problems)
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         progress.warn(f"the run is complete, but its report could not be written ({reason}): try twincluster report")
         return None
+    if material.suspects:
+        print(f"to clean up: {in_words(material.suspects)}; see problems.csv")
     print(f"report: open {path} in a browser")
     return path
 

@@ -20,6 +20,7 @@ from twincluster.nn.encoders import Encoder as Encoder
 from twincluster.nn.encoders import Pretrained as Pretrained
 from twincluster.nn.encoders import load_encoder as load_encoder
 from twincluster.nn.encoders import wrap_module as wrap_module
+from twincluster.nn.feature_cache import CPU_PIXELS as CPU_PIXELS
 from twincluster.nn.feature_cache import encode as encode
 from twincluster.nn.feature_shards import Encoding as Encoding
 from twincluster.nn.feature_shards import encode_folder as encode_folder
@@ -29,3 +30,4 @@ from twincluster.nn.onnx_encoder import OnnxNetwork as OnnxNetwork
 from twincluster.nn.onnx_encoder import Signature as Signature
 from twincluster.nn.onnx_encoder import as_input as as_input
 from twincluster.nn.onnx_encoder import as_rows as as_rows
+from twincluster.nn.onnx_encoder import compile_network as compile_network

@@ -8,10 +8,12 @@ tokens.
 from __future__ import annotations
 
 import hashlib
-import importlib
+import importlib.util
 import mmap
 import os
 import re
+import tempfile
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from twincluster.core import InputError, first_line
 
 USUAL_SIDE = 224  # for files that accept any size
 INSTALL = "ONNX files need onnxruntime: pip install 'twincluster[onnx]'"
+SAME = 1e-3  # largest difference of a compiled network's features, as a share of the largest feature
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 _NUMBERS = {"tensor(float)": torch.float32, "tensor(float16)": torch.float16}
 _NUMPY = {torch.float32: np.float32, torch.float16: np.float16}
@@ -160,6 +163,30 @@ def _string_at(content: mmap.mmap, place: int) -> bytes:
         if byte < 128:
             break
     return content[place : place + length]
+
+
+@torch.inference_mode()
+def compile_network(network: nn.Module, side: int) -> nn.Module:
+    """Return a network as onnxruntime runs it on a CPU, two to four times as fast as torch.
+
+    Return the network itself where onnxruntime or onnx is missing, or where the outputs would differ.
+    """
+    if isinstance(network, OnnxNetwork) or not all(map(importlib.util.find_spec, ("onnx", "onnxruntime"))):
+        return network
+    network = network.cpu().to(memory_format=torch.contiguous_format)
+    images = torch.randn(2, 3, side, side, generator=torch.Generator().manual_seed(0))
+    options: dict[str, Any] = {"input_names": ["images"], "output_names": ["features"], "dynamo": False}
+    try:
+        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(action="ignore"):
+            path = Path(folder) / "network.onnx"
+            moving = {"images": {0: "n"}, "features": {0: "n"}}
+            torch.onnx.export(network, (images,), path, dynamic_axes=moving, **options)
+            compiled = OnnxNetwork(path)
+        wanted, features = network(images), compiled(images)
+    except Exception:  # the exporter raises many types
+        return network
+    same = wanted.shape == features.shape and (wanted - features).abs().max() <= SAME * wanted.abs().max()
+    return compiled if same else network
 
 
 @torch.inference_mode()

@@ -25,7 +25,7 @@ from twincluster.core import (
     refuse_held,
     write_atomically,
 )
-from twincluster.runs.edit_kinds import KINDS, Later, Line, applied
+from twincluster.runs.edit_kinds import KINDS, Later, Line, applied, without_rows
 from twincluster.runs.edit_state import UNREADABLE, Features, Kinds, State, apply_edits, initial
 from twincluster.runs.folder import Assignments, Run
 from twincluster.runs.inputs import read_stamps, row_names, stamps_of
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 Stamp = tuple[tuple[int, int] | None, ...]
 EDITS_FILE = "edits.jsonl"
 TRAINS_ON = ""  # in the place of the model's checksum, while a run with edits is trained further
-OF_ROWS = ("junk", "unjunk", "confirm", "refuse")  # kinds of edits that decide about the images they name alone
 
 
 class ConflictError(InputError):
@@ -108,7 +107,7 @@ def _line_of(line: Line, place: int) -> Line:
     if not isinstance(line.get("kind"), str):
         raise ValueError("it has no kind")
     if line["kind"] in KINDS:
-        record_of(KINDS[line["kind"]][0], line, f"edit {place}")
+        record_of(KINDS[line["kind"]].line, line, f"edit {place}")
     return line
 
 
@@ -224,21 +223,10 @@ class EditHistory:
         """Lines that decide about other images as these edits do, and name none of the run's own: to go with a copy of
         the model. Junk is left out, and so is what was undone."""
         start = self._start() | {"inputs": 0, "paths": _digest_of_paths(())}
-        kept = [line for line in in_force(self._log.read())[0] if line["kind"] not in OF_ROWS]
-        lines = [start]
-        for line in kept:
-            rowless: Line = {name: [] for name in ("rows", "to") if isinstance(line.get(name), list)}
-            if line["kind"] == "split":
-                rowless["parts"] = [part | {"rows": []} for part in line["parts"]]
-            elif line["kind"] == "cut":
-                rowless["ended"] = [
-                    one | {"parts": [part | {"rows": []} for part in one["parts"]]} for one in line["ended"]
-                ]
-            lines.append(line | rowless)
-        return [
-            {"edit": number, "time": kept[0].get("time", "") if kept else ""} | line | {"edit": number}
-            for number, line in enumerate(lines)
-        ]
+        done, _ = in_force(self._log.read())
+        lines = [start, *without_rows(done)]
+        time = lines[1].get("time", "") if len(lines) > 1 else ""
+        return [{"edit": number, "time": time} | line | {"edit": number} for number, line in enumerate(lines)]
 
     def _state_of(self, lines: list[Line]) -> State:
         """Only what came since the last time is applied, unless something was undone or `update` added rows."""

@@ -8,13 +8,13 @@ Shapes: n rows of the run, m other images, P parts, D features.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from twincluster.core import InputError
+from twincluster.core import InputError, counted
 from twincluster.runs.edit_state import JUNK, UNREADABLE, Learned, Merge, Split, State, nearest_part
 
 Line = dict[str, Any]
@@ -136,7 +136,7 @@ def applied(state: State, line: Line, later: Later | None = None) -> State:
             "a newer version of twincluster made it: install that one"
         )
     try:
-        return KINDS[line["kind"]][1](state, line, later)
+        return KINDS[line["kind"]].apply(state, line, later)
     except InputError:
         raise
     except DAMAGE as error:
@@ -391,31 +391,106 @@ def name_complaint(name: Any) -> str:
 
 
 def next_id(lines: Sequence[Line], n_clusters: int) -> int:
-    """An id that no cluster has ever had, not even one of an edit that was undone."""
+    """Return an id that no cluster has ever had, not even one of an edit that was undone."""
     used = [n_clusters - 1]
     for line in lines:
-        if line["kind"] == "split":
-            used += [int(part["id"]) for part in line["parts"]]
-        elif line["kind"] == "move":
-            used.append(int(line["to"]))
-        elif line["kind"] == "answer":
-            used += [one["cluster"] for one in line.get("names") or []]
-        elif line["kind"] == "cut":
-            used += [group["id"] for group in line["groups"]]
+        used += _kind(line).new_ids(line)
     return max(used) + 1
 
 
-# what each kind of line holds, and what it does
-KINDS: dict[str, tuple[type, Callable[[State, Line, Later | None], State]]] = {
-    "rename": (_RenameLine, _rename),
-    "merge": (_MergeLine, _merge),
-    "split": (_SplitLine, _split),
-    "move": (_MoveLine, _move),
-    "junk": (_RowsLine, _junk),
-    "unjunk": (_RowsLine, _unjunk),
-    "confirm": (_RowsLine, _confirm),
-    "answer": (_AnswerLine, _answer),
-    "accept": (_AcceptLine, _accept),
-    "refuse": (_RefuseLine, _refuse),
-    "cut": (_CutLine, _cut),
+def describe(line: Line, state: State) -> str:
+    """Describe an edit in a few words."""
+
+    def name(cluster: int) -> str:
+        called = state.names.get(cluster, "")
+        return called if called not in ("", str(cluster)) else f"cluster {cluster}"
+
+    return _kind(line).text(line, name)
+
+
+def without_rows(lines: Sequence[Line]) -> list[Line]:
+    """Return lines that decide about other images as these do, and name no row of the run."""
+    return [line | _kind(line).rowless(line) for line in lines if not _kind(line).of_rows]
+
+
+def is_by_hand(line: Line) -> bool:
+    """Return True for an edit in which a person says where rows belong."""
+    return _kind(line).by_hand
+
+
+def _kind(line: Line) -> Kind:
+    return KINDS.get(line["kind"], OTHER)
+
+
+def _images(line: Line) -> str:
+    return counted(len(line["rows"]), "image")
+
+
+def _empty_lists(line: Line) -> Line:
+    return {name: [] for name in ("rows", "to") if isinstance(line.get(name), list)}
+
+
+def _empty_parts(line: Line) -> Line:
+    return {"parts": [part | {"rows": []} for part in line["parts"]]}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of edit."""
+
+    line: type  # the fields of its line
+    apply: Callable[[State, Line, Later | None], State]
+    text: Callable[[Line, Callable[[int], str]], str]  # describes a line, given a function that names clusters
+    new_ids: Callable[[Line], Iterable[int]] = lambda line: ()  # of clusters that a line creates
+    rowless: Callable[[Line], Line] = _empty_lists  # the fields that name rows, without them
+    of_rows: bool = False  # whether it decides about the rows in its line only
+    by_hand: bool = False  # whether a person says with it where rows belong
+
+
+KINDS = {
+    "rename": Kind(_RenameLine, _rename, lambda line, name: f"rename cluster {line['cluster']} to {line['name']}"),
+    "merge": Kind(
+        _MergeLine, _merge, lambda line, name: f"merge {len(line['clusters']) + 1} clusters into {name(line['into'])}"
+    ),
+    "split": Kind(
+        _SplitLine,
+        _split,
+        lambda line, name: f"split cluster {line['cluster']} into {len(line['parts'])}",
+        new_ids=lambda line: (int(part["id"]) for part in line["parts"]),
+        rowless=_empty_parts,
+    ),
+    "cut": Kind(
+        _CutLine,
+        _cut,
+        lambda line, name: f"cut the tree to {line['count']:,} clusters",
+        new_ids=lambda line: (group["id"] for group in line["groups"]),
+        rowless=lambda line: {"ended": [one | _empty_parts(one) for one in line["ended"]]},
+    ),
+    "move": Kind(
+        _MoveLine,
+        _move,
+        lambda line, name: f"move {_images(line)} to {name(line['to'])}",
+        new_ids=lambda line: (int(line["to"]),),
+        by_hand=True,
+    ),
+    "junk": Kind(_RowsLine, _junk, lambda line, name: f"mark {_images(line)} as junk", of_rows=True, by_hand=True),
+    "unjunk": Kind(
+        _RowsLine, _unjunk, lambda line, name: f"take {_images(line)} out of the junk", of_rows=True, by_hand=True
+    ),
+    "confirm": Kind(_RowsLine, _confirm, lambda line, name: f"confirm {_images(line)}", of_rows=True, by_hand=True),
+    "answer": Kind(
+        _AnswerLine,
+        _answer,
+        lambda line, name: f"answer about {_images(line)}",
+        new_ids=lambda line: (one["cluster"] for one in line.get("names") or []),
+        by_hand=True,
+    ),
+    "accept": Kind(_AcceptLine, _accept, lambda line, name: f"accept that {_images(line)} move"),
+    "refuse": Kind(
+        _RefuseLine,
+        _refuse,
+        lambda line, name: f"keep {_images(line)} out of {', '.join(map(name, line['to']))}",
+        of_rows=True,
+    ),
 }
+OTHER = Kind(dict, lambda state, line, later: state, lambda line, name: line["kind"])  # start, undo and redo
