@@ -203,7 +203,9 @@ def test_archives_and_lists_are_encoded(tmp_path: Path, many: Path) -> None:
 
 def test_arrays_are_encoded(tmp_path: Path) -> None:
     np.save(tmp_path / "images.npy", colours(100)[0])
-    worked("encode", tmp_path / "images.npy", tmp_path / "out", "--backbone", f"small:{own_weights(tmp_path)}")
+    name = f"small:{own_weights(tmp_path)}"
+    said = json.loads(worked("encode", tmp_path / "images.npy", tmp_path / "out", "--backbone", name, "--json").out)
+    assert (said["inputs"], said["readable"], said["written"], said["problems"]) == (100, 100, 1, {})
     worked("fit", tmp_path / "out", *QUICK, "--out", tmp_path / "run")
     worked("predict", tmp_path / "run", tmp_path / "images.npy", "--out", tmp_path / "new.csv")
     assert rows(tmp_path / "new.csv") == rows(tmp_path / "run" / "assignments.csv")
@@ -264,7 +266,7 @@ def damages(folder: Path) -> Iterator[str]:
     yield "is damaged"
     shard.unlink()
     yield "is missing"
-    for column in ("path", "status", "features"):
+    for column in ("features", "path", "status"):
         parquet.write_table(table.drop_columns([column]), shard)
         yield f"no column {column}"
     parquet.write_table(table.slice(0, 10), shard)

@@ -316,7 +316,7 @@ def _sampled(images: Images, config: Config, processes: Processes, reporter: Rep
         return images
     rows = spread_sample(images.pixels, images.usable, wanted, config.seed)
     if processes.count > 1:  # processors may differ in the last bits
-        rows = np.array(processes.tell(rows.tolist()), np.int64)
+        rows = np.array(processes.broadcast_value(rows.tolist()), np.int64)
     if reporter:
         reporter.say(f"training on {wanted:,} of {count:,} rows, from all parts of the data; all are assigned")
     return dataclasses.replace(images, usable=rows)

@@ -32,10 +32,10 @@ def test_a_sample_is_exact_ascending_and_follows_the_seed() -> None:
 
 
 def test_a_sample_keeps_more_of_a_rare_kind_than_chance() -> None:
-    rows, labels = blobs((20_000, 20_000, 40))
-    sample = spread_sample(rows, np.arange(len(rows)), 1000, seed=0)
-    assert (labels[sample] == 2).sum() >= 3 * 1000 * 40 / 40_040
-    assert (labels[sample] == 0).sum() > 300
+    rows, labels = blobs((40_000, 40_000, 80))
+    sample = spread_sample(rows, np.arange(len(rows)), 16_384, seed=0)
+    assert (labels[sample] == 2).sum() >= 1.5 * 16_384 * 80 / 80_080
+    assert (labels[sample] == 0).sum() > 6000
 
 
 def test_a_tree_of_a_sample_puts_every_row_inside_its_cluster() -> None:

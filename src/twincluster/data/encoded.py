@@ -314,7 +314,7 @@ def readable(path: Path) -> Iterator[None]:
             f"{printable(str(path))} is missing: restore it, or run the same encode command again"
         ) from None
     except Exception as error:  # pyarrow raises many types for damaged files
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:120]
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:120].rstrip(".")
         raise InputError(
             f"{printable(str(path))} is damaged ({reason}): delete it, and run the same encode command again"
         ) from None
