@@ -1,3 +1,4 @@
+from twincluster.clustering import gaps as gaps
 from twincluster.clustering import kmeans as kmeans
 from twincluster.clustering import neighbours as neighbours
 from twincluster.clustering.choose import FEWEST_DIRECTIONS as FEWEST_DIRECTIONS
