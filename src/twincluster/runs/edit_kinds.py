@@ -19,7 +19,14 @@ from twincluster.runs.edit_state import JUNK, UNREADABLE, Learned, Merge, Split,
 
 Line = dict[str, Any]
 LONGEST_NAME = 200  # characters
-DAMAGE = (KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError)  # what odd lines can raise
+DAMAGE = (
+    KeyError,
+    TypeError,
+    ValueError,
+    IndexError,
+    OverflowError,
+    AttributeError,
+)  # errors that damaged lines can raise
 
 
 @dataclass(frozen=True)
@@ -66,7 +73,7 @@ class _RowsLine:
 class _Named:
     cluster: int
     name: str
-    new: bool  # else the cluster had no name yet
+    new: bool  # whether the edit creates the cluster
 
 
 @dataclass(frozen=True)
@@ -75,7 +82,7 @@ class _AnswerLine:
     to: list[int]  # of each row; JUNK too
     names: list[_Named] | None = None
     sample: bool = False  # answers to random questions, which count for the estimate
-    samples: list[int] | None = None  # rows whose answers do, where not all of them do
+    samples: list[int] | None = None  # rows whose answers count, if not all do
 
 
 @dataclass(frozen=True)
@@ -129,7 +136,7 @@ class Later:
 
 
 def applied(state: State, line: Line, later: Later | None = None) -> State:
-    """A state after one more edit."""
+    """Return the state after one more edit."""
     if line["kind"] not in KINDS:
         raise InputError(
             f"edit {line['edit']} in edits.jsonl is of a kind that this version does not know: {line['kind'][:40]!r}; "
@@ -194,7 +201,7 @@ def _divided(
     shown, inside = state.shown.copy(), left.copy()
     for part, given in parts:
         rows = _rows(state, given)
-        rows = rows[inside[rows]]  # a file that was replaced since may lie elsewhere now
+        rows = rows[inside[rows]]  # a file replaced since may be in another cluster
         home[rows], left[rows] = part, False
         if part in examples:
             shown[rows] = True
@@ -203,7 +210,7 @@ def _divided(
         seen = later.features(rows) if later and step.centres is not None else None
         home[rows] = nearest_part(step, seen)
         guessed[rows] = seen is None
-    sample, before = (  # what was right is so still
+    sample, before = (  # what was right before is still right
         np.where(inside & (where == step.cluster), home, where) for where in (state.sample, state.before)
     )
     refused = dict(state.refused)
@@ -323,7 +330,7 @@ def _refuse(state: State, line: Line, later: Later | None) -> State:
 
 
 def _put(state: State, rows: np.ndarray, to: np.ndarray, by_hand: bool) -> State:
-    """Put rows (m,) into clusters (m,); junk stays in its cluster besides. What a person does makes examples."""
+    """Put rows (m,) into clusters (m,); junk stays in its cluster besides. Edits `by_hand` make examples."""
     home, junk, guessed = state.home.copy(), state.junk.copy(), state.guessed.copy()
     home[rows] = np.where(to == JUNK, home[rows], to)
     junk[rows], guessed[rows] = to == JUNK, guessed[rows] & (to == JUNK)
@@ -341,7 +348,7 @@ def _put(state: State, rows: np.ndarray, to: np.ndarray, by_hand: bool) -> State
 
 
 def _pairs(state: State, line: Line, names: Mapping[int, str]) -> tuple[np.ndarray, np.ndarray]:
-    """Rows that can be read, and the cluster of each."""
+    """Return the readable rows of a line, and the cluster of each."""
     given, to = np.array(line["rows"], dtype=np.int64), np.array(line["to"], dtype=np.int64)
     if len(given) != len(to):
         raise ValueError(f"it names {len(given)} images and {len(to)} clusters")
@@ -364,7 +371,7 @@ def _new(names: Mapping[int, str], cluster: Any) -> int:
 
 
 def _rows(state: State, given: Any) -> np.ndarray:
-    """Those that can be read: a file may have become unreadable since."""
+    """Return the readable rows of a line: a file may have become unreadable since."""
     rows = np.array(given, dtype=np.int64).reshape(-1)
     if len(rows) and (rows.min() < 0 or rows.max() >= len(state.home)):
         raise ValueError("it names images that the run does not have")
@@ -380,7 +387,7 @@ def _text(name: Any) -> str:
 
 
 def name_complaint(name: Any) -> str:
-    """What is wrong with the name of a cluster, if anything: any text will do, markup and line breaks too."""
+    """Return what is wrong with the name of a cluster, or "". Any text is valid, also markup and line breaks."""
     if not isinstance(name, str) or not name.strip():
         return "a cluster needs a name of at least one letter"
     if len(name) > LONGEST_NAME:
