@@ -258,7 +258,7 @@ TAKES = {
     "--levels": "K,K",
 }
 
-NUMBERS = {"INT": "N", "FLOAT": "N"}
+NUMBERS = {"INT": "N", "INT...": "ID...", "FLOAT": "N"}
 
 START = Group("Start here", sort_key=1)
 USE = Group("With a finished run", sort_key=2)
