@@ -18,14 +18,24 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from twincluster.clustering import Choice, Health, Scores, Tree, grow_tree, health, score
+from twincluster.clustering import (
+    Choice,
+    Health,
+    Scores,
+    Tree,
+    grow_tree,
+    grow_tree_of_sample,
+    health,
+    score,
+    spread_sample,
+)
 from twincluster.config import DERIVED, Config, DataShape, Split, differences, flatten
 from twincluster.core import InputError, OnProgress, counted, hold, keep_freed, refuse_taken, settle
 from twincluster.data import Images, Listing
 from twincluster.methods import find_method
-from twincluster.model import Model, open_for, refuse_other_weights
+from twincluster.model import Model, assign, open_for, refuse_other_weights
 from twincluster.nn import Encoder, load_encoder
-from twincluster.parallel import join
+from twincluster.parallel import Processes, join
 from twincluster.resolve import check_method, data_shape, resolve, resolve_device, with_image_size
 from twincluster.runs import EDITS_FILE as EDITS
 from twincluster.runs import (
@@ -48,6 +58,8 @@ from twincluster.runs import (
 )
 from twincluster.training import Reporter, Trainer, has_checkpoint
 
+MOST_ROWS = 200_000  # of numbers or features to train on; of more, ...
+SAMPLE, PER_CLUSTER = 50_000, 200  # ... a sample of this size, or of so many rows per cluster if that is more
 MOST_SIZES = 100  # cluster sizes to print one by one
 
 
@@ -162,7 +174,7 @@ class Result:
 
     assignments: Assignments
     reference: Reference  # to compare later images with
-    probabilities: Tensor  # q of the usable inputs
+    probabilities: Tensor  # q of the inputs trained on
 
 
 @dataclass(eq=False)
@@ -180,17 +192,22 @@ class Trained:
 
     def result(self, predict: Callable[[Images], Tensor] | None = None) -> Result:
         """Predict the inputs, with `predict` instead of the model if given, and describe the training images."""
-        probabilities = (predict or self.model.predict)(self.images)
-        trained = probabilities[np.searchsorted(self.images.usable, self.training.usable)]
+        assignments, trained = assign(self.images, predict or self.model.predict, self.training.usable)
         step = math.ceil(len(self.training.usable) / REFERENCE_SAMPLE) or 1
         features = self.model.embed(self.training, self.training.usable[::step])
-        assignments = Assignments.of(self.images, self.images.usable, probabilities)
-        return Result(assignments, Reference.of(features, trained[::step]), probabilities)
+        return Result(assignments, Reference.of(features, trained[::step]), trained)
 
     def tree(self, result: Result) -> Tree:
         """Return the tree that has the clusters as one of its levels."""
-        rows, clusters = self.images.usable, result.assignments.clusters
-        return tree_of(self.model.embed(self.images).numpy(), rows, clusters, self.model.config.seed)
+        rows, clusters, seed = self.images.usable, result.assignments.clusters, self.model.config.seed
+        if len(rows) <= MOST_ROWS:
+            return tree_of(self.model.embed(self.images).numpy(), rows, clusters, seed)
+        tree = grow_tree_of_sample(
+            lambda some: self.model.embed(self.images, rows[some]).numpy(), clusters[rows], seed
+        )  # fmt: skip
+        leaf = np.full(len(clusters), -1, np.int32)
+        leaf[rows] = tree.leaf
+        return dataclasses.replace(tree, leaf=leaf)
 
     def health_warning(self, result: Result) -> str | None:
         """Return a warning if the clusters look unhealthy, otherwise None."""
@@ -258,19 +275,21 @@ def train(
     processes, config = join(config.train.device), check_method(config)
     config = processes.in_turn(lambda: with_image_size(config, listing))  # may download an encoder
     stamps, device = stamps_of(listing), config.train.device
-    if config.train.frozen and encoder is None:
+    if config.train.frozen and encoder is None and listing.encoded is None:
         encoder = processes.in_turn(lambda: load_encoder(config.train.frozen, config.encoder))
     images = processes.in_turn(
         lambda: open_for(config, listing, decoding, encoder=encoder, device=device, encoding=encoding)
     )
-    training = dataclasses.replace(images, usable=_usable(images, split))
+    training = _sampled(dataclasses.replace(images, usable=_usable(images, split)), config, processes, reporter)
     flip_by_images, config = config.augment.flip == DERIVED, resolve(config, training)
     shape, data = data_shape(config, training), describe(images, location, root, split, encoder)
     run = begin(config, shape, data, started) if begin else None
     labels = listing.labels[training.usable] if listing.labels is not None else None
     # building an encoder draws random numbers: the trainer derives its shape after seeding, so seeds keep their weights
     known_shape = None if config.train.finetune else shape
-    trainer = Trainer(config, training, run=run, shape=known_shape, labels=labels, reporter=reporter)
+    trainer = Trainer(
+        config, _in_memory(training, images), run=run, shape=known_shape, labels=labels, reporter=reporter
+    )
     method = trainer.run(resume=resume)
     if method.choice:
         config = dataclasses.replace(config, n_clusters=method.choice.n_clusters)
@@ -288,6 +307,28 @@ def train(
         handed=flip_by_images and not images.is_rows and not config.augment.flip,
         run=run,
     )
+
+
+def _sampled(images: Images, config: Config, processes: Processes, reporter: Reporter | None) -> Images:
+    """Return the images with a sample of their usable rows, if there are too many rows of numbers to train on all."""
+    n_clusters, count = config.n_clusters or config.clusters_between[1], len(images.usable)
+    wanted = config.train.rows or (max(SAMPLE, PER_CLUSTER * n_clusters) if count > MOST_ROWS else count)
+    if not images.is_rows or wanted >= count:
+        return images
+    rows = spread_sample(images.pixels, images.usable, wanted, config.seed)
+    if processes.count > 1:  # processors may differ in the last bits
+        rows = np.array(processes.broadcast_value(rows.tolist()), np.int64)
+    if reporter:
+        reporter.say(f"training on {wanted:,} of {count:,} rows, from all parts of the data; all are assigned")
+    return dataclasses.replace(images, usable=rows)
+
+
+def _in_memory(training: Images, images: Images) -> Images:
+    """Return the sampled rows alone, so that the trainer prepares no others."""
+    if not training.is_rows or len(images.usable) <= MOST_ROWS or len(training.usable) == len(images.usable):
+        return training
+    rows = np.asarray(training.pixels[training.usable], np.float32)
+    return dataclasses.replace(training, pixels=rows, usable=np.arange(len(rows)), status=("ok",) * len(rows))
 
 
 def _scores(labels: np.ndarray | None, clusters: np.ndarray, scored: np.ndarray) -> Scores | None:
@@ -323,6 +364,7 @@ def describe(
     encoder: Encoder | None = None,
 ) -> RunData:
     """Return the entry of config.json about the data."""
+    encoded = images.listing.encoded.data if images.listing.encoded else None
     return RunData(
         source=images.listing.name,
         location=location,
@@ -333,7 +375,8 @@ def describe(
         side=images.side,
         readable=len(images.usable),
         split=split,
-        encoder=(encoder.version or None) if encoder else None,
+        encoder=(encoder.version or None) if encoder else encoded.version or None if encoded else None,
+        base=encoded.base if encoded and encoded.base else None,
     )
 
 
@@ -381,7 +424,7 @@ def _usable(images: Images, split: Split) -> np.ndarray:
             f"none of the {len(listing.paths):,} images in {listing.name} can be read ({listing.paths[0]}: {why}): "
             "check the paths"
         )
-    return np.flatnonzero(_in_split(images.listing, split) & (np.array(images.status) == "ok"))
+    return np.asarray(images.usable[_in_split(images.listing, split)[images.usable]])
 
 
 FEW_NAMES = 5  # most settings to name in a message

@@ -17,6 +17,7 @@ from cyclopts import App, Parameter
 
 import twincluster
 from twincluster.cli.doctor import doctor
+from twincluster.cli.encode import encode
 from twincluster.cli.encoders import encoders, offer_better
 from twincluster.cli.look_up import methods, recipes
 from twincluster.cli.reproduce import reproduce
@@ -71,6 +72,7 @@ app = App(
     suppress_keyboard_interrupt=False,
 )
 app["--help"].group = app["--version"].group = LOOK_UP
+app.command(encode, group=START, usage="twincluster encode [OPTIONS] SOURCE OUT")
 app.command(report, group=USE)
 app.command(serve, group=USE)
 app.command(teach, group=USE)

@@ -256,7 +256,7 @@ TAKES = {
     "--balance": "N",
 }
 
-NUMBERS = {"INT": "N", "FLOAT": "N"}
+NUMBERS = {"INT": "N", "INT...": "ID...", "FLOAT": "N"}
 
 START = Group("Start here", sort_key=1)
 USE = Group("With a finished run", sort_key=2)
