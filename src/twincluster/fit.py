@@ -157,9 +157,9 @@ def fit(
             contents=contents_of(trained.images, trained.model.config.train.frame), made=trained.made,
             choice=trained.choice,
         )  # fmt: skip
-        write_tree(trained.run, trained.tree(result))
         if (out / EDITS).is_file():
             bind(trained.run)
+        write_tree(trained.run, trained.tree(result))
         if reporter and (warning := trained.health_warning(result)):
             reporter.warn(warning)
         scores = _scores(listing.labels, result.assignments.clusters, scored)
