@@ -30,7 +30,7 @@ from twincluster.clustering import (
     spread_sample,
 )
 from twincluster.config import DERIVED, Config, DataShape, Split, differences, flatten
-from twincluster.core import InputError, OnProgress, counted, hold, keep_freed, refuse_taken, settle
+from twincluster.core import InputError, OnProgress, counted, hold, keep_freed, refuse_taken, return_freed, settle
 from twincluster.data import Images, Listing
 from twincluster.methods import find_method
 from twincluster.model import Model, assign, open_for, refuse_other_weights
@@ -160,6 +160,7 @@ def fit(
         write_tree(trained.run, trained.tree(result))
         if (out / EDITS).is_file():
             bind(trained.run)
+        return_freed()  # the report comes next
         if reporter and (warning := trained.health_warning(result)):
             reporter.warn(warning)
         scores = _scores(listing.labels, result.assignments.clusters, scored)
