@@ -19,10 +19,10 @@ import numpy as np
 from torch import Tensor
 
 from twincluster.clustering import Choice, Health, Scores, Tree, grow_tree, health, score
-from twincluster.config import DERIVED, Config, DataShape, Split, differences, flatten
+from twincluster.config import DERIVED, SAME_NETWORK, Config, DataShape, Split, differences, flatten
 from twincluster.core import InputError, OnProgress, counted, hold, keep_freed, refuse_taken, settle
 from twincluster.data import Images, Listing
-from twincluster.methods import find_method
+from twincluster.methods import REFINERS, find_method
 from twincluster.model import Model, open_for, refuse_other_weights
 from twincluster.nn import Encoder, load_encoder
 from twincluster.parallel import join
@@ -40,6 +40,7 @@ from twincluster.runs import (
     contents_of,
     kinds_of,
     provenance,
+    read_contents,
     stamps_of,
     unbind,
     write_contents,
@@ -105,13 +106,14 @@ def fit(
     root: Path | None = None,
     split: Split = "all",
     resume: bool = False,
+    earlier: Run | None = None,
     reporter: Reporter | None = None,
     decoding: OnProgress | None = None,
     encoding: OnProgress | None = None,
 ) -> Fitted:
     """Train on a source and write the run folder `out`.
 
-    Later commands open the source again by `location` and `root`.
+    Later commands open the source again by `location` and `root`. `earlier` is the run that a method refines.
     """
     processes = join(config.train.device)
     with hold(out, "training") if processes.first else nullcontext():
@@ -132,8 +134,8 @@ def fit(
             return run
 
         trained = train(
-            listing, config, begin=begin, location=location, root=root, split=split, resume=resume, reporter=reporter,
-            decoding=decoding, encoding=encoding,
+            listing, config, begin=begin, location=location, root=root, split=split, resume=resume, earlier=earlier,
+            reporter=reporter, decoding=decoding, encoding=encoding,
         )  # fmt: skip
         if trained.run is None:
             raise SystemExit(0)  # the first process writes the result
@@ -244,6 +246,7 @@ def train(
     root: Path | None = None,
     split: Split = "all",
     resume: bool = False,
+    earlier: Run | None = None,
     reporter: Reporter | None = None,
     decoding: OnProgress | None = None,
     encoding: OnProgress | None = None,
@@ -251,10 +254,11 @@ def train(
     """Train on a source: the single path from settings and a listing to a model.
 
     `begin` creates the run folder once the settings are resolved; without it nothing is written. `encoder` is a loaded
-    one, or the caller's own.
+    one, or the caller's own. `earlier` is the run that a method refines.
     """
     started = provenance.now()
     processes, config = join(config.train.device), check_method(config)
+    check_refinement(config, earlier)
     config = processes.in_turn(lambda: with_image_size(config, listing))  # may download an encoder
     stamps, device = stamps_of(listing), config.train.device
     if config.train.frozen and encoder is None:
@@ -263,6 +267,8 @@ def train(
         lambda: open_for(config, listing, decoding, encoder=encoder, device=device, encoding=encoding)
     )
     training = dataclasses.replace(images, usable=_usable(images, split))
+    if earlier:
+        _refuse_other_images(earlier, training, config)
     flip_by_images, config = config.augment.flip == DERIVED, resolve(config, training)
     shape, data = data_shape(config, training), describe(images, location, root, split, encoder)
     run = begin(config, shape, data, started) if begin else None
@@ -270,6 +276,9 @@ def train(
     # building an encoder draws random numbers: the trainer derives its shape after seeding, so seeds keep their weights
     known_shape = None if config.train.finetune else shape
     trainer = Trainer(config, training, run=run, shape=known_shape, labels=labels, reporter=reporter)
+    if earlier:
+        model = Model.load(earlier, config.train.device)
+        trainer.method.refine(model.network, model.predict(training), model.embed(training))
     method = trainer.run(resume=resume)
     if method.choice:
         config = dataclasses.replace(config, n_clusters=method.choice.n_clusters)
@@ -287,6 +296,46 @@ def train(
         handed=flip_by_images and not images.is_rows and not config.augment.flip,
         run=run,
     )
+
+
+def check_refinement(config: Config, earlier: Run | None) -> None:
+    """Raise InputError if a method that refines has no run to begin with, or one with another network or number of
+    clusters.
+    """
+    if config.method not in REFINERS:
+        return
+    if earlier is None:
+        raise InputError(
+            f"{config.method} refines a finished run: name it, twincluster fit SOURCE --method {config.method} --from RUN"
+        )
+    before = earlier.config
+    if config.n_clusters != before.n_clusters:
+        raise InputError(
+            f"{earlier.folder} has {before.n_clusters} clusters, and {config.method} keeps their number: leave out "
+            "--clusters"
+        )
+    for name in SAME_NETWORK:
+        if getattr(config.train, name) != (then := getattr(before.train, name)):
+            raise InputError(
+                f"{config.method} continues the network of {earlier.folder}, whose train.{name} is {then!r}: leave out "
+                "--backbone and --set of it"
+            )
+
+
+def _refuse_other_images(earlier: Run, training: Images, config: Config) -> None:
+    """Raise InputError if a run to be refined has seen none of the images. Hashes are compared, or names if they are
+    of images at other sizes."""
+    before = read_contents(earlier.folder)
+    if not before or training.fingerprint == earlier.data.fingerprint:
+        return
+    now = contents_of(training, config.train.frame)
+    sizes = [{content.rpartition("-")[0] for content in contents.values()} for contents in (now, before)]
+    common = set(now.values()) & set(before.values()) if sizes[0] & sizes[1] else now.keys() & before.keys()
+    if not common:
+        raise InputError(
+            f"{earlier.folder} has none of the images of {training.listing.name}: {config.method} refines a run on its "
+            "own images; name their source, or another --from"
+        )
 
 
 def _scores(labels: np.ndarray | None, clusters: np.ndarray, scored: np.ndarray) -> Scores | None:

@@ -33,6 +33,7 @@ from twincluster.config import (
     network_settings,
     other_settings,
     parse_overrides,
+    settings_to_refine,
 )
 from twincluster.core import (
     InputError,
@@ -190,7 +191,7 @@ def fit(
         Folder of named data sets. The default is $TWINCLUSTER_DATA.
     from_run
         Copy the corrections of another run: its examples, cluster names and junk, image by image. The settings of the
-        runs may differ. That run does not change.
+        runs may differ. That run does not change. With --method ruc, the run whose clusters are refined.
     resume
         Continue an interrupted run in --out.
     tensorboard
@@ -206,26 +207,33 @@ def fit(
     options = {**cluster_settings(clusters), "seed": seed, "train": train}
     configured = partial(configure, settings=changes, options=options)
     config = configured(recipe or ("pretrained" if "encoder" in train else "default"))
+    from twincluster.methods import REFINERS
+    from twincluster.runs import Run
+
+    if refines := config.method in REFINERS and from_run is not None:
+        before = settings_to_refine(Run.open(from_run).config, augment=recipe is None)
+        config = configure(recipe or f"{config.method}-cifar10", changes, options, before)
     if ":" in str(named := changes.get("method", "")):
         from twincluster.methods import import_method
 
         import_method(named)  # naming code on the command line is consent to run it; a recipe or a run is not
 
     def suited(listing: Listing) -> Config:
+        if refines:
+            return config
         from twincluster.methods import DEFAULT
         from twincluster.resolve import suit
-        from twincluster.runs import Run
 
         earlier = Run.open(out).config.train.frozen if resume and out else None  # a run keeps its encoder
-        config, why = suit(listing, configured, recipe, changes, earlier)
+        suiting, why = suit(listing, configured, recipe, changes, earlier)
         chosen_here = "encoder" not in train and earlier is None and recipe is None
-        if chosen_here and config.train.encoder == BUNDLED and offer_better():
-            config, why = suit(listing, configured, recipe, changes, earlier)
-        used = "pretrained" if config.train.encoder else "rows" if listing.is_rows else "default"
-        named = recipe is None and config.method != DEFAULT
-        for line in filter(None, (why, other_settings(config.method, used, listing.name) if named else None)):
+        if chosen_here and suiting.train.encoder == BUNDLED and offer_better():
+            suiting, why = suit(listing, configured, recipe, changes, earlier)
+        used = "pretrained" if suiting.train.encoder else "rows" if listing.is_rows else "default"
+        named = recipe is None and suiting.method != DEFAULT
+        for line in filter(None, (why, other_settings(suiting.method, used, listing.name) if named else None)):
             print(line, flush=True)
-        return config
+        return suiting
 
     with results(as_json) as found, _reserved(out, Path("runs") / _run_name(source), config, resume) as folder:
         found |= _cluster(source, config, suited, folder, labels, split, data_root, resume, tensorboard, from_run)
@@ -312,8 +320,13 @@ def _cluster(
 ) -> dict[str, Any]:  # fmt: skip
     """Train, write the run and its report, and return the results. `suited` returns the settings for a listing."""
     from twincluster.data import location_of, open_source
+    from twincluster.methods import REFINERS
+    from twincluster.runs import EDITS_FILE, Run
 
     # before torch is imported, so that a wrong name is reported at once
+    earlier = Run.open(from_run) if from_run is not None and config.method in REFINERS else None
+    if earlier and not (earlier.folder / EDITS_FILE).is_file():
+        from_run = None
     if from_run is not None:
         _check_corrections(from_run, out)
     listing = in_turn(config.train.device, lambda: open_source(source, labels=labels, root=root))
@@ -328,7 +341,7 @@ def _cluster(
     with resumable(out, "the same command with"), Progress(tensorboard=board) as progress:
         fitted = fit_run(
             listing, config, out, location=location_of(source), root=root, split=split, resume=resume,
-            reporter=progress, decoding=progress.decoding, encoding=progress.encoding,
+            earlier=earlier, reporter=progress, decoding=progress.decoding, encoding=progress.encoding,
         )  # fmt: skip
     print(fitted.summary(), flush=True)
     if from_run is not None:
