@@ -441,6 +441,31 @@ def run_teach(
         found.plot(plot)
 
 
+@commands.command(name="cleanup")
+def run_cleanup(
+    photos: Path, /, *, seeds: Count = 2, no_encoder: Annotated[bool, Parameter(negative=())] = False
+) -> None:
+    """How many planted copies, dark and blurred images and screenshots problems.csv names, and at which precision.
+
+    Example: python -m benchmarks cleanup imagenette/val
+
+    Parameters
+    ----------
+    photos
+        A folder of photographs with a folder for each of ten kinds.
+    seeds
+        How many folders to make of each strength.
+    no_encoder
+        Compare pixels alone, as in runs that are trained from scratch.
+    """
+    from benchmarks.cleanup import measure, table
+
+    print(table({
+        f"{'hard' if hard else 'usual'}, seed {seed}": measure(photos, seed, hard, not no_encoder)
+        for hard in (False, True) for seed in range(seeds)
+    }))  # fmt: skip
+
+
 @commands.command(name="store", usage=f"{PROGRAM} store [OPTIONS] [SOURCE]")
 def run_store(
     source: str | None = None,

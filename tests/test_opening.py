@@ -12,7 +12,7 @@ from twincluster import resolve as deciding
 from twincluster.config import configure, differences
 from twincluster.data import FEW, open_source
 from twincluster.model import open_for
-from twincluster.resolve import ENOUGH, MANY, check_method, suit
+from twincluster.resolve import ENOUGH, MANY, check_method, choose_recipe
 
 IMAGES = np.zeros((MANY, 2, 2, 3), np.uint8)
 ROWS = np.zeros((4, 8), np.float32)
@@ -30,7 +30,7 @@ def chosen(source: Any, settings: dict[str, Any], base: str = "default") -> list
     def recipe(name: str) -> Any:
         return configure(name, settings, {})
 
-    config, why = suit(open_source(source), recipe, None, {})
+    config, why = choose_recipe(open_source(source), recipe, None, {})
     assert why is None
     return differences(config, check_method(recipe(base)))
 
@@ -83,11 +83,11 @@ def test_without_a_gpu_a_pretrained_network_sees_all_but_tiny_images(
         return configure(name, settings, {})
 
     listing = open_source(np.zeros((4, *shape), np.uint8))
-    config, why = suit(listing, made, None, {})
+    config, why = choose_recipe(listing, made, None, {})
     assert not differences(config, check_method(made(recipe)))
     assert ("using a pretrained network" in (why or "")) == (recipe == "pretrained")
     settings["train"]["backbone"] = "resnet18"
-    config, why = suit(listing, made, None, {})
+    config, why = choose_recipe(listing, made, None, {})
     assert not differences(config, check_method(made("cpu" if method == "anchored" else "default")))
     assert why is None
 
@@ -96,7 +96,7 @@ def test_without_a_gpu_images_that_are_to_be_learned_at_a_tiny_size_are() -> Non
     def made(name: str) -> Any:
         return configure(name, {"train": {"device": "cpu", "image_size": 16}}, {})
 
-    config, why = suit(open_source(np.zeros((4, 28, 28), np.uint8)), made, None, {})
+    config, why = choose_recipe(open_source(np.zeros((4, 28, 28), np.uint8)), made, None, {})
     assert (differences(config, check_method(made("cpu"))), why) == ([], None)
 
 
@@ -121,7 +121,7 @@ def test_without_a_gpu_small_drawings_are_trained_on_at_a_tiny_size(
             Image.fromarray(image).save(tmp_path / f"{number}.png")
         (tmp_path / "broken.png").write_bytes(b"")
         source = tmp_path
-    config, why = suit(open_source(source), made, None, {})
+    config, why = choose_recipe(open_source(source), made, None, {})
     assert differences(config, check_method(made("cpu"))) == ["train.image_size"]
     assert config.train.image_size == 16
     assert "--backbone pretrained" in (why or "")
@@ -143,7 +143,7 @@ def test_other_images_get_the_pretrained_network(images: np.ndarray, settings: d
     def made(name: str) -> Any:
         return configure(name, {"train": {"device": "cpu"} | settings.get("train", {})}, {})
 
-    config, _ = suit(open_source(images), made, None, {})
+    config, _ = choose_recipe(open_source(images), made, None, {})
     assert config.train.encoder == "pretrained"
 
 

@@ -60,7 +60,7 @@ from twincluster.model import Model, encoder_of, later_side, open_for, squares_f
 from twincluster.nn import wrap_module
 from twincluster.pages import plot_clusters, write_report
 from twincluster.parallel import decided
-from twincluster.resolve import check_method, resolve_device, suit, with_image_size
+from twincluster.resolve import check_method, choose_recipe, resolve_device, with_image_size
 from twincluster.run_images import RunImages, learn
 from twincluster.runs import (
     JUNK,
@@ -225,7 +225,7 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
             self._float_range = range_of(X) if is_float_images(X) else None
             X = self._as_bytes(X)
             listing = outline(X) if are_open(X) else self._listing(X, reset=True)
-            config, why = suit(listing, self._configured(), self.recipe, self._changes())
+            config, why = choose_recipe(listing, self._configured(), self.recipe, self._changes())
             if why:
                 warnings.warn(in_python(why), stacklevel=2)
             config = with_image_size(config, listing)
@@ -246,7 +246,7 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
         result = trained.result(self._predict)
         self._assignments = result.assignments
         self._reference: Reference | None = result.reference
-        if self.n_clusters != 1 and (warning := trained.unwell(result)):
+        if self.n_clusters != 1 and (warning := trained.health_warning(result)):
             watcher.warning = watcher.warning or in_python(warning)
         self.labels_, self.n_iter_ = self._assignments.clusters, len(watcher.rows)
         self._lessons = _Lessons(initial(self.labels_, self.config_.n_clusters), trained.images)

@@ -149,7 +149,7 @@ def fit(
         )  # fmt: skip
         write_tree(trained.run, trained.tree(result))
         bind(trained.run)
-        if reporter and (warning := trained.unwell(result)):
+        if reporter and (warning := trained.health_warning(result)):
             reporter.warn(warning)
         scores = _scores(listing.labels, result.assignments.clusters, scored)
         return Fitted(
@@ -193,7 +193,7 @@ class Trained:
         rows, clusters = self.images.usable, result.assignments.clusters
         return tree_of(self.model.embed(self.images).numpy(), rows, clusters, self.model.config.seed)
 
-    def unwell(self, result: Result) -> str | None:
+    def health_warning(self, result: Result) -> str | None:
         """Return a warning if the clusters look unhealthy, otherwise None."""
         config = self.model.config
         if self.choice:  # training could not check clusters whose number was open
@@ -271,14 +271,14 @@ def train(
         _refuse_other_images(earlier, training, config)
     flip_by_images, config = config.augment.flip == DERIVED, resolve(config, training)
     shape, data = data_shape(config, training), describe(images, location, root, split, encoder)
-    run = begin(config, shape, data, started) if begin else None
     labels = listing.labels[training.usable] if listing.labels is not None else None
     # building an encoder draws random numbers: the trainer derives its shape after seeding, so seeds keep their weights
     known_shape = None if config.train.finetune else shape
-    trainer = Trainer(config, training, run=run, shape=known_shape, labels=labels, reporter=reporter)
+    trainer = Trainer(config, training, shape=known_shape, labels=labels, reporter=reporter)
     if earlier:
         model = Model.load(earlier, config.train.device)
         trainer.method.refine(model.network, model.predict(training), model.embed(training))
+    trainer.run_folder = run = begin(config, shape, data, started) if begin else None
     method = trainer.run(resume=resume)
     if method.choice:
         config = dataclasses.replace(config, n_clusters=method.choice.n_clusters)
@@ -306,7 +306,8 @@ def check_refinement(config: Config, earlier: Run | None) -> None:
         return
     if earlier is None:
         raise InputError(
-            f"{config.method} refines a finished run: name it, twincluster fit SOURCE --method {config.method} --from RUN"
+            f"{config.method} refines a finished run: name one, as in twincluster fit SOURCE --method {config.method} "
+            "--from RUN"
         )
     before = earlier.config
     if config.n_clusters != before.n_clusters:

@@ -61,7 +61,7 @@ ENOUGH = 3000  # drawings to train from scratch: a pretrained network is better 
 TINY_SIDE = 16  # pixels up to which training from scratch on a CPU beats a pretrained network
 
 
-def suit(
+def choose_recipe(
     listing: Listing,
     configured: Callable[[str], Config],
     recipe: str | Path | None,

@@ -27,7 +27,7 @@ import twincluster
 from twincluster.core import InputError, OnProgress, counted, finite, hold, read_record, settle, strict_json, write_json
 from twincluster.data import Listing, may_pass
 from twincluster.model import Model
-from twincluster.run_images import RunImages
+from twincluster.run_images import RunImages, write_problems_of
 from twincluster.runs import (
     EDITS_FILE,
     FEWEST,
@@ -35,13 +35,15 @@ from twincluster.runs import (
     Drift,
     EditLog,
     Line,
+    Problem,
     Reference,
     Replaced,
     Run,
+    UndoRecord,
     UpdateRecord,
-    WayBack,
     contents_of,
     count_problems,
+    in_words,
     kinds_of,
     read_contents,
     read_stamps,
@@ -74,6 +76,7 @@ class Updated:
     problems: Counter[str] = field(default_factory=Counter)  # of added and changed images, by kind
     drift: Drift | None = None
     has_reference: bool = True
+    suspects: tuple[Problem, ...] = ()  # added and changed images that may not belong, by kind
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -102,6 +105,8 @@ class Updated:
             f"{kept:,} already in the run{unread}",
             f"{len(self.assignments.paths):,} rows in {self.run.folder / 'assignments.csv'}",
         ]
+        if self.suspects:
+            lines.append(f"to clean up among them: {in_words(self.suspects)}; see problems.csv")
         if not self.added + self.changed:
             return "\n".join([*lines, "nothing to compare: no new images"])
         if not self.has_reference:
@@ -119,8 +124,12 @@ def update(
     device: str = "auto",
     decoding: OnProgress | None = None,
     encoding: OnProgress | None = None,
+    problems: bool = True,
 ) -> Updated:
-    """Assign the inputs of a source that are new or have changed since, and write their rows."""
+    """Assign the inputs of a source that are new or have changed since, and write their rows.
+
+    `problems` compares them with all others, and adds what it finds to problems.csv.
+    """
     config, data = run.config, run.data
     reference = Reference.read(run.folder, config.n_clusters)
     with hold(run.folder, "rows"):
@@ -158,6 +167,10 @@ def update(
         contents = contents_of(images, config.train.frame)
         _write(done, source, before, stamps, found, tasks, fresh)
         write_contents(run.folder, read_contents(run.folder) | contents)
+        if problems:
+            changed = {task.name for task in tasks if fresh[task.row]}
+            suspects = write_problems_of(RunImages(run, device=device), changed)
+            done = dataclasses.replace(done, suspects=tuple(each for each in suspects if each.path in changed))
     return done
 
 
@@ -255,7 +268,7 @@ def _write(
                 **source,
                 "version": twincluster.__version__,
                 **done.to_dict(),
-                "undo": way_back(before, stamps, begun, replaced),
+                "undo": undo_record(before, stamps, begun, replaced),
             }
         )
     write_stamps(done.run.folder, stamps | found)
@@ -306,7 +319,7 @@ class Undone:
         return f"the update with {self.source} is undone: {what}\n{self.rows:,} rows in {self.table}"
 
 
-def way_back(
+def undo_record(
     before: Assignments, stamps: Mapping[str, str], added_rows: Iterable[int], replaced: Iterable[int]
 ) -> dict[str, Any] | None:
     """Return what an undo needs, for the line of an update: the number of rows before it, and the rows it replaces.
@@ -392,7 +405,7 @@ def _under_way(run: Run) -> _Begun | None:
         raise InputError(f"{path} is damaged ({error}): delete it to continue without it") from None
 
 
-def _check(run: Run, table: Assignments, records: list[UpdateRecord]) -> WayBack:
+def _check(run: Run, table: Assignments, records: list[UpdateRecord]) -> UndoRecord:
     if not records:
         more = f": {BROKEN_OFF}" if run.is_updated else ""
         raise InputError(f"{run.folder} has no update to undo{more}")

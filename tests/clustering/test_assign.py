@@ -253,7 +253,7 @@ def test_whitening_finds_clusters_beside_a_direction_of_large_variance() -> None
 def test_the_surest_are_chosen_within_each_cluster(share: float) -> None:
     generator = torch.Generator().manual_seed(5)
     gap, labels = torch.rand(60, generator=generator), torch.randint(0, 4, (60,), generator=generator) * 2
-    chosen = assign.surest(gap, labels, share)
+    chosen = assign.widest_gaps(gap, labels, share)
     for cluster in labels.unique():
         members = (labels == cluster).nonzero()[:, 0].tolist()
         best = sorted(members, key=lambda i: -gap[i])[: math.ceil(share * len(members))]

@@ -52,7 +52,7 @@ def test_moves_end_where_no_single_one_is_better(balance: float) -> None:
     before = torch.arange(30) % 4
     after = kmeans._move_groups(groups, before, 4, torch.tensor(7.0), balance)
 
-    def worth(clusters: Tensor) -> float:
+    def objective(clusters: Tensor) -> float:
         total = 0.0
         for cluster in range(4):
             members = clusters[group] == cluster
@@ -61,12 +61,12 @@ def test_moves_end_where_no_single_one_is_better(balance: float) -> None:
             total -= kmeans.MARGIN * share * math.log(max(share, 1e-9)) if balance else 0.0
         return total
 
-    assert worth(after) > worth(before) + 1e-3
+    assert objective(after) > objective(before) + 1e-3
     for one in range(30):
         for cluster in range(4):
             other = after.clone()
             other[one] = cluster
-            assert worth(other) <= worth(after) + 1e-5, (one, cluster)
+            assert objective(other) <= objective(after) + 1e-5, (one, cluster)
 
 
 def test_the_last_group_of_a_cluster_stays() -> None:

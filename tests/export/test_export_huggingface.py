@@ -54,8 +54,8 @@ def test_the_card_has_scores_names_and_the_fingerprint(colourful: Run, tmp_path:
     assert "| 1 | &lt;script&gt;\\|\\\\n\\# cats |" in card
     assert "<script>" not in card
     made = provenance.read(colourful.folder)
-    assert f"training time: {made.told()['training time']}" in card
-    assert f"begun: {made.told()['begun']}" in card  # 2026-01-31 09:05 UTC
+    assert f"training time: {made.facts()['training time']}" in card
+    assert f"begun: {made.facts()['begun']}" in card  # 2026-01-31 09:05 UTC
     assert provenance.read(tmp_path / "out") == made.without_commands() != made
     assert json.loads((tmp_path / "out" / "labels.json").read_text())["1"] == "<script>|\n# cats"
 

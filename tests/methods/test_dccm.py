@@ -47,7 +47,7 @@ def test_one_cluster_for_all_has_no_false_pairs() -> None:
     method = method_of("dccm")
     features, q = views_of(method)[0][:, :1].repeat(1, method.online.backbone.n_features), torch.ones(N, 3).double()
     every = torch.ones(N, N, dtype=torch.bool)
-    scores = method.told(features[:1], q[:1]).detach()
+    scores = method.discriminate(features[:1], q[:1]).detach()
     found = method.information(features[:1].repeat(N, 1), q, every, KEYS)
     assert found.item() == pytest.approx(slow.discrimination(scores.numpy(), scores.numpy(), [False]))
 

@@ -87,7 +87,7 @@ def test_samples_that_were_not_seen_follow_their_group() -> None:
 def test_no_more_images_are_compared_than_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jule, "LARGEST", 15)
     trainer = make("rows", *small("jule"), "train.batch_size=7")
-    samples, unit = trainer.method.looked_at(trainer._all_batches, pixels=False)
+    samples, unit = trainer.method.embed_some(trainer._all_batches, pixels=False)
     assert len(set(samples.tolist())) == len(unit) == 21
     trainer.method.finish(lambda network: unit)
     assert trainer.method.online.centres.scale > 0
@@ -119,7 +119,7 @@ def test_weights_that_are_lost_are_refused_in_words() -> None:
     with torch.no_grad():
         trainer.method.online.projector.bias.fill_(torch.nan)
     with pytest.raises(InputError, match="lower the rate"):
-        trainer.method.looked_at(trainer._all_batches, pixels=False)
+        trainer.method.embed_some(trainer._all_batches, pixels=False)
 
 
 def test_fewer_samples_than_clusters_end_without_any() -> None:

@@ -216,7 +216,7 @@ def test_rows_without_a_length() -> None:
 @pytest.mark.parametrize("n,k", [(12, 3), (10, 4), (2, 3)])
 def test_the_surest_of_each_cluster(n: int, k: int) -> None:
     q = assignments(n, k, seed=n)
-    assert peer_losses.surest_of_clusters(tensor(q, torch.float64)).tolist() == slow.surest(q)
+    assert peer_losses.most_confident_of_clusters(tensor(q, torch.float64)).tolist() == slow.surest(q)
 
 
 @both_dtypes

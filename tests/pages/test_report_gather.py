@@ -95,16 +95,20 @@ def test_a_card_has_images_however_many_cards_there_are(n_clusters: int) -> None
     assert n_clusters * (typical + doubtful) <= 4000
 
 
-def test_near_duplicates_are_found_and_others_are_not(tmp_path: Path) -> None:
+def test_copies_are_listed_below_the_best_of_their_group(tmp_path: Path) -> None:
     images = np.random.default_rng(0).integers(0, 256, (30, 8, 8, 3)).astype(np.uint8)
     images[17] = images[20] = images[3]
     images[25] = np.clip(images[8].astype(int) + 2, 0, 255)
     np.save(tmp_path / "noise.npy", images)
     found = gather(open_material(made_run(tmp_path / "run", tmp_path / "noise.npy", 2))).data
-    paths = found["images"]["path"]
-    groups = [sorted(paths[image] for image in group["images"]) for group in found["problems"]["duplicates"]["listed"]]
-    assert groups == [["17", "20", "3"], ["25", "8"]]
-    assert found["problems"]["duplicates"]["cosine"] == problems.COSINE
+    paths, kinds = found["images"]["path"], {kind["kind"]: kind for kind in found["cleanup"]}
+    groups = [
+        [paths[group["best"]], *(paths[image] for image, _ in group["copies"])]
+        for kind in kinds.values()
+        for group in kind["groups"]
+    ]
+    assert groups == [["3", "17", "20"], ["8", "25"]]
+    assert (kinds["exact_copy"]["count"], kinds["near_copy"]["count"]) == (2, 1)
 
 
 def test_clusters_drawn_from_one_cloud_look_alike(run: Run) -> None:

@@ -10,6 +10,7 @@ import pytest
 from report_runs import HOSTILE, hostile_folder, made_run
 
 from browsing import PHONE, Browser, Page, Watched, faults, watch
+from twincluster.core import typed
 from twincluster.pages import write_report
 from twincluster.runs import provenance
 
@@ -19,7 +20,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """26 pictures in three clusters, with labels, under hostile names, and one file that cannot be read."""
     folder = tmp_path_factory.mktemp("page")
     run = made_run(folder / "run", hostile_folder(folder / HOSTILE), 3)
-    with provenance.typed(["fit", str(folder / HOSTILE)]):
+    with typed(["fit", str(folder / HOSTILE)]):
         provenance.write(run.folder, provenance.Provenance().begin("2026-01-31T09:05:00+00:00", "cpu").end(95))
     return write_report(run, "folders")[0]
 

@@ -70,7 +70,7 @@ def test_a_table_beside_what_was_published(sets: Path, tmp_path: Path) -> None:
     assert re.search(r"\n6 of 6: tcc on cifar10, seed 1: ACC 0\.\d{3}  NMI 0\.\d{3}  ARI -?0\.\d{3} in \d+ s\n", said)
     log = (tmp_path / "out" / "tcc-1.log").read_text()
     assert log.startswith("twincluster fit cifar10 --recipe paper-cifar10")
-    hardware = provenance.read(tmp_path / "out" / "tcc-0").told()["hardware"]
+    hardware = provenance.read(tmp_path / "out" / "tcc-0").facts()["hardware"]
     assert f"measured with seeds 0 to 1: mean (lowest to highest), on {hardware}\n" in said
     head, *rows = cells(tmp_path / "out" / "table5.md")
     assert head[:3] == ["", "published, CIFAR-10", "measured, cifar10"]
@@ -144,7 +144,8 @@ def test_the_guess_follows_the_work() -> None:
     assert seconds[0] == pytest.approx(2 * seconds[1])
     said = course.announcement(small, seconds)
     assert "the longest is dccm: 7,500,000 steps, about " in said
-    assert [course.spoken(seconds) for seconds in (90, 7200, 10 * 86400)] == ["1 min 30 s", "2 h 0 min", "10 days"]
+    durations = [course.long_duration(seconds) for seconds in (90, 7200, 10 * 86400)]
+    assert durations == ["1 min 30 s", "2 h 0 min", "10 days"]
 
 
 def test_runs_are_kept_and_shared(sets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

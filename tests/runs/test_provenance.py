@@ -14,7 +14,7 @@ from command_line import TINY, colours, colours_file, command, worked
 from small_runs import AtCall, rows
 from twincluster import fit as pipeline
 from twincluster.config import make_config
-from twincluster.core import InputError
+from twincluster.core import InputError, typed
 from twincluster.data import open_source
 from twincluster.estimator import TwinContrastClustering
 from twincluster.runs import Run, provenance
@@ -68,7 +68,7 @@ def test_a_resumed_run_keeps_its_first_start_and_what_was_broken_off_has_no_end(
     assert kept == first
     assert len(later) == 2
     assert all(sitting["ended"] for sitting in later)
-    assert provenance.read(tmp_path / "run").told()["begun"].endswith("UTC, resumed twice")
+    assert provenance.read(tmp_path / "run").facts()["begun"].endswith("UTC, resumed twice")
 
 
 def test_a_run_ends_well_though_the_file_was_deleted_meanwhile(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_what_an_older_run_does_not_know_is_unknown(tmp_path: Path) -> None:
     first, second = provenance.read(tmp_path / "run").sittings
     assert first == Sitting()
     assert second.ended
-    said = provenance.read(tmp_path / "run").told()
+    said = provenance.read(tmp_path / "run").facts()
     assert "begun" not in said
     assert said["hardware"].startswith("unknown, then ")
 
@@ -112,12 +112,12 @@ def test_the_estimator_keeps_it_and_has_no_command(tmp_path: Path) -> None:
 
 def test_gpus_and_processes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Fast One")
-    assert Provenance().begin("now", "cuda").sittings[0].told() == "Fast One"
+    assert Provenance().begin("now", "cuda").sittings[0].hardware_text() == "Fast One"
     for name, value in {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "localhost"}.items():
         monkeypatch.setenv(name, value)
     sitting = Provenance().begin("now", "cuda").sittings[0]
-    assert (sitting.count, sitting.processes, sitting.told()) == (4, 4, "4 x Fast One")
-    assert Provenance().begin("now", "cpu").sittings[0].told().endswith(", 4 processes")
+    assert (sitting.count, sitting.processes, sitting.hardware_text()) == (4, 4, "4 x Fast One")
+    assert Provenance().begin("now", "cpu").sittings[0].hardware_text().endswith(", 4 processes")
 
 
 @pytest.mark.parametrize(
@@ -125,18 +125,18 @@ def test_gpus_and_processes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None
     [(8, 8, "Fast One, 8 cores"), (1, 1, "Fast One, 1 core"), (8, 1, "Fast One, 8 cores, 1 thread")],
 )
 def test_a_processor_is_told_with_what_was_used_of_it(count: int, threads: int, told: str) -> None:
-    assert Sitting(device="cpu", hardware="Fast One", count=count, threads=threads, processes=1).told() == told
+    assert Sitting(device="cpu", hardware="Fast One", count=count, threads=threads, processes=1).hardware_text() == told
 
 
 def test_it_is_told_in_words() -> None:
-    assert NEW.end(95.2).told() == {
+    assert NEW.end(95.2).facts() == {
         "begun": "2026-01-31 09:05 UTC", "hardware": "Fast One, 8 cores", "training time": "1 min 35 s",
     }  # fmt: skip
-    assert NEW.begin("2026-02-01T00:00:00+00:00", "cpu").told()["begun"] == "2026-01-31 09:05 UTC, resumed once"
+    assert NEW.begin("2026-02-01T00:00:00+00:00", "cpu").facts()["begun"] == "2026-01-31 09:05 UTC, resumed once"
 
 
 @pytest.mark.parametrize(
-    "typed,told",
+    "word,told",
     [
         ("/home/ann/photos/", "photos/"),
         ("photos/beach", "photos/beach"),
@@ -146,10 +146,10 @@ def test_it_is_told_in_words() -> None:
         ("/", "/"),
     ],
 )
-def test_of_a_whole_path_the_last_part_is_passed_on(typed: str, told: str) -> None:
-    with provenance.typed(["fit", typed]):
+def test_of_a_whole_path_the_last_part_is_passed_on(word: str, told: str) -> None:
+    with typed(["fit", word]):
         made = Provenance().begin("now", "cpu")
-    assert shlex.split(made.sittings[0].command or "") == ["twincluster", "fit", typed]
+    assert shlex.split(made.sittings[0].command or "") == ["twincluster", "fit", word]
     assert shlex.split(made.command() or "") == ["twincluster", "fit", told]
     assert Provenance().begin("now", "cpu").sittings[0].command is None  # the command is over
 

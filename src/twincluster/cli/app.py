@@ -137,6 +137,7 @@ def fit(
     from_run: Annotated[Path | None, Parameter(name="--from")] = None,
     resume: Annotated[bool, Parameter(negative=())] = False,
     tensorboard: Annotated[bool, Parameter(negative=())] = False,
+    no_problems: Annotated[bool, Parameter(negative=())] = False,
     as_json: Json = False,
 ) -> None:
     """Cluster a folder of images, or another source, and write a run folder.
@@ -196,6 +197,8 @@ def fit(
         Continue an interrupted run in --out.
     tensorboard
         Also write metrics for TensorBoard into the run folder.
+    no_problems
+        Do not write problems.csv, the table of copies, dark, blurred and blank images, screenshots and odd ones.
     as_json
         Print the result as JSON; all else goes to stderr.
     """
@@ -206,37 +209,39 @@ def fit(
     train |= network_settings(backbone, changes)
     options = {**cluster_settings(clusters), "seed": seed, "train": train}
     configured = partial(configure, settings=changes, options=options)
-    config = configured(recipe or ("pretrained" if "encoder" in train else "default"))
     from twincluster.methods import REFINERS
     from twincluster.runs import Run
 
-    if refines := config.method in REFINERS and from_run is not None:
+    config, refining = configured(recipe or ("pretrained" if "encoder" in train else "default")), None
+    if config.method in REFINERS and from_run is not None:
         before = settings_to_refine(Run.open(from_run).config, augment=recipe is None)
-        config = configure(recipe or f"{config.method}-cifar10", changes, options, before)
+        config = refining = configure(recipe or f"{config.method}-cifar10", changes, options, before)
     if ":" in str(named := changes.get("method", "")):
         from twincluster.methods import import_method
 
         import_method(named)  # naming code on the command line is consent to run it; a recipe or a run is not
 
     def suited(listing: Listing) -> Config:
-        if refines:
-            return config
+        if refining:
+            return refining
         from twincluster.methods import DEFAULT
-        from twincluster.resolve import suit
+        from twincluster.resolve import choose_recipe
 
         earlier = Run.open(out).config.train.frozen if resume and out else None  # a run keeps its encoder
-        suiting, why = suit(listing, configured, recipe, changes, earlier)
+        config, why = choose_recipe(listing, configured, recipe, changes, earlier)
         chosen_here = "encoder" not in train and earlier is None and recipe is None
-        if chosen_here and suiting.train.encoder == BUNDLED and offer_better():
-            suiting, why = suit(listing, configured, recipe, changes, earlier)
-        used = "pretrained" if suiting.train.encoder else "rows" if listing.is_rows else "default"
-        named = recipe is None and suiting.method != DEFAULT
-        for line in filter(None, (why, other_settings(suiting.method, used, listing.name) if named else None)):
+        if chosen_here and config.train.encoder == BUNDLED and offer_better():
+            config, why = choose_recipe(listing, configured, recipe, changes, earlier)
+        used = "pretrained" if config.train.encoder else "rows" if listing.is_rows else "default"
+        named = recipe is None and config.method != DEFAULT
+        for line in filter(None, (why, other_settings(config.method, used, listing.name) if named else None)):
             print(line, flush=True)
-        return suiting
+        return config
 
     with results(as_json) as found, _reserved(out, Path("runs") / _run_name(source), config, resume) as folder:
-        found |= _cluster(source, config, suited, folder, labels, split, data_root, resume, tensorboard, from_run)
+        found |= _cluster(
+            source, config, suited, folder, labels, split, data_root, resume, tensorboard, from_run, not no_problems
+        )
 
 
 @app.command(show=False, help_flags=[], version_flags=[])
@@ -316,7 +321,7 @@ def _classic_scores(images: np.ndarray, labels: np.ndarray, seed: int) -> dict[s
 
 def _cluster(
     source: str, config: Config, suited: Callable[[Listing], Config], out: Path, labels: str | None, split: Split,
-    root: Path | None, resume: bool, tensorboard: bool, from_run: Path | None = None,
+    root: Path | None, resume: bool, tensorboard: bool, from_run: Path | None = None, problems: bool = True,
 ) -> dict[str, Any]:  # fmt: skip
     """Train, write the run and its report, and return the results. `suited` returns the settings for a listing."""
     from twincluster.data import location_of, open_source
@@ -346,20 +351,25 @@ def _cluster(
     print(fitted.summary(), flush=True)
     if from_run is not None:
         _take_over(from_run, fitted.run, root)
-    page = _report_after_fit(fitted.run, listing, root, progress)
+    page = _report_after_fit(fitted.run, listing, root, progress, problems)
     return {**fitted.to_dict(), "report": str(page) if page else None}
 
 
-def _report_after_fit(run: Run, source: Listing, root: Path | None, progress: Progress) -> Path | None:
+def _report_after_fit(
+    run: Run, source: Listing, root: Path | None, progress: Progress, problems: bool = True
+) -> Path | None:
     """Write the report of a new run. Errors are only a warning, because the run itself is complete."""
     try:
         from twincluster.pages import write_report
+        from twincluster.runs import in_words
 
-        path, _, _ = write_report(run, "none", root, source=source)
+        path, material, _ = write_report(run, "none", root, source=source, problems=problems)
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         progress.warn(f"the run is complete, but its report could not be written ({reason}): try twincluster report")
         return None
+    if material.suspects:
+        print(f"to clean up: {in_words(material.suspects)}; see problems.csv")
     print(f"report: open {path} in a browser")
     return path
 

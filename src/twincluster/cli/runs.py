@@ -88,6 +88,7 @@ def update(
     device: Literal["auto", "cpu", "cuda"] = "auto",
     data_root: Path | None = None,
     json: Json = False,
+    no_problems: Annotated[bool, Parameter(negative=())] = False,
 ) -> None:
     """Add new images to a run without training, and report whether they look like the training images.
 
@@ -109,6 +110,8 @@ def update(
         Folder of named data sets. The default is $TWINCLUSTER_DATA.
     json
         Print JSON instead of text.
+    no_problems
+        Do not look for copies and flaws among the new images, for problems.csv.
     """
     if (run / "config.json").is_file():  # Run.open reports other folders
         check_writable(run, "copy the run to where you may write")
@@ -131,7 +134,7 @@ def update(
     with Progress() as progress:
         done = update_run(
             opened, listing, location=location_of(source), device=device, decoding=progress.decoding,
-            encoding=progress.encoding,
+            encoding=progress.encoding, problems=not no_problems,
         )  # fmt: skip
     print(done.to_json() if json else done.to_text())
 
@@ -186,6 +189,7 @@ def report(
     *,
     labels: str | None = None,
     figures: Annotated[bool, Parameter(negative=())] = False,
+    no_problems: Annotated[bool, Parameter(negative=())] = False,
     data_root: Path | None = None,
     json: Json = False,
 ) -> None:
@@ -203,6 +207,8 @@ def report(
     figures
         Also write the paper's figures for this run into RUN/figures, as PNG and SVG. Needs pip install
         'twincluster[plots]'.
+    no_problems
+        Do not write problems.csv if the run lacks it.
     data_root
         Folder of named data sets. The default is $TWINCLUSTER_DATA.
     json
@@ -221,7 +227,9 @@ def report(
         check_writable(folder, "copy the run to where you may write")
     with results(json) as found:
         with Progress() as progress:
-            path, material, gathered = write_report(opened, labels, data_root, decoding=progress.decoding)
+            path, material, gathered = write_report(
+                opened, labels, data_root, decoding=progress.decoding, problems=not no_problems
+            )
         found |= {"report": str(path), "pictures": not material.no_pictures, "unseen": material.unseen}
         print(f"open {path} in a browser")
         if material.no_pictures:
@@ -394,6 +402,7 @@ def export(
     mode: Literal["symlink", "copy", "move"] | None = None,
     dry_run: Annotated[bool, Parameter(negative=())] = False,
     undo: Annotated[bool, Parameter(negative=())] = False,
+    levels: str | None = None,
     layout: Annotated[Literal["auto", "pca", "tsne"] | None, Parameter(name="--map")] = None,
     labels: str | None = None,
     device: Literal["auto", "cpu", "cuda"] = "auto",
@@ -422,6 +431,9 @@ def export(
         For folders: print the plan without doing it.
     undo
         For folders: move the files of --mode move back.
+    levels
+        For csv, parquet and folders: levels of the tree of clusters, as numbers of clusters such as 3,10. A table gets
+        a column for each, level_3 and level_10; folders are nested.
     layout
         For parquet: the method for x and y. auto uses t-SNE for up to 10,000 images if openTSNE is installed, otherwise
         PCA.
@@ -437,6 +449,9 @@ def export(
     _only_with("folders", to, {"--mode": mode, "--dry-run": dry_run, "--undo": undo})
     _only_with("parquet", to, {"--map": layout})
     _only_with("huggingface", to, {"--labels": labels})
+    counts = _counts(levels)
+    if levels and to not in ("csv", "parquet", "folders"):
+        raise InputError(f"--levels belongs to --to csv, parquet or folders, not to --to {to}: omit it")
     if undo and (dry_run or mode not in (None, "move")):
         raise InputError("--undo undoes a move: omit --dry-run and --mode")
 
@@ -458,15 +473,25 @@ def export(
     with results(json) as found, Progress() as progress:
         inputs = RunImages(opened, data_root, device, progress.decoding, progress.encoding)
         summary = {
-            "csv": lambda: tables.write_csv(inputs, out),
-            "parquet": lambda: tables.write_parquet(inputs, out, layout or "auto"),
-            "folders": lambda: folders.sort_into_folders(inputs, out, mode or "symlink", dry_run=dry_run),
+            "csv": lambda: tables.write_csv(inputs, out, counts),
+            "parquet": lambda: tables.write_parquet(inputs, out, layout or "auto", counts),
+            "folders": lambda: folders.sort_into_folders(
+                inputs, out, mode or "symlink", dry_run=dry_run, levels=counts
+            ),
             "onnx": lambda: onnx.write_onnx(inputs, out),
             "huggingface": lambda: huggingface.write_model(inputs, out, labels),
         }[to]()
         found |= {"to": to, "out": str(out), "summary": str(summary)}
     if not json:
         print(summary)
+
+
+def _counts(levels: str | None) -> list[int]:
+    """Return the numbers in "3,10"."""
+    parts = levels.split(",") if levels is not None else []
+    if not all(part.strip().isdecimal() and len(part) < 10 for part in parts):
+        raise InputError(f"--levels {levels[:40] if levels else ''!r}: give numbers of clusters, for example 3,10")
+    return [int(part) for part in parts]
 
 
 def _only_with(kind: Kind, to: Kind, options: dict[str, object]) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from twincluster.runs import State
     from twincluster.teacher import Group, Teacher
 
-MOST_GROUPS = 20  # that are printed
+MOST_GROUPS = 20  # printed
 LONGEST_NAME = 30  # letters of a cluster's name in a line
 
 
@@ -175,7 +175,7 @@ def _read_answers(file: Path, paths: tuple[str, ...]) -> dict[int, str]:
     places = {path: row for row, path in reversed(list(enumerate(paths)))}
     labels: dict[int, str] = {}
     for path, label in table:
-        row = places.get(path, places.get(path.removeprefix("./")))  # as `export` marks what looks like a formula
+        row = places.get(path, places.get(path.removeprefix("./")))  # `export` prefixes text that looks like a formula
         if row is None:
             raise InputError(f"{file}: {path[:200]} is no image of this run: write paths as in assignments.csv")
         if not (name := label.strip()):

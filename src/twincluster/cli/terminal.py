@@ -40,10 +40,10 @@ from twincluster.core import (
     end_on_interrupt,
     explained,
     ignore_interrupts,
+    is_last_reporter,
     leave_quietly,
     shortened,
     strict_json,
-    takes_leave,
     terminable,
     user_code,
 )
@@ -86,18 +86,19 @@ def _status_of(command: Callable[[], object], program: str, ends_process: bool) 
         sys.stdout.reconfigure(errors="backslashreplace")  # unprintable names must not abort the run
     try:
         # torchrun ends several processes, and one of them reports it
-        with nullcontext() if launch.several() else terminable(), launch.one_voice(_how_to_go_on), _plain_warnings():
+        signals = nullcontext() if launch.several() else terminable()
+        with signals, launch.silence_others(_how_to_go_on), _plain_warnings():
             command()
             sys.stdout.flush()
     except SystemExit as leaving:
         return _say(leaving.code, 1) if isinstance(leaving.code, str) else leaving.code or 0
     except KeyboardInterrupt as interrupt:
         status = 128 + (signal.SIGTERM if isinstance(interrupt, Terminated) else signal.SIGINT)
-        if ends_process and not takes_leave():
+        if ends_process and not is_last_reporter():
             leave_quietly(status)  # another thread has reported it
         return _say(str(interrupt) or called(interrupt), status)
     except ProcessEnded:
-        launch.tell_end(_how_to_go_on)
+        launch.report_end(_how_to_go_on)
         return 1
     except BrokenPipeError:  # the reader of the output has closed it, as in `twincluster recipes | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -161,7 +162,7 @@ def _plain_warnings() -> Iterator[None]:
 
 
 def _say(message: str, status: int) -> int:
-    if launch.may_speak():
+    if launch.is_reporter():
         print(f"twincluster: {_one_line(message)}", file=sys.stderr)
     return status
 

@@ -138,7 +138,7 @@ def match_labels(old: Tensor, new: Tensor, n_clusters: int) -> Tensor:
     return torch.as_tensor(columns, dtype=torch.int64, device=new.device)
 
 
-def surest(gap: Tensor, labels: Tensor, share: float) -> Tensor:
+def widest_gaps(gap: Tensor, labels: Tensor, share: float) -> Tensor:
     """Return a mask (n,) of the `share` of each cluster's members with the largest gap, rounded up."""
     order = gap.argsort(descending=True, stable=True)
     order = order[labels[order].argsort(stable=True)]  # by cluster, largest gap first
@@ -424,7 +424,7 @@ def regroup(unit: Tensor, rows: Tensor, sized: Sized, balance: float, *, per_clu
     each = (unit, rows, torch.ones_like(rows[:, :1]))
     groups = _Groups(*(sums(values, group, n_groups) / len(rows) for values in each))
     # the same weight for any prior: a weight that falls with the balance gave worse moves for soft priors
-    weight, best = MARGIN if balance else 0.0, worth(rows, sized)
+    weight, best = MARGIN if balance else 0.0, objective(rows, sized)
     for _ in range(REGROUP_ROUNDS):
         members = torch.bincount(group * n_clusters + sized.labels, minlength=n_groups * n_clusters)
         before = members.view(n_groups, n_clusters).argmax(1)  # (G,) majority cluster
@@ -437,14 +437,14 @@ def regroup(unit: Tensor, rows: Tensor, sized: Sized, balance: float, *, per_clu
         )  # a cluster without groups keeps its centroid
         found = spherical_kmeans(unit, n_clusters, seed=seed, init=init, n_init=0)
         new = weigh_sizes(rows, found, balance, unit)
-        reached = worth(rows, new)
+        reached = objective(rows, new)
         if not reached > best + GAIN * abs(best):
             break
         sized, best = new, reached
     return sized
 
 
-def worth(rows: Tensor, sized: Sized) -> float:
+def objective(rows: Tensor, sized: Sized) -> float:
     """Return the mean over rows of the product with their centroid plus its shift."""
     parts = torch.split(rows, max(1, CELLS // len(sized.centres)))
     return sum(float((part @ sized.centres.T + sized.shift).amax(1).double().sum()) for part in parts) / len(rows)

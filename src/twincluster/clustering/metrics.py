@@ -178,7 +178,7 @@ class Health:
         """Return one sentence on what is wrong and what to try with this method, or None."""
         n_clusters = len(self.sizes)
         if not math.isfinite(self.confidence):
-            return f"the assignments are NaN: training diverged; {steadier(method, precision)}"
+            return f"the assignments are NaN: training diverged; {divergence_advice(method, precision)}"
         if self.confidence < _uniform_below(n_clusters):
             return (
                 f"the assignments stay uniform (mean largest probability {self.confidence:.3f}, chance is"
@@ -225,7 +225,7 @@ class Health:
         )
 
 
-def steadier(method: str, precision: str) -> str:
+def divergence_advice(method: str, precision: str) -> str:
     """Return what to try after training diverged."""
     ways = ["lower the learning rate (optimiser.learning_rate)"]
     if precision == "bf16":

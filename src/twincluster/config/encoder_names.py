@@ -1,7 +1,7 @@
-"""Pretrained encoders by name: what they are, and how a name is read. Imports no torch.
+"""Pretrained encoders by name: what they are, and how a name is parsed. Imports no torch.
 
-A name is NAME or NAME@SIDE; NAME+NAME joins the features of several. Where a file or folder follows, + and @ may be a
-part of its path.
+A name is NAME or NAME@SIDE; NAME+NAME joins the features of several. If a file or folder follows, + and @ may be part
+of its path.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class KnownEncoder:
     megabytes: int  # of its weights
     licence: str
     good_for: str
-    commercial: bool = True  # whether its licence allows commercial use without terms of its own
-    gated: bool = False  # whether its makers want to be asked first
-    projected: bool = False  # whether its last layer, which a classifier would leave out, is a part of it
+    commercial: bool = True  # whether its licence allows commercial use without special terms
+    gated: bool = False  # whether its makers require a request first
+    projected: bool = False  # whether its last layer, which classifiers drop, is part of it
     options: tuple[tuple[str, object], ...] = ()  # of timm.create_model
 
     @property
@@ -72,7 +72,7 @@ KNOWN: dict[str, KnownEncoder] = {
         "images of one idea, on a CPU", commercial=False, projected=True,
     ),
 }  # fmt: skip
-PREFERRED = "tinyvit-5m"  # what is better than the bundled encoder, on a CPU and on photographs
+PREFERRED = "tinyvit-5m"  # better than the bundled encoder for photographs on a CPU
 
 WITH_FILES = ("onnx", "resnet18", "resnet34", "resnet50", "small")  # a path must follow these names
 WITH_PATHS = (*WITH_FILES, "timm", "hf")  # a path may follow these names
@@ -83,22 +83,22 @@ _START = re.compile(rf"\+(?=(?:{'|'.join(map(re.escape, (BUNDLED, *KNOWN)))})(?:
 
 @dataclass(frozen=True)
 class EncoderName:
-    """One encoder of a name, taken apart."""
+    """One encoder of a parsed name."""
 
     kind: str  # "onnx", "timm", ..., or a short name
     rest: str = ""  # after the colon
-    side: int | None = None  # pixels, where the name says so
+    side: int | None = None  # pixels, if the name states them
 
     def __str__(self) -> str:
         return self.kind + (f":{self.rest}" if self.rest else "") + ("" if self.side is None else f"@{self.side}")
 
 
 def read_name(name: str) -> tuple[EncoderName, ...]:
-    """The encoders that a name joins, one for most names."""
+    """Return the encoders that a name joins, one for most names."""
     parts, rest = [], name
     while rest:
         ends = [match.start() for match in _START.finditer(rest)] + [len(rest)]
-        # in a path a plus counts as long as there is such a file or folder
+        # a plus is part of a path if such a file or folder exists
         end = next((end for end in reversed(ends) if _is_path(rest[:end])), ends[0])
         parts.append(_read_one(rest[:end]))
         rest = rest[end + 1 :]
@@ -108,7 +108,7 @@ def read_name(name: str) -> tuple[EncoderName, ...]:
 
 
 def absolute_name(name: str) -> str:
-    """The name with its files as absolute paths: a run remembers where they are, not where it was started."""
+    """Return the name with absolute paths, so that a run finds its files from any folder."""
     return "+".join(str(_absolute(part)) for part in read_name(name))
 
 
@@ -158,9 +158,9 @@ def preference_file() -> Path:
 
 
 def preferred_encoder() -> str | None:
-    """Return the encoder that the user prefers, "" if they want none, None if they have never said.
+    """Return the encoder that the user prefers; "" if they want none, None if they have not said.
 
-    $TWINCLUSTER_ENCODER counts before what is stored.
+    $TWINCLUSTER_ENCODER overrides the stored preference.
     """
     if (named := os.environ.get("TWINCLUSTER_ENCODER")) is not None:
         return named

@@ -47,13 +47,13 @@ from twincluster.core.process import default_interrupts as default_interrupts
 from twincluster.core.process import end_on_interrupt as end_on_interrupt
 from twincluster.core.process import explained as explained
 from twincluster.core.process import ignore_interrupts as ignore_interrupts
+from twincluster.core.process import is_last_reporter as is_last_reporter
 from twincluster.core.process import keep_freed as keep_freed
 from twincluster.core.process import leave_quietly as leave_quietly
 from twincluster.core.process import noted as noted
 from twincluster.core.process import one_thread as one_thread
 from twincluster.core.process import return_freed as return_freed
 from twincluster.core.process import run_child as run_child
-from twincluster.core.process import takes_leave as takes_leave
 from twincluster.core.process import terminable as terminable
 from twincluster.core.process import torch_for_good as torch_for_good
 from twincluster.core.process import typed as typed

@@ -105,7 +105,7 @@ def ignore_interrupts() -> None:
 def leave(number: int) -> NoReturn:
     """End this process at once by a signal, without unwinding the stack."""
     with suppress(BaseException):
-        if _farewell and takes_leave():
+        if _farewell and is_last_reporter():
             message = called(Terminated() if number == signal.SIGTERM else KeyboardInterrupt())
             _farewell(f"{message}; {_hows[0]()}" if _hows else message, 128 + number)
         for child in _children:
@@ -114,7 +114,7 @@ def leave(number: int) -> NoReturn:
     leave_quietly(128 + number)
 
 
-def takes_leave() -> bool:
+def is_last_reporter() -> bool:
     """Return True for exactly one caller: the thread that reports why this process ends."""
     return _last_words.acquire(blocking=False)
 

@@ -33,6 +33,7 @@ from twincluster.data.listing import digest_of as digest_of
 from twincluster.data.listing import from_array as from_array
 from twincluster.data.listing import open_input as open_input
 from twincluster.data.listing import printable as printable
+from twincluster.data.looks import Looks as Looks
 from twincluster.data.memory import Inputs as Inputs
 from twincluster.data.memory import are_open as are_open
 from twincluster.data.memory import as_arrays as as_arrays

@@ -442,10 +442,10 @@ DEVIATIONS = 3.0  # standard deviations of chance to exceed as well, for few ima
 def left_differs_from_right(pixels: np.ndarray, rows: np.ndarray) -> bool:  # uint8 (N,H,W,3), numbers of images in it
     sample = np.sort(np.random.default_rng(0).permutation(rows)[:SAMPLE])
     chance = DEVIATIONS * 0.5 / math.sqrt(len(sample))
-    return told_apart(comparable(pixels, sample)) > 0.5 + max(CLEAR, chance)
+    return mirror_accuracy(comparable(pixels, sample)) > 0.5 + max(CLEAR, chance)
 
 
-def told_apart(images: Tensor) -> float:  # (n,S,S)
+def mirror_accuracy(images: Tensor) -> float:  # (n,S,S)
     """Return how often neighbours classify correctly whether an image is mirrored, as half of them are; .5 is chance.
 
     Each half of the images votes on the other half, so that no image is its own neighbour. This needs no labels.

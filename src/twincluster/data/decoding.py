@@ -83,7 +83,7 @@ def header_sizes(files: Sequence[Input], sample: int = 100) -> list[Size]:
     sizes = []
     for source in files[:: max(1, len(files) // sample)]:
         try:
-            with warnings.catch_warnings(action="ignore"), open_input(source) as file, _opened(file, source) as image:
+            with warnings.catch_warnings(action="ignore"), open_input(source) as file, opened(file, source) as image:
                 sizes.append(image.size)
         except Exception:  # whatever Pillow makes of a damaged file: decoding will say so
             continue
@@ -152,7 +152,7 @@ def _read(
         opening = bytes_to_open(file, _head(file))
         if opening > LARGEST:
             raise TooLargeError
-        with admit(LARGEST) if opening > _LITTLE else nullcontext(), closing(_opened(file, source)) as image:
+        with admit(LARGEST) if opening > _LITTLE else nullcontext(), closing(opened(file, source)) as image:
             needed = opening + _fit(image, file, side)
             if needed > LARGEST:
                 raise TooLargeError
@@ -213,7 +213,7 @@ def _silence_libtiff() -> None:
             library.TIFFSetWarningHandler(None)
 
 
-def _opened(file: BinaryIO, source: Input) -> Image.Image:
+def opened(file: BinaryIO, source: Input) -> Image.Image:
     """Open an image; reads only its header."""
     head = _head(file)
     if head.startswith(_JPEG):

@@ -12,7 +12,7 @@ import io
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +26,7 @@ from twincluster.data import Member, open_input, printable
 from twincluster.export import moves
 from twincluster.export.tables import guesses
 from twincluster.run_images import RunImages, is_there
-from twincluster.runs import JUNK_STATUS
+from twincluster.runs import JUNK_STATUS, State, levels_of
 
 Mode = Literal["symlink", "copy", "move"]
 # errors of file systems without symbolic links, and of Windows without the right to create them
@@ -87,14 +87,19 @@ class Plan:
         return "\n".join(lines) + self.remark
 
 
-def sort_into_folders(inputs: RunImages, out: Path, mode: Mode = "symlink", *, dry_run: bool = False) -> str:
-    """Plan the transfers and, unless `dry_run`, carry them out. Return a summary."""
+def sort_into_folders(
+    inputs: RunImages, out: Path, mode: Mode = "symlink", *, dry_run: bool = False, levels: Sequence[int] = ()
+) -> str:
+    """Plan the transfers and, unless `dry_run`, carry them out. Return a summary.
+
+    With `levels` of the tree, the folder of a cluster lies in one folder per coarser level and has one per finer level.
+    """
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file: name a folder to sort the images into")
     if not dry_run:
         check_writable(out)
     unfinished = mode == "move" and not dry_run and moves.finish(out)
-    plan = make_plan(inputs, out, mode)
+    plan = make_plan(inputs, out, mode, levels)
     if dry_run:
         return plan.describe(done=False) + "\nthis was a dry run: repeat the command without --dry-run"
     if mode == "move":
@@ -116,16 +121,18 @@ def _hint_how_to_continue() -> Iterator[None]:
         yield
 
 
-def make_plan(inputs: RunImages, out: Path, mode: Mode) -> Plan:
+def make_plan(inputs: RunImages, out: Path, mode: Mode, levels: Sequence[int] = ()) -> Plan:
     assignments, state, _ = inputs.edited()
     plan = Plan(mode, out, remark=guesses(state.guessed))
     sources = _sources(inputs, out, mode, plan)
-    folders = folder_names(state.names)
+    folders, above, below = folder_names(state.names), *_around(inputs, state, levels)
     names = _Names()
     seen: set[tuple[str, Source]] = set()
     for row, source in sorted(sources.items()):
         status, cluster = assignments.status[row], int(assignments.clusters[row])
         folder = JUNK_FOLDER if status == JUNK_STATUS else UNREADABLE_FOLDER if cluster < 0 else folders[cluster]
+        if cluster >= 0 and levels:
+            folder = "/".join(dict.fromkeys([*(one[row] for one in above), folder, *(one[row] for one in below)]))
         if ("" if mode == "move" else folder, source) in seen:  # a list may name a file twice
             continue
         seen.add(("" if mode == "move" else folder, source))
@@ -137,6 +144,17 @@ def make_plan(inputs: RunImages, out: Path, mode: Mode) -> Plan:
             plan.renamed += target.name != wanted
             plan.transfers.append(Transfer(source, target))
     return plan
+
+
+def _around(inputs: RunImages, state: State, counts: Sequence[int]) -> tuple[list[list[str]], list[list[str]]]:
+    """Return the folder of each row on the levels above the clusters, and below them."""
+    levels = levels_of(inputs.tree()[0], state, counts) if counts else []
+    found = [(level.count <= len(state.names), folder_names(level.names) | {-1: ""}, level.keys) for level in levels]
+    above, below = (
+        [[names[key] for key in keys.tolist()] for is_above, names, keys in found if is_above is wanted]
+        for wanted in (True, False)
+    )
+    return above, below
 
 
 def _sources(inputs: RunImages, out: Path, mode: Mode, plan: Plan) -> dict[int, Source]:

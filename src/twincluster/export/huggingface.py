@@ -85,7 +85,7 @@ def model_card(
         f"{run.shape.side or seen}\n* epochs: {train.epochs}\n* seed: {config.seed}\n"
         f"* device and precision: {train.device}, {train.precision}\n* versions: "
         + ", ".join(f"{name} {version}" for name, version in run.versions.items())
-        + "".join(f"\n* {what}: {_plain(text)}" for what, text in made.told().items()),
+        + "".join(f"\n* {what}: {_plain(text)}" for what, text in made.facts().items()),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
 

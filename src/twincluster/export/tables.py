@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 import unicodedata
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,15 +17,16 @@ import numpy as np
 from twincluster.core import InputError, unfinished
 from twincluster.data import Member
 from twincluster.run_images import RunImages
-from twincluster.runs import check_table
+from twincluster.runs import check_table, levels_of
 
 FORMULAS = ("=", "+", "-", "@")  # first characters of cells that spreadsheets evaluate, in any width
 MOST_TSNE = 10_000  # most images for t-SNE: it takes minutes on two cores
 Map = Literal["auto", "pca", "tsne"]
 
 
-def write_csv(inputs: RunImages, out: Path) -> str:
-    """Write path, cluster, confidence, status, and name if the run was edited. Return a summary."""
+def write_csv(inputs: RunImages, out: Path, levels: Sequence[int] = ()) -> str:
+    """Write path, cluster, confidence, status, name if the run was edited, and where each row is on levels of the tree.
+    Return a summary."""
     _check(out, ".csv")
     assignments, state, _ = inputs.edited()
     paths = tuple(_no_formula(path, "./") for path in assignments.paths)
@@ -32,12 +34,18 @@ def write_csv(inputs: RunImages, out: Path) -> str:
     changed = sum(map(operator.ne, assignments.paths, paths)) + sum(
         map(operator.ne, assignments.names or (), names or ())
     )
-    dataclasses.replace(assignments, paths=paths, names=names).write(out)
+    more = {title: [_no_formula(name, "'") for name in names] for title, names in _level_columns(inputs, levels)}
+    dataclasses.replace(assignments, paths=paths, names=names).write(out, more)
     marked = f"; {changed:,} cells that a spreadsheet would run as formulas are escaped" if changed else ""
     return f"{len(assignments.paths):,} rows in {out}{marked}{guesses(state.guessed)}"
 
 
-def write_parquet(inputs: RunImages, out: Path, place: Map = "auto") -> str:
+def _level_columns(inputs: RunImages, counts: Sequence[int]) -> list[tuple[str, list[str]]]:
+    levels = levels_of(inputs.tree()[0], inputs.edits.state, counts) if counts else []
+    return [(f"level_{level.count}", [level.names.get(key, "") for key in level.keys.tolist()]) for level in levels]
+
+
+def write_parquet(inputs: RunImages, out: Path, place: Map = "auto", levels: Sequence[int] = ()) -> str:
     """Write the columns of the csv plus file, embedding (list of float32), x and y. Return a summary."""
     _check(out, ".parquet")
     import pyarrow as pa
@@ -54,6 +62,8 @@ def write_parquet(inputs: RunImages, out: Path, place: Map = "auto") -> str:
     table = assignments.to_arrow()
     if inputs.data.files:
         table = table.append_column("file", pa.array([_writable(file) for file in inputs.files], pa.string()))
+    for title, names in _level_columns(inputs, levels):
+        table = table.append_column(title, pa.array([name or None for name in names], pa.string()))
     missing = np.ones(count, dtype=bool)
     missing[rows] = False
     for name, values in zip("xy", _spread(laid.places, rows, count).T, strict=True):

@@ -26,8 +26,8 @@ from twincluster.clustering import (
     check_parts,
     choose_clusters,
     kmeans,
+    objective,
     regroup,
-    worth,
 )
 from twincluster.config import (
     Amount,
@@ -273,7 +273,8 @@ class Anchored(Method):
         rows = whitening.rows(features)
         unit = kmeans.unit_rows(rows)
         ends = [kmeans.weigh_sizes(rows, found, balance, unit) for found in self.cluster(unit, seed, warm, n_init)]
-        sized = max(ends, key=lambda end: worth(rows, end)) if len(ends) > 1 else ends[0]  # those there are win a tie
+        best = partial(objective, rows)  # the first wins a tie
+        sized = max(ends, key=best) if len(ends) > 1 else ends[0]
         for per_cluster in groups:
             sized = regroup(unit, rows, sized, balance, per_cluster=per_cluster, seed=seed)
         order = kmeans.match_labels(self.labels, sized.labels, self.n_clusters)
@@ -285,7 +286,7 @@ class Anchored(Method):
         self.online.head.weight.copy_(scale * weight)
         self.online.head.bias.copy_(scale * (shift - weight @ whitening.mean))
         self.labels.copy_(label)
-        self.sure.copy_(kmeans.surest(gap, label, self.settings.commit_share))
+        self.sure.copy_(kmeans.widest_gaps(gap, label, self.settings.commit_share))
         return sized.strain
 
     def look(self, features: Tensor, mean: Tensor, weight: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:

@@ -269,7 +269,7 @@ class _Shared(nn.modules.batchnorm._BatchNorm):
         squares = (x - _along(mean, x)).square().sum(across)
         every = x.new_zeros(self.processes.count, 2 * len(mean) + 1)
         every[self.processes.rank] = torch.cat([count[None], mean, squares])
-        every = self.processes.add_up(every)  # (W,1+2C) for W processes
+        every = self.processes.all_reduce(every)  # (W,1+2C) for W processes
         counts, (means, squares) = every[:, :1], every[:, 1:].chunk(2, dim=1)
         total = counts.sum()
         mean = (counts * means).sum(0) / total
@@ -407,7 +407,7 @@ class _Normalise(torch.autograd.Function):
         unit = (x.to(mean.dtype) - _along(mean, x)) * _along(scale, x)  # the output before weight and bias
         own = torch.stack([slope.sum(across), (slope * unit).sum(across)])  # (2,C): of bias and weight
         count = mean.new_full((1,), x.numel() // x.shape[1])
-        total = ctx.processes.add_up(torch.cat([own.flatten(), count]))
+        total = ctx.processes.all_reduce(torch.cat([own.flatten(), count]))
         to_bias, to_weight = (total[:-1] / total[-1].clamp(min=1)).chunk(2)
         back = (slope - _along(to_bias, x) - unit * _along(to_weight, x)) * _along(weight * scale, x)
         return back.to(x.dtype), own[1], own[0], None, None, None

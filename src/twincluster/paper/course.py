@@ -1,4 +1,4 @@
-"""How long the trainings of a table will take, and the one line that tells how far they are."""
+"""Estimate how long the trainings of a table will take, and show their progress in one line."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, TextIO
 from twincluster.config import Config
 from twincluster.core import duration
 
-PASSES = 6  # forward passes that a step costs for an image: two views, and a backward pass that costs two
-TRIAL = 8  # images whose time is taken
+PASSES = 6  # forward passes per image and step: two views, and a backward pass that costs two
+TRIAL = 8  # images that are timed
 WAIT = 2.0  # seconds between two looks at a training
 DAY = 24 * 3600
 
@@ -32,7 +32,7 @@ class Plan:
     name: str
     config: Config
     n_samples: int
-    finished: bool  # in an earlier call
+    finished: bool  # by an earlier call
 
     @property
     def steps(self) -> int:
@@ -41,7 +41,7 @@ class Plan:
 
 
 def expected_seconds(plans: Sequence[Plan]) -> list[float]:
-    """How long each training takes: its minutes, or a rough guess from the work of its network alone; 0 if it is
+    """Return the duration of each training: its minutes, or a rough guess from the work of its network; 0 if it is
     finished."""
     work = [0.0 if plan.finished or plan.config.train.minutes else _work(plan) for plan in plans]
     pace = _pace(plans[work.index(max(work))].config) if any(work) else 1.0
@@ -50,25 +50,25 @@ def expected_seconds(plans: Sequence[Plan]) -> list[float]:
 
 
 def announcement(plans: Sequence[Plan], seconds: Sequence[float]) -> str:
-    """What is about to be trained and how long that takes, in a sentence."""
+    """Say in a sentence what will be trained and how long it will take."""
     left = [(each, plan) for plan, each in zip(plans, seconds, strict=True) if not plan.finished]
-    total = f"{len(left)} training{'s' if len(left) > 1 else ''}, about {spoken(sum(each for each, _ in left))}"
+    total = f"{len(left)} training{'s' if len(left) > 1 else ''}, about {long_duration(sum(each for each, _ in left))}"
     if all(plan.config.train.minutes for _, plan in left):
         return total
     longest, plan = max(left, key=lambda pair: pair[0])
     return (
         f"{total} on this machine, by a rough guess; the longest is {plan.name}: {plan.steps:,} steps, about "
-        f"{spoken(longest)}. --minutes M gives each M minutes instead"
+        f"{long_duration(longest)}. --minutes M gives each M minutes instead"
     )
 
 
-def spoken(seconds: float) -> str:
-    """As `duration`, in days where hours are too many to grasp."""
+def long_duration(seconds: float) -> str:
+    """Like `duration`, but in days if there are many hours."""
     return f"{seconds / DAY:.0f} days" if seconds > 3 * DAY else duration(seconds)
 
 
 def _work(plan: Plan) -> float:
-    """Operations of the backbone in the whole training."""
+    """Return the operations of the backbone in the whole training."""
     train = plan.config.train
     return PASSES * float(_operations(train.backbone, train.image_size)) * plan.n_samples * train.epochs
 
@@ -81,7 +81,7 @@ def _operations(backbone: str, side: int) -> int:
 
 
 def _pace(config: Config) -> float:
-    """Operations a second, of a forward and a backward pass on a few images."""
+    """Measure the operations per second of a forward and a backward pass on a few images."""
     import torch
 
     wanted = config.train.device
@@ -91,7 +91,7 @@ def _pace(config: Config) -> float:
     count = TRIAL if device.type == "cpu" else 32 * TRIAL
     images = torch.zeros(count, 3, side, side, device=device)
     seconds = 1.0
-    for _ in range(2):  # the first one also finds memory and kernels
+    for _ in range(2):  # the first one also allocates memory and selects kernels
         start = time.perf_counter()
         network(images).sum().backward()
         if device.type == "cuda":
@@ -107,18 +107,19 @@ def _backbone(name: str, side: int) -> nn.Module:
 
 
 class Course:
-    """One line for all trainings: written over and over on a terminal, elsewhere once when a training ends."""
+    """The progress of all trainings: one line that is overwritten on a terminal, elsewhere a line per finished
+    training."""
 
     def __init__(self, seconds: Sequence[float], stream: TextIO | None = None) -> None:
-        self.expected, self.stream = list(seconds), stream or sys.stdout  # the former 0 for what is there already
+        self.expected, self.stream = list(seconds), stream or sys.stdout  # 0 for finished trainings
         self.overwrites = self.stream.isatty()
-        self.ended = 0  # trainings, those that were there already included
+        self.ended = 0  # trainings, including those of earlier calls
         self.started = time.monotonic()
         self._width = 0
 
     @contextmanager
     def training(self, name: str, folder: Path) -> Iterator[None]:
-        """Show how far the training in this folder is, while it runs elsewhere."""
+        """Show the progress of the training in this folder while it runs in another process."""
         over = threading.Event()
         watcher = threading.Thread(target=self._watch, args=(name, folder, over), daemon=True)
         if self.overwrites:
@@ -132,14 +133,15 @@ class Course:
                 self._write("\r" + " " * self._width + "\r")
 
     def end(self, line: str) -> None:
-        """A training is over, or was there already; of the rest the time is told."""
+        """Count a training as finished, and estimate the time that the others will take."""
         self.ended += 1
         left = self.left()
-        rest = f"; about {spoken(left)} left" if left and self.ended < len(self.expected) else ""
+        rest = f"; about {long_duration(left)} left" if left and self.ended < len(self.expected) else ""
         self._write(f"{self.ended} of {len(self.expected)}: {line}{rest}\n")
 
     def left(self, share: float = 0.0) -> float:
-        """Seconds to go, by the pace so far; `share` of the current training is done. 0 where nothing was trained."""
+        """Return the seconds left at the pace so far, given the finished share of the current training; 0 if nothing
+        was trained."""
         current = self.expected[self.ended] if self.ended < len(self.expected) else 0.0
         passed = sum(self.expected[: self.ended]) + share * current
         return (time.monotonic() - self.started) * (sum(self.expected) - passed) / passed if passed else 0.0
@@ -149,7 +151,7 @@ class Course:
             share = _progress(folder)
             left = self.left(share)
             line = f"{self.ended + 1} of {len(self.expected)}: {name}, {share:.0%}"
-            line += f"; about {spoken(left)} left in all" if left else ""
+            line += f"; about {long_duration(left)} left in all" if left else ""
             self._write(f"\r{line:{self._width}}")
             self._width = len(line)
 
@@ -159,9 +161,9 @@ class Course:
 
 
 def _progress(folder: Path) -> float:
-    """What the newest epoch says."""
+    """Return the progress in the newest row of metrics."""
     try:
         *_, last = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         return float(json.loads(last)["progress"])
-    except (OSError, ValueError, KeyError):  # none yet, or one that is being written
+    except (OSError, ValueError, KeyError):  # not written yet, or being written
         return 0.0

@@ -1,10 +1,9 @@
-"""The paper's figures of results: a map of the features, one setting after another, and how training goes.
+"""The paper's figures: maps of features, sweeps over settings, and the course of training.
 
-Figure 1 of the paper as an experiment: two moons, by k-means, by TCC and by the default method.
+Figure 1 as an experiment: two moons, clustered by k-means, by TCC and by the default method. A point at the tip of one
+moon is closer to the middle of the other, so that k-means puts it there.
 
-A point at the tip of one moon is closer to the middle of the other, so k-means puts it there.
-
-Figure 7 of the paper: the layers of the backbone, as they are built here for the images of a set.
+Figure 7: the layers of the backbone, as built here for the images of a set.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ from twincluster.pages import HUES, blank_figure, save_figure, write_figures, wr
 from twincluster.paper.trainings import Asked, Finished, Outcomes, Training, by_paper, paper_recipe
 from twincluster.resolve import check_method
 
-# the values of Figure 4 are in a picture alone: these are ours, around the settings that the text gives
+# Figure 4 shows its values only in a picture: these are ours, around the settings of the text
 ALPHA = (0.1, 0.25, 0.5, 0.75, 0.9)
 LAMBDA = (0.2, 0.5, 0.8, 1.0, 2.0)
-ROWS = (10, 50, 100, 200)  # of queue P, for each cluster
-BATCH = (0.25, 0.5, 1.0, 2.0)  # times that of the paper
+ROWS = (10, 50, 100, 200)  # of queue P, per cluster
+BATCH = (0.25, 0.5, 1.0, 2.0)  # multiples of the paper's batch size
 MICE = "mice-as-tcc"
 
 
@@ -43,18 +42,18 @@ def one_run(data: str) -> list[Training]:
 
 
 def beside_mice(data: str) -> list[Training]:
-    """MiCE "with the same optimizer setting", as the paper re-implemented it."""
+    """MiCE "with the same optimizer setting", as the paper's authors ran it."""
     return [by_paper(data), by_paper(data, "mice", MICE)]
 
 
 def sweep(data: str) -> list[Training]:
-    """All trainings of Figure 4, each once."""
+    """Return all trainings of Figure 4, each once."""
     points = (training for values in _panels(data).values() for training in values.values())
     return list({training.name: training for training in points}.values())
 
 
 def _panels(data: str) -> dict[str, dict[float, Training]]:
-    """A training for each value of each setting; at the paper's own value it is the one that all figures share."""
+    """Return a training for each value of each setting. All panels share the one with the paper's own values."""
     usual = check_method(make_config(load_recipe(paper_recipe(data)).settings))
     tcc = usual.groups["tcc"]
     k, batch = usual.n_clusters, usual.train.batch_size
@@ -75,17 +74,17 @@ def _changed(data: str, title: str, field: str, value: float) -> Training:
 
 
 def draw_map(asked: Asked, outcomes: Outcomes) -> str:
-    """Figure 3: the features of TCC on a map, one colour for each class."""
+    """Draw Figure 3: a map of the features of TCC, one colour per class."""
     return _from_report(asked, outcomes, "map", "figure3")
 
 
 def draw_sizes(asked: Asked, outcomes: Outcomes) -> str:
-    """Figure 6: sizes of the clusters in the course of training."""
+    """Draw Figure 6: sizes of the clusters during training."""
     return _from_report(asked, outcomes, "sizes", "figure6")
 
 
 def _from_report(asked: Asked, outcomes: Outcomes, kind: str, name: str) -> str:
-    """One of the figures that any run can have."""
+    """Draw one of the figures that `report` makes for any run."""
     _, material, gathered = write_report(_first(outcomes, "tcc").run, None, asked.root)
     folder = write_figures(material, gathered)
     for suffix in (".png", ".svg"):
@@ -94,7 +93,7 @@ def _from_report(asked: Asked, outcomes: Outcomes, kind: str, name: str) -> str:
 
 
 def draw_sweep(asked: Asked, outcomes: Outcomes) -> str:
-    """Figure 4: ACC, NMI and ARI by each of four settings, means over the seeds."""
+    """Draw Figure 4: ACC, NMI and ARI for each value of four settings, means over the seeds."""
     panels = _panels(asked.data)
     figure, axes = blank_figure(8, 2.4, len(panels))
     lines = [f"{'':18}{'ACC':>8}{'NMI':>8}{'ARI':>8}"]
@@ -111,7 +110,7 @@ def draw_sweep(asked: Asked, outcomes: Outcomes) -> str:
 
 
 def draw_course(asked: Asked, outcomes: Outcomes) -> str:
-    """Figure 5: accuracy on the batches by epochs and by time, of TCC and MiCE, and the DEC loss of TCC."""
+    """Draw Figure 5: accuracy on the batches by epochs and by time, of TCC and MiCE, and the DEC loss of TCC."""
     figure, (by_epochs, by_time, dec) = blank_figure(8, 2.4, 3, same_scale=False)
     for name, title, hue in (("tcc", "TCC", HUES[0]), (MICE, "MiCE", HUES[1])):
         metrics = _first(outcomes, name).run.read_metrics()
@@ -130,7 +129,7 @@ def draw_course(asked: Asked, outcomes: Outcomes) -> str:
 
 
 def _first(outcomes: Outcomes, name: str) -> Finished:
-    """The run with seed 0, without which there is nothing to draw."""
+    """Return the run with seed 0. Raise InputError without one."""
     outcome = outcomes[name][0]
     if isinstance(outcome, str):
         raise InputError(f"{name} {outcome}, and the figure needs it: see what it said above")
@@ -150,7 +149,7 @@ POINTS = 1000
 COLOURS = ("#2a6f97", "#e07a3f")
 
 
-FREE = {  # of 36 settings that the paper leaves open or gives for images, those with the best ARI (docs/reproduce.md)
+FREE = {  # the best ARI of 36 combinations of what the paper leaves open or gives for images (docs/reproduce.md)
     "tcc.unit_norm": True, "tcc.assignment_temperature": 0.5, "tcc.entropy": "batch", "tcc.prototypes": "simplex",
     "tcc.alpha": 0.05, "tcc.ema": 0.99, "augment.noise": 0.2, "augment.dropout": 0.0,
     "optimiser.learning_rate": 1e-3, "train.batch_size": 256,
@@ -159,7 +158,7 @@ FREE_EPOCHS = 150
 
 
 def draw_moons(asked: Asked, points: int = POINTS) -> str:
-    """What k-means, TCC and the default method make of them, and of the plane around; takes less than a minute."""
+    """Cluster two moons by k-means, TCC and the default method, and draw the clusters; takes less than a minute."""
     asked.out.mkdir(parents=True, exist_ok=True)
     places, moons = make_moons(points, noise=0.05, random_state=0)
     learned: dict[str, dict[str, Any]] = {
@@ -185,7 +184,7 @@ def draw_moons(asked: Asked, points: int = POINTS) -> str:
 
 
 def _shade(axes: Any, model: Any, places: np.ndarray) -> None:
-    """The plane by the cluster that a new point there would be given."""
+    """Colour the plane by the cluster that a new point there would have."""
     low, high = places.min(0) - 0.25, places.max(0) + 0.25
     across, up = np.meshgrid(np.linspace(low[0], high[0], 300), np.linspace(low[1], high[1], 200))
     clusters = model.predict(np.column_stack([across.ravel(), up.ravel()])).reshape(across.shape)
@@ -196,7 +195,7 @@ FOOT = "convolutions have batch-norm and then ReLU, the last one of a block afte
 
 
 def describe_network(asked: Asked) -> str:
-    """A line for each layer of the stem, for blocks that are alike, and for what follows them."""
+    """Return a line for each layer of the stem, for equal blocks, and for the layers after them."""
     config = by_paper(asked.data).config(asked, seed=0)
     side, name = config.train.image_size, config.train.backbone
     backbone = build_backbone(name, side=side, n_inputs=3).to("meta").eval()
@@ -227,7 +226,7 @@ def _layer(layer: nn.Conv2d | nn.MaxPool2d) -> str:
 
 
 def _block(block: nn.Module) -> str:
-    """A residual block by its convolutions, the shortcut's left out."""
+    """Describe a residual block by its convolutions, without those of the shortcut."""
     layers = [layer for name, layer in block.named_modules() if isinstance(layer, nn.Conv2d) and "shortcut" not in name]
     return "block of " + " and ".join(_layer(layer).removeprefix("convolution ") for layer in layers)
 
@@ -237,6 +236,6 @@ def _size(x: Tensor) -> str:
 
 
 def _joined(lines: list[tuple[str, str]]) -> list[str]:
-    """Layers that are alike in one line, with how many there are."""
+    """Join equal layers into one line with their number."""
     counted = [(*line, len(list(group))) for line, group in groupby(lines)]
     return [f"  {f'{count} x {what}' if count > 1 else what:48}{size}" for what, size, count in counted]

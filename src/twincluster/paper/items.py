@@ -1,4 +1,4 @@
-"""What can be reproduced, by name: the trainings that a table or figure needs, and what is made of their runs."""
+"""What can be reproduced, by name: the trainings behind each table or figure, and the function that makes it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from twincluster.paper.trainings import Asked, Outcomes, Training
 @dataclass(frozen=True)
 class Item:
     trainings: Callable[[str], list[Training]]  # by data set
-    make: Callable[[Asked, Outcomes], str]  # writes files into the folder, returns what to print
+    make: Callable[[Asked, Outcomes], str]  # writes files into the folder and returns the text to print
 
 
 def comparison(table: int) -> Item:

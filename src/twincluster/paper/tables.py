@@ -1,13 +1,10 @@
-"""The paper's tables, made again and written as Markdown and CSV.
+"""The paper's tables, computed again and written as Markdown and CSV.
 
 Published numbers are in published.csv, in per cent as printed.
 
-Table 1 of the paper: its data sets, and what is found of them here.
-
-Table 6 of the paper: p-values of the differences between systems, by a one-sided paired t-test of ACC in Table 2.
-docs/reproduce.md says how the test and the cells that Table 2 lacks were found.
-
-The paper's comparisons, Tables 2 to 5: each row with what was published and what was measured.
+Table 1: the data sets. Tables 2 to 5: published and measured scores of each system. Table 6: p-values of the
+differences between systems, by a one-sided paired t-test of ACC in Table 2; docs/reproduce.md says how the test and the
+cells that Table 2 lacks were found.
 """
 
 from __future__ import annotations
@@ -46,9 +43,9 @@ SETS = {  # of Table 1 and Appendix D: title, images, clusters, pixels a side
     "stl10": ("STL-10", 13_000, 10, 96),
     "imagenet10": ("ImageNet-10", 13_000, 10, 96),
     "imagenet_dogs": ("ImageNet-Dog", 19_500, 15, 96),
-    "tiny_imagenet": ("Tiny ImageNet", None, None, None),  # of which the paper gives results alone
+    "tiny_imagenet": ("Tiny ImageNet", None, None, None),  # the paper has only results for it
 }
-P_VALUES = {  # Table 6, without its lower half, which is the same
+P_VALUES = {  # Table 6, without its lower half, which is equal
     "IIC": (0.3213, 0.0955, 0.1895, 0.01, 0.0313, 0.0048, 0.0014, 0.0005),
     "MMDC": (0.1649, 0.4746, 0.0105, 0.1111, 0.068, 0.0228, 0.0075),
     "PICA": (0.024, 0.0048, 0.2876, 0.1219, 0.0046, 0.0023),
@@ -66,13 +63,14 @@ class Published:
     """A row of one of the tables."""
 
     name: str  # as printed
-    method: str  # ours, or a classic system; of some that the paper compares with there is none
-    scores: Mapping[str, tuple[float | None, ...]]  # by data set: ACC, NMI and ARI as shares, None where not given
+    method: str  # ours, or a classic one; "" if neither implements it
+    scores: Mapping[str, tuple[float | None, ...]]  # by data set: ACC, NMI and ARI as shares, None if not published
     note: str = ""
 
 
 def published(table: int) -> list[Published]:
-    """The rows of Table 2, 3, 4 or 5, in the paper's order; also those that its LaTeX source has as comments."""
+    """Return the rows of Table 2, 3, 4 or 5 in the paper's order, including those that are comments in its LaTeX
+    source."""
     with (Path(__file__).parent / "published.csv").open(encoding="utf-8", newline="") as file:
         return [_row(line) for line in csv.DictReader(file) if int(line["table"]) == table]
 
@@ -93,9 +91,9 @@ Line = Sequence[str]
 def write_table(
     asked: Asked, name: str, title: str, lines: Sequence[Line], numbers: Sequence[Sequence[object]] | None = None
 ) -> str:
-    """NAME.md and NAME.csv in the folder, the first line their head; returns the former.
+    """Write NAME.md and NAME.csv into the folder; return the text of NAME.md.
 
-    `numbers` go into the latter where the lines have several of them in one cell.
+    The first line is the head. `numbers` replace the lines in the CSV file if a cell holds several of them.
     """
     head, *body = lines
     marked = [head, ["---"] * len(head), *body]
@@ -109,7 +107,7 @@ def write_table(
 
 
 def short(share: float, digits: int = 3) -> str:
-    """.906, and -.012; no sign before what rounds to nothing."""
+    """Format .906 and -.012, without a sign for what rounds to zero."""
     return f"{share:z.{digits}f}".replace("0.", ".", 1)
 
 
@@ -118,11 +116,11 @@ def _in_cell(text: str) -> str:
 
 
 def data_sets(asked: Asked) -> str:
-    """Table 1: what the paper says of its data sets, and what is found here."""
+    """Make Table 1: the paper's description of its data sets, and what is found here."""
     head = ("data set", "images", "clusters", "pixels", "found here: images", "clusters", "pixels")
     body, missing = [], []
     for name in [asked.data] if asked.data else SETS:
-        title, images, clusters, side = SETS.get(name, (name, None, None, None))  # digits, which the paper has not
+        title, images, clusters, side = SETS.get(name, (name, None, None, None))  # the paper does not have digits
         told = ("-" if images is None else f"{images:,}", str(clusters or "-"), str(side or "-"))
         try:
             body.append((title, *told, *_found(name, asked)))
@@ -134,7 +132,7 @@ def data_sets(asked: Asked) -> str:
 
 
 def _found(name: str, asked: Asked) -> Line:
-    """Images, clusters and pixels a side."""
+    """Return images, clusters and pixels a side."""
     listing = open_source(name, root=asked.root)
     side = "of many sizes" if listing.array is None else str(listing.array.shape[1])
     n_classes = len(np.unique(listing.labels)) if listing.labels is not None else 0
@@ -142,7 +140,7 @@ def _found(name: str, asked: Asked) -> Line:
 
 
 DIGITS = 4  # as printed
-FILLED_IN = {  # our reconstruction, per cent of ACC: with these cells Table 2 gives all of Table 6
+FILLED_IN = {  # our reconstruction, per cent of ACC: with these cells Table 2 reproduces all of Table 6
     "IIC": {"imagenet10": 58.0, "imagenet_dogs": 39.0},
     "PICA": {"stl10": 65.0},
     "MoCo baseline": {"imagenet10": 70.0},
@@ -153,7 +151,8 @@ Accuracies = Mapping[str, float]  # by data set
 
 
 def p_values(asked: Asked) -> str:
-    """Table 6: each pair of systems as printed, from the tables alone, and with the cells of FILLED_IN."""
+    """Make Table 6: each pair of systems as printed, computed from the tables, and computed with the cells of
+    FILLED_IN."""
     pairs = list(_pairs())
     agreeing = sum(round(filled, DIGITS) == printed for _, _, printed, _, filled in pairs)
     title = f"one-sided p-values of ACC: filled_in agrees with {agreeing} of {len(pairs)} in all {DIGITS} digits"
@@ -190,18 +189,18 @@ NUMBERS = (
     "name", *(f"published_{score}" for score in SCORES), "seeds",
     *(f"{score}_{kind}" for score in SCORES for kind in ("mean", "min", "max")), "epochs", "minutes", "note",
 )  # fmt: skip
-Given = Sequence[float | None]  # ACC, NMI and ARI, as far as they were published
+Given = Sequence[float | None]  # ACC, NMI and ARI, None if not published
 NO_SCORES = (None,) * len(SCORES)
 
 
 def rows_of(table: int, data: str) -> list[Published]:
-    """Those of a table, and after Table 2 what this package recommends."""
+    """Return the rows of a table; Table 2 also has the default method of this package."""
     rows = published(table)
     return [*rows, Published(OURS, "anchored", {})] if table == 2 and by_default(data) else rows
 
 
 def trainings_of(table: int, data: str) -> list[Training]:
-    """One for each row that there is a method for."""
+    """Return the training of each row that has a method."""
     methods = [row.method for row in rows_of(table, data) if row.method in METHODS and row.method not in READINGS]
     ours = {training.name: training for training in by_default(data)}
     return [
@@ -212,7 +211,7 @@ def trainings_of(table: int, data: str) -> list[Training]:
 
 
 def compare(table: int, asked: Asked, outcomes: Outcomes) -> str:
-    """Table 2, 3, 4 or 5 for one data set."""
+    """Make Table 2, 3, 4 or 5 for one data set."""
     rows = rows_of(table, asked.data)
     shown = asked.data if any(asked.data in row.scores for row in rows) else next(iter(rows[0].scores))
     classics = [row.method for row in rows if row.method in CLASSICS]
@@ -226,17 +225,17 @@ def compare(table: int, asked: Asked, outcomes: Outcomes) -> str:
 
 
 def _hardware(outcomes: Outcomes) -> str:
-    """What the runs were trained on, as far as they know."""
+    """Return the hardware of the runs, as far as it is recorded."""
     runs = [one.run for by_seed in outcomes.values() for one in by_seed.values() if isinstance(one, Finished)]
-    told = dict.fromkeys(provenance.read(run.folder).told().get("hardware") for run in runs)
+    told = dict.fromkeys(provenance.read(run.folder).facts().get("hardware") for run in runs)
     return "".join(f", on {hardware}" for hardware in told if hardware)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Of one row: what its seeds came to."""
+    """The results of all seeds of one row."""
 
-    scores: tuple[tuple[float, ...], ...]  # for each seed ACC, NMI and ARI
+    scores: tuple[tuple[float, ...], ...]  # per seed ACC, NMI and ARI
     epochs: str = ""
     minutes: str = ""
     note: str = ""
@@ -266,7 +265,7 @@ def _by_methods(outcomes: Outcomes) -> dict[str, Measured]:
 
 
 def _by_classics(names: Sequence[str], asked: Asked) -> dict[str, Measured]:
-    """Cluster the pixels, which takes seconds where training takes hours: nothing is kept."""
+    """Cluster the pixels by a classic method. It takes seconds, so that nothing is stored."""
     listing = open_source(asked.data, root=asked.root)
     config = make_config(load_recipe(paper_recipe(asked.data)).settings)
     images = open_images(listing, side=config.train.image_size)
@@ -283,13 +282,13 @@ def _by_classics(names: Sequence[str], asked: Asked) -> dict[str, Measured]:
 
 
 def _cells(name: str, given: Given, measured: Measured) -> Line:
-    """For readers."""
+    """Format scores for readers."""
     told = " / ".join("-" if share is None else short(share) for share in given) if any(given) else "-"
     return name, told, _spread(measured.scores), measured.epochs, measured.minutes, measured.note
 
 
 def _numbers(name: str, given: Given, measured: Measured) -> list[object]:
-    """The same for programs: not rounded, and one in each cell. None is an empty cell."""
+    """Return the same as numbers, not rounded and one per cell. None is an empty cell."""
     by_score = list(zip(*measured.scores, strict=True)) or [()] * len(SCORES)
     over_seeds = [of(values) if values else None for values in by_score for of in (statistics.fmean, min, max)]
     seeds = len(measured.scores)
@@ -297,7 +296,7 @@ def _numbers(name: str, given: Given, measured: Measured) -> list[object]:
 
 
 def _spread(of_seeds: tuple[tuple[float, ...], ...]) -> str:
-    """.906 / .790 / .733, with the lowest and the highest of several seeds."""
+    """Format .906 / .790 / .733, with the range over several seeds."""
     parts = []
     for values in zip(*of_seeds, strict=True):
         between = f" ({short(min(values))} to {short(max(values))})" if len(values) > 1 else ""

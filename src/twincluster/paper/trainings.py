@@ -1,6 +1,6 @@
-"""One training of a table or a figure: the recipe it follows, what it changes there, and the command that does it.
+"""One training of a table or a figure: its recipe, its changes to the recipe, and the command that runs it.
 
-Does the trainings that are not done yet, each in a process of its own, and reads what came of all of them.
+`carry_out` runs the trainings that are not finished, each in its own process, and reads the results of all.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from twincluster.runs import Run
 
 @dataclass(frozen=True)
 class Asked:
-    """What the command line says."""
+    """The options of the command."""
 
     data: str
     out: Path
@@ -49,14 +49,14 @@ class Asked:
 class Training:
     name: str  # of its folder, which the seed follows
     recipe: str
-    method: str = ""  # instead of the recipe's
-    settings: tuple[str, ...] = ()  # as --set takes them
+    method: str = ""  # replaces that of the recipe
+    settings: tuple[str, ...] = ()  # as for --set
 
     def folder(self, asked: Asked, seed: int) -> Path:
         return asked.out / f"{self.name}-{seed}"
 
     def command(self, asked: Asked, seed: int) -> list[str]:
-        """What one would type."""
+        """Return the command that a user would type."""
         given = {
             "--recipe": self.recipe, "--method": self.method, "--epochs": asked.epochs, "--minutes": asked.minutes,
             "--device": asked.device, "--data-root": asked.root, "--seed": seed, "--out": self.folder(asked, seed),
@@ -66,7 +66,7 @@ class Training:
         return ["twincluster", "fit", asked.data, *words, *changes]
 
     def config(self, asked: Asked, seed: int) -> Config:
-        """The settings that this command stands for."""
+        """Return the settings that this command stands for."""
         changes: dict[str, Any] = {"method": self.method} if self.method else {}
         changes |= parse_overrides((*self.settings, *asked.settings))
         train: Mapping[str, Any] = {**how_long(asked.epochs, asked.minutes), "device": asked.device}
@@ -74,21 +74,21 @@ class Training:
 
 
 def by_paper(data: str, method: str = "tcc", name: str = "", settings: tuple[str, ...] = ()) -> Training:
-    """With the paper's settings for this set: TCC, an ablation, or another method that gets them too."""
+    """Use the paper's settings for this set, also for ablations and for other methods that the paper ran with them."""
     recipe = paper_recipe(data)
     return Training(name or method, recipe, "" if method == "tcc" else method, settings)
 
 
-# the sets whose recipe serves best where a method has none for the set itself
+# sets whose recipe suits best if a method has none for this set
 ALIKE = {"imagenet10": ("stl10",), "imagenet_dogs": ("imagenet10", "stl10")}
 
 
 def by_own_paper(data: str, method: str) -> Training:
-    """A peer with the settings of its own paper, at the size and number of this set."""
+    """Use the settings of a method's own paper, at the size and number of clusters of this set."""
     known = recipe_names()
     names = [f"{method}-{other}".replace("_", "-") for other in (data, *ALIKE.get(data, ()), "cifar10")]
     recipe = next(name for name in names if name in known)
-    if data == "digits":  # which all but its optimiser is too large for
+    if data == "digits":  # the set is too small for the rest of the recipe
         optimiser = asdict(make_config(load_recipe(recipe).settings).optimiser)
         return Training(method, data, method, tuple(f"optimiser.{name}={value}" for name, value in optimiser.items()))
     paper = load_recipe(paper_recipe(data)).settings
@@ -97,7 +97,7 @@ def by_own_paper(data: str, method: str) -> Training:
 
 
 def by_default(data: str) -> list[Training]:
-    """What twincluster recommends for a set, where it has a recipe for it."""
+    """Use the recipe that twincluster recommends for a set, if there is one."""
     return [Training("anchored", data)] if data in recipe_names() else []
 
 
@@ -105,7 +105,7 @@ def paper_recipe(data: str) -> str:
     return f"paper-{data.replace('_', '-')}"
 
 
-# where and how a run was computed, which changes nothing in what it is a run of
+# how a run was computed, which does not change its result
 ELSEWHERE = {"train.device", "train.precision", "train.compile", "train.parts", "train.checkpoint_minutes"}
 
 
@@ -117,15 +117,15 @@ class Finished:
     seconds: float  # of training
 
 
-Outcomes = Mapping[str, Mapping[int, Finished | str]]  # by name and seed: what came of a training, or why nothing did
+Outcomes = Mapping[str, Mapping[int, Finished | str]]  # by name and seed: the result of a training, or why it failed
 
 
 def carry_out(jobs: Sequence[tuple[Sequence[Training], Asked]], say: Callable[[str], None]) -> list[Outcomes]:
-    """Do the trainings of each job in its folder, one after the other. A failure is noted and the next one begins.
+    """Run the trainings of each job in its folder, one after another. A failure is recorded, and the next one begins.
 
-    One line tells how far all of them are. What a training says itself goes to a .log beside its folder.
+    One line shows the progress of all. The output of a training goes to a .log file beside its folder.
     """
-    cells = [_checked(trainings, asked) for trainings, asked in jobs]  # all of them before the first begins
+    cells = [_checked(trainings, asked) for trainings, asked in jobs]  # check all before the first begins
     listings = [open_source(asked.data, root=asked.root) for _, asked in jobs]
     course = _course(jobs, cells, listings, say)
     outcomes: list[Outcomes] = []
@@ -142,7 +142,7 @@ def _course(
     jobs: Sequence[tuple[Sequence[Training], Asked]], cells: Sequence[Sequence[tuple[Training, int]]],
     listings: Sequence[Listing], say: Callable[[str], None],
 ) -> Course:  # fmt: skip
-    """What tells how far the trainings are; first how long those will take that are still to be done."""
+    """Return the progress of the trainings, after announcing how long the unfinished ones will take."""
     plans = []
     for (_, asked), of_job, listing in zip(jobs, cells, listings, strict=True):
         for training, seed in of_job:
@@ -174,7 +174,7 @@ def _carry_out_one(training: Training, seed: int, asked: Asked, listing: Listing
 
 
 def commands_left(trainings: Sequence[Training], asked: Asked) -> list[list[str]]:
-    """Of the trainings that are not finished. What `carry_out` would refuse is refused; the data need not be here."""
+    """Return the commands of unfinished trainings. Raise InputError as `carry_out` would; the data need not be here."""
     return [
         _command(training, asked, seed)
         for training, seed in _checked(trainings, asked)
@@ -183,8 +183,8 @@ def commands_left(trainings: Sequence[Training], asked: Asked) -> list[list[str]
 
 
 def _checked(trainings: Sequence[Training], asked: Asked) -> list[tuple[Training, int]]:
-    """Each training with each seed, after a look for what would make hours of work useless."""
-    configs = [training.config(asked, 0) for training in trainings]  # which refuses wrong settings
+    """Return each training with each seed, after checks that prevent hours of useless work."""
+    configs = [training.config(asked, 0) for training in trainings]  # raises InputError for wrong settings
     for number, config in enumerate(configs):
         if (first := configs.index(config)) != number:
             same = f"{trainings[number].name} the same as {trainings[first].name}"
@@ -199,7 +199,7 @@ def _checked(trainings: Sequence[Training], asked: Asked) -> list[tuple[Training
 
 
 def _refuse_other(folder: Path, config: Config, listing: Listing) -> None:
-    """A run that is there must be of the very training that is asked for."""
+    """Raise InputError if the folder holds a run of another training."""
     config = with_image_size(config, listing)
     wanted = resolve(config, open_for(config, listing))
     changed = [name for name in differences(check_method(Run.open(folder).config), wanted) if name not in ELSEWHERE]
@@ -216,7 +216,7 @@ def _is_finished(folder: Path) -> bool:
 
 
 def _command(training: Training, asked: Asked, seed: int) -> list[str]:
-    """What one would type now: a run that was interrupted goes on."""
+    """Return the command to type now; an interrupted run is resumed."""
     folder = training.folder(asked, seed)
     goes_on = _is_begun(folder) and not _is_finished(folder)
     return [*training.command(asked, seed), *(["--resume"] if goes_on else [])]

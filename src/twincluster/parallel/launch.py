@@ -49,7 +49,7 @@ def decided(device: str, choose: Callable[[], str]) -> str:
     from twincluster.parallel.processes import join
 
     processes = join(device)
-    return str(processes.tell(choose() if processes.first else None))
+    return str(processes.broadcast_value(choose() if processes.first else None))
 
 
 def refuse_several(command: str) -> None:
@@ -59,7 +59,7 @@ def refuse_several(command: str) -> None:
 
 
 @contextmanager
-def one_voice(how_to_go_on: Callable[[], str]) -> Iterator[None]:
+def silence_others(how_to_go_on: Callable[[], str]) -> Iterator[None]:
     """Silence all processes except the first, and let one of them report a signal that ends them all."""
     if not several():
         yield
@@ -73,22 +73,22 @@ def one_voice(how_to_go_on: Callable[[], str]) -> Iterator[None]:
         yield
 
 
-def may_speak() -> bool:
+def is_reporter() -> bool:
     """Return True for exactly one process: the one that reports why the run ends."""
     if not several():
         return True
     if (met := _met()) is None:
         return os.environ.get("LOCAL_RANK", "0") == "0"  # one per machine: others may not have started
-    return bool(met.may_speak())
+    return bool(met.is_reporter())
 
 
-def tell_end(how_to_go_on: Callable[[], str], stream: TextIO | None = None) -> None:
+def report_end(how_to_go_on: Callable[[], str], stream: TextIO | None = None) -> None:
     """Print one line for all processes: which of them ended, and how to continue."""
     with _telling:
         met, end = _met(), time.monotonic() + NOTICE
         while not (gone := met.ended_here() if met else []) and time.monotonic() < end:
             time.sleep(0.05)
-        if not may_speak():
+        if not is_reporter():
             return
         which = f"process{'es' * (len(gone) > 1)} {', '.join(map(str, gone))}"
         what = f"{which} ended" if gone else "a process on another machine ended, or all were stopped"
@@ -120,7 +120,7 @@ def _watch(stream: TextIO, how_to_go_on: Callable[[], str]) -> None:
     def listen() -> None:
         for number in iter(lambda: os.read(heard, 1), b""):
             if number[0] == signal.SIGTERM:
-                tell_end(how_to_go_on, stream)
+                report_end(how_to_go_on, stream)
                 os._exit(1)
             if number[0] == signal.SIGINT:
                 time.sleep(GRACE)  # meanwhile Python raises KeyboardInterrupt, unless torch blocks it

@@ -59,47 +59,47 @@ class Processes:
         """
         return own if self.count == 1 else _Gather.apply(own, self, n)
 
-    def add_up(self, tensor: Tensor) -> Tensor:
+    def all_reduce(self, tensor: Tensor) -> Tensor:
         """Sum the `tensor` of all processes in place; the result is the same bit for bit everywhere."""
         if self.count > 1 and not self.silent:
-            _said(dist.all_reduce, tensor)
+            _collective(dist.all_reduce, tensor)
         return tensor
 
     def average_gradients(self, optimiser: torch.optim.Optimizer) -> None:
         weights = [weight for group in optimiser.param_groups for weight in group["params"]]
         for together in _by_kind([weight.grad for weight in weights if weight.grad is not None], at_most=None):
             flat = torch.cat([gradient.flatten() for gradient in together])
-            _spread(self.add_up(flat).div_(self.count), together)
+            _spread(self.all_reduce(flat).div_(self.count), together)
 
-    def share(self, tensors: Iterable[Tensor]) -> None:
+    def broadcast(self, tensors: Iterable[Tensor]) -> None:
         """Copy the tensors of the first process to all others."""
         if self.count == 1 or self.silent:
             return
         for together in _by_kind(tensors, at_most=SMALL):
             flat = torch.cat([tensor.flatten() for tensor in together])
-            _said(dist.broadcast, flat, 0)
+            _collective(dist.broadcast, flat, 0)
             _spread(flat, together)
 
-    def tell(self, value: Any) -> Any:
+    def broadcast_value(self, value: Any) -> Any:
         """Return the first process's value, as JSON, in all processes."""
         if self.count == 1 or self.silent:
             return value
         content = torch.tensor(list(json.dumps(value).encode()), dtype=torch.uint8) if self.first else None
         length = torch.tensor(0 if content is None else len(content))
-        _said(dist.broadcast, length, 0)
+        _collective(dist.broadcast, length, 0)
         content = torch.zeros(int(length), dtype=torch.uint8) if content is None else content
-        _said(dist.broadcast, content, 0)
+        _collective(dist.broadcast, content, 0)
         return json.loads(bytes(content.tolist()))
 
-    def largest(self, number: int) -> int:
+    def maximum(self, number: int) -> int:
         """Return the largest number of all processes."""
         numbers = torch.zeros(self.count, dtype=torch.int64)
         numbers[self.rank] = number
-        return int(self.add_up(numbers).max())
+        return int(self.all_reduce(numbers).max())
 
     def refuse_others(self, known_by: str) -> None:
         """Raise InputError if the processes have different data or settings, described by `known_by`."""
-        if other := self.largest(self.rank if self.tell(known_by) != known_by else 0):
+        if other := self.maximum(self.rank if self.broadcast_value(known_by) != known_by else 0):
             raise InputError(
                 f"process {other} has other data or settings than process 0: start all machines with the same source "
                 "and options"
@@ -112,7 +112,7 @@ class Processes:
         lengths = torch.stack([weight.detach().double().norm() for weight in weights]).cpu()
         theirs = lengths.new_zeros(self.count, len(lengths))
         theirs[self.rank] = lengths
-        self.add_up(theirs)
+        self.all_reduce(theirs)
         if not torch.allclose(theirs, theirs[0].expand_as(theirs), rtol=AGREEMENT, equal_nan=True):
             raise InputError(DRIFTED)
 
@@ -127,7 +127,7 @@ class Processes:
             if now == turn:
                 result = work()
             if self.count > 1:
-                _said(dist.barrier, _met.patient)
+                _collective(dist.barrier, _met.patient)
         return result
 
 
@@ -152,7 +152,7 @@ def have_met() -> bool:
     return _met.store is not None
 
 
-def may_speak() -> bool:
+def is_reporter() -> bool:
     """Return True in exactly one process: the one that reports why the run ends."""
     assert _met.store is not None, "ask have_met first"
     try:
@@ -201,7 +201,7 @@ def _take_gpu(local_rank: int) -> None:
     torch.cuda.set_device(local_rank)
 
 
-def _said(speak: Callable[..., object], *arguments: object) -> None:
+def _collective(speak: Callable[..., object], *arguments: object) -> None:
     """Call a collective operation. Raise ProcessEnded if another process no longer answers."""
     try:
         speak(*arguments)
@@ -220,7 +220,7 @@ class _Gather(torch.autograd.Function):
         block[: len(own)] = own
         blocks = [torch.zeros_like(block) for _ in range(processes.count)]
         if not processes.silent:
-            _said(dist.all_gather, blocks, block)
+            _collective(dist.all_gather, blocks, block)
         taken = [_rows_of(rank, processes.count, n) for rank in range(processes.count)]
         return torch.cat([rows[: its.stop - its.start] for rows, its in zip(blocks, taken, strict=True)])
 

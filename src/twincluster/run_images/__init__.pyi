@@ -6,3 +6,5 @@ from twincluster.run_images.images import Pictures as Pictures
 from twincluster.run_images.images import RunImages as RunImages
 from twincluster.run_images.images import is_there as is_there
 from twincluster.run_images.images import learn as learn
+from twincluster.run_images.problems import problems_of as problems_of
+from twincluster.run_images.problems import write_problems_of as write_problems_of

@@ -17,7 +17,7 @@ import platform
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -62,7 +62,7 @@ COLUMNS = ("path", "cluster", "confidence", "status")
 # makes pandas read clusters with missing values as integers instead of floats
 WHOLE = {"name": "cluster", "field_name": "cluster", "pandas_type": "int32", "numpy_type": "Int32", "metadata": None}
 FOR_PANDAS = {"index_columns": [], "column_indexes": [], "columns": [WHOLE]}
-OWN_TABLES = ("assignments.csv", "stamps.csv", "contents.csv")
+OWN_TABLES = ("assignments.csv", "stamps.csv", "contents.csv", "problems.csv")
 REPORT_FILE = "report.html"
 WRONG_TYPE = (ValueError, TypeError, AttributeError, OverflowError, RecursionError)  # raised by invalid JSON
 _NOTICE = re.compile(rb'<p class="warning" id="since"[^<]*</p>')  # as in page.html; its text is escaped
@@ -100,27 +100,32 @@ class Assignments:
         counts: list[int] = np.bincount(self.clusters[self.clusters >= 0], minlength=n_clusters).tolist()
         return counts
 
-    def write(self, path: Path) -> None:
-        """Write a .csv or .parquet table, by the suffix. Unreadable inputs have no cluster and confidence."""
+    def write(self, path: Path, more: Mapping[str, Sequence[str]] | None = None) -> None:
+        """Write a .csv or .parquet table, by the suffix. Unreadable inputs have no cluster and confidence.
+
+        `more` are further columns of a .csv table.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix.lower() == ".parquet":
             self._write_parquet(path)
         else:
-            write_atomically(path, self.to_csv())
+            write_atomically(path, self.to_csv(more))
 
-    def to_csv(self) -> str:
+    def to_csv(self, more: Mapping[str, Sequence[str]] | None = None) -> str:
         """Return the text of a .csv file."""
+        columns: dict[str, Sequence[str]] = {} if self.names is None else {"name": self.names}
+        columns |= more or {}
         lines: list[str] = []
         # rows end in \r\n here, so that names with a carriage return are quoted
         writer = csv.writer(SimpleNamespace(write=lambda row: lines.append(row.removesuffix("\r\n") + "\n")))
-        writer.writerow(COLUMNS if self.names is None else (*COLUMNS, "name"))
-        called = [()] * len(self.paths) if self.names is None else [(name,) for name in self.names]
-        for name, cluster, confidence, status, more in zip(
-            self.paths, self.clusters, self.confidence, self.status, called, strict=True
+        writer.writerow([*COLUMNS, *columns])
+        others = zip(*columns.values(), strict=True) if columns else [()] * len(self.paths)
+        for name, cluster, confidence, status, other in zip(
+            self.paths, self.clusters, self.confidence, self.status, others, strict=True
         ):
             readable = cluster >= 0
             cells = (int(cluster), f"{confidence:.4f}") if readable else ("", "")
-            writer.writerow([name, *cells, status, *more])
+            writer.writerow([name, *cells, status, *other])
         return "".join(lines)
 
     def _write_parquet(self, path: Path) -> None:
@@ -238,7 +243,7 @@ Replaced = tuple[int, int, float | None, str, str | None]  # old row: number, cl
 
 
 @dataclass(frozen=True)
-class WayBack:
+class UndoRecord:
     """The information to undo an update."""
 
     rows: int  # of the table before the update
@@ -253,7 +258,7 @@ class UpdateRecord:
     files: bool  # whether they were files; otherwise rows of an array
     source: str  # their name, for messages
     rows: int | None = None  # of the table after the update
-    undo: WayBack | None = None
+    undo: UndoRecord | None = None
     number: int | None = None  # of the line, from 0; None before lines were numbered
 
 

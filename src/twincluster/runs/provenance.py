@@ -44,7 +44,7 @@ class Sitting:
     processes: int | None = None
     command: str | None = None  # as typed, quoted for a shell; None in Python
 
-    def told(self) -> str:
+    def hardware_text(self) -> str:
         """Return the hardware as text."""
         if self.hardware is None:
             return "unknown"
@@ -73,7 +73,7 @@ class Provenance:
         last = self.sittings[-1] if self.sittings else Sitting()  # the file may have been deleted
         return Provenance((*self.sittings[:-1], replace(last, ended=now())), round(seconds, 3))
 
-    def told(self) -> dict[str, str]:
+    def facts(self) -> dict[str, str]:
         """Return the known facts as text, without the commands."""
         if not self.sittings:
             return {}
@@ -81,7 +81,7 @@ class Provenance:
         if began is not None:
             times = {0: "", 1: ", resumed once", 2: ", resumed twice"}.get(more, f", resumed {more} times")
             said["begun"] = f"{str(began)[:10]} {str(began)[11:16]} UTC{times}"
-        said["hardware"] = ", then ".join(dict.fromkeys(sitting.told() for sitting in self.sittings))
+        said["hardware"] = ", then ".join(dict.fromkeys(sitting.hardware_text() for sitting in self.sittings))
         if isinstance(self.seconds, int | float) and math.isfinite(self.seconds):
             said["training time"] = duration(self.seconds)
         return said

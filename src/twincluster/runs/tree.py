@@ -161,6 +161,38 @@ class Living:
         return max(range(len(groups)), key=lambda at: int((groups[at] & mine).sum()))
 
 
+@dataclass(frozen=True, eq=False)
+class Level:
+    """A level of the tree, as every row sees it."""
+
+    count: int  # clusters
+    keys: np.ndarray  # (n,) int64: a cluster that the level shows as it is, BRANCH - node for others, -1 for no cluster
+    names: dict[int, str]  # by key
+
+
+BRANCH = -10
+
+
+def levels_of(tree: Tree, state: State, counts: Iterable[int]) -> list[Level]:
+    """Return levels of the tree, the coarsest first. Clusters outside the tree are on each level as they are."""
+    living, levels = Living.of(tree, state), []
+    for count in sorted(set(counts)):
+        keys, names = np.where(state.clusters >= 0, state.clusters, -1), dict(state.names)
+        for leaves in living.level(count):
+            same = [
+                one for one, mine in zip(living.clusters, living.leaves, strict=True) if np.array_equal(mine, leaves)
+            ]
+            whole = [
+                one for one, mine in zip(living.clusters, living.leaves, strict=True) if not (mine & ~leaves).any()
+            ]
+            key = same[0] if same else BRANCH - living.node(leaves)
+            names.setdefault(key, f"branch {BRANCH - key}")
+            inside = ((living.leaf >= 0) & leaves[living.leaf]) | np.isin(state.home, whole)
+            keys[inside & (state.clusters >= 0)] = key
+        levels.append(Level(count, keys, names))
+    return levels
+
+
 def groups_of(living: Living, count: int | None, opened: Iterable[int], closed: Iterable[int]) -> list[np.ndarray]:
     """Return the leaves of each group of a cut: a level, or the clusters there are, with some branches changed."""
     groups = list(living.leaves) if count is None else living.level(count)

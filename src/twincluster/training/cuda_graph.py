@@ -91,7 +91,7 @@ def within_memory(trainer: Trainer, attempt: Callable[[Trainer], Step]) -> Step:
                 f"a batch of {size} does not fit in the GPU memory, not even in {MOST_PARTS} parts: lower it, for "
                 f"example --set train.batch_size={max(2, size // 2)}"
             )
-    trainer.divide(trainer.processes, trainer.processes.largest(trainer.parts))
+    trainer.divide(trainer.processes, trainer.processes.maximum(trainer.parts))
     if trainer.parts > max(1, trainer.config.train.parts):
         problem = f"a batch of {trainer.feed.batch_size} does not fit in the GPU memory"
         trainer.reporter.warn(f"{problem}: it is processed in {trainer.parts} parts")

@@ -51,7 +51,7 @@ def feed_and_shown(config: Config, images: Images, network: Network) -> tuple[Fe
     device, width = network.mean.device, len(network.mean) if network.rotation is None else network.rotation.shape[1]
     once = not network.side and len(images.pixels) * width * network.mean.element_size() <= IN_MEMORY
     if once:
-        images = as_seen(images, network, width)
+        images = prepare_rows(images, network, width)
     # prepared rows are in memory and need no reader threads; for a GPU the feed decides
     at_hand = True if once and device.type == "cpu" else None
     feed = Feed(images, config.train.batch_size, config.seed, device, resident=at_hand)
@@ -59,7 +59,7 @@ def feed_and_shown(config: Config, images: Images, network: Network) -> tuple[Fe
 
 
 @torch.no_grad()
-def as_seen(images: Images, network: Network, width: int) -> Images:
+def prepare_rows(images: Images, network: Network, width: int) -> Images:
     """Prepare all rows once instead of in each step: standardised and rotated, (n,width)."""
     seen = torch.empty((len(images.pixels), width), dtype=network.mean.dtype)
     parts = max(1, -(-len(seen) // CHUNK))

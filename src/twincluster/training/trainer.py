@@ -29,7 +29,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from twincluster.clustering import Health, score, steadier
+from twincluster.clustering import Health, divergence_advice, score
 from twincluster.config import Config, DataShape, Optimiser
 from twincluster.core import FEW, SEAL, InputError, check_seal, noted, one_thread, record_of, seal, unfinished
 from twincluster.data import N_DRAWS, Images, augment_images, augment_rows
@@ -83,7 +83,7 @@ class Trainer:
             config.train.epochs,
             config.train.minutes,
             self.feed.steps_per_epoch,
-            lambda numbers: self.processes.tell(numbers),
+            lambda numbers: self.processes.broadcast_value(numbers),
         )
         self.epoch, self.last_saved = 0, 0.0  # the latter by the clock
         self.epoch_on_device = torch.zeros((), dtype=torch.int64, device=self.device)
@@ -95,7 +95,7 @@ class Trainer:
         """Train to the end of the schedule. `resume` continues from the run folder's checkpoint."""
         self.processes.refuse_others(f"{self.images.fingerprint} {self.config}")
         step_in_epoch = self._restore() if resume else 0
-        self.processes.share(self.state().values())
+        self.processes.broadcast(self.state().values())
         if self.shown.outdated():
             self.feed, self.shown = feed_and_shown(self.config, self.images, self.method.online)
         take_step = captured(self) if self.device.type == "cuda" else self.step
@@ -180,7 +180,7 @@ class Trainer:
             row["on_batch_acc"] = self.record.on_batch_accuracy(self.labels[self.feed.samples.cpu().numpy()])
         row |= checked_numbers(self.method.after_epoch(self.epoch, self._all_batches, self.optimiser), self.config)
         # features may differ in the last bits between processors, and then k-means finds different clusters
-        self.processes.share(self.method.state_dict().values())
+        self.processes.broadcast(self.method.state_dict().values())
         self.clock.meet()
         row |= {"progress": self.clock.progress, "seconds": self.clock.seconds}
         if self.run_folder:
@@ -252,7 +252,7 @@ class Trainer:
         folder = self.run_folder.checkpoint if self.run_folder else None
         saved, progress = load_checkpoint(folder, PROGRESS) if folder and has_checkpoint(folder) else ({}, None)
         sums = {name: list(tensor.shape) for name, tensor in saved.items() if name.startswith("record.")}
-        progress, sums = self.processes.tell([progress, sums])
+        progress, sums = self.processes.broadcast_value([progress, sums])
         totals = {name.removeprefix("record."): torch.zeros(shape, device=self.device) for name, shape in sums.items()}
         self.record.totals = totals
         if folder and saved:
@@ -444,7 +444,7 @@ class Record:
 def refuse_divergence(row: dict[str, Any], config: Config) -> None:
     """Raise InputError if the epoch's loss is nan or infinite, from which training never recovers."""
     if not math.isfinite(row["loss"] or 0):
-        way_out = steadier(config.method, config.train.precision)
+        way_out = divergence_advice(config.method, config.train.precision)
         raise InputError(f"training diverged (the loss is NaN or infinite): {way_out}")
 
 

@@ -62,7 +62,7 @@ class DccsNetwork(Network):
         super().__init__(config, shape)
         raw = torch.zeros(1, shape.side, shape.side, 3, dtype=torch.uint8) if shape.side else self.mean[None]
         self.width, self.n_style = self.backbone.n_features, method_settings(config, DccsSettings).n_style
-        self.head = as_theirs(mlp(self.width, self.width, self.n_style + config.n_clusters, batch_norm=True))
+        self.head = init_like_authors(mlp(self.width, self.width, self.n_style + config.n_clusters, batch_norm=True))
         self.backbone = Places(self.backbone, self.prepare(raw))
 
     def embed(self, images: Tensor) -> Tensor:
@@ -99,8 +99,8 @@ class Critic(nn.Module):
         w = self.weights(frozen=False)
         once = F.linear(codes, w["0.weight"], w["0.bias"])
         twice = F.linear(F.leaky_relu(once, LEAK), w["2.weight"], w["2.bias"])
-        back = (w["4.weight"] * passed(twice)) @ w["2.weight"]
-        return (back * passed(once)) @ w["0.weight"]
+        back = (w["4.weight"] * leaky_slope(twice)) @ w["2.weight"]
+        return (back * leaky_slope(once)) @ w["0.weight"]
 
     def weights(self, *, frozen: bool) -> dict[str, Tensor]:
         pairs = self.layers.named_parameters()
@@ -133,7 +133,7 @@ class Dccs(Method):
         code = torch.cat([style[: len(samples)], log_plain.exp()], 1)  # z, (N,S+K)
         information = self.information(maps, code, keys)
         invariance = peer_losses.assignment_divergence(log_plain, log_augmented)
-        gap, slope = self.criticism(code.detach(), keys)
+        gap, slope = self.critic_loss(code.detach(), keys)
         return Outcome(
             # differs from the authors' code: one optimiser moves the critic together with the rest, but further; theirs
             # takes four steps of the critic for one of the rest. Neither side receives gradients of the other's terms.
@@ -153,7 +153,7 @@ class Dccs(Method):
         true, false = (self.discriminator(torch.cat([maps, z], 1)).squeeze(1) for z in (code, others))
         return peer_losses.discrimination(true, false) / 2  # the mean of both, as in the authors' code
 
-    def criticism(self, code: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+    def critic_loss(self, code: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         """Return the critic's loss: the gap between codes and prior, and the gradient penalty on points between the
         two."""
         prior, share = self.prior(keys).to(code.dtype), draws.uniform(keys, BETWEEN, 1).to(code.dtype)
@@ -167,7 +167,7 @@ class Dccs(Method):
         return torch.cat([style, F.one_hot(category.clamp(max=self.n_clusters - 1), self.n_clusters)], 1)
 
 
-def passed(values: Tensor) -> Tensor:
+def leaky_slope(values: Tensor) -> Tensor:
     """Return the factor that leaky units apply to a gradient, given their inputs (N,C)."""
     return torch.where(values > 0, torch.ones_like(values), LEAK)
 
@@ -176,10 +176,10 @@ def perceptron(n_inputs: int, hidden: int, *, bias: bool) -> nn.Sequential:
     """Build three layers with leaky units and one output; `bias` is that of the last layer."""
     half = max(1, hidden // 2)
     layers = [nn.Linear(n_inputs, hidden), nn.Linear(hidden, half), nn.Linear(half, 1, bias=bias)]
-    return as_theirs(nn.Sequential(layers[0], nn.LeakyReLU(LEAK), layers[1], nn.LeakyReLU(LEAK), layers[2]))
+    return init_like_authors(nn.Sequential(layers[0], nn.LeakyReLU(LEAK), layers[1], nn.LeakyReLU(LEAK), layers[2]))
 
 
-def as_theirs(layers: nn.Sequential) -> nn.Sequential:
+def init_like_authors(layers: nn.Sequential) -> nn.Sequential:
     """Initialise weights as the authors' code does: larger than PyTorch's, so that codes differ from the start."""
     for layer in layers:
         if isinstance(layer, nn.Linear):

@@ -95,13 +95,13 @@ class Jule(KmeansAtEnd):
         """Find the first groups by pixels; later merge groups, every few epochs."""
         super().after_epoch(epoch, batches, optimiser)
         if epoch % self.settings.merge_epochs == 0:
-            samples, unit = self.looked_at(batches, pixels=epoch == 0)
+            samples, unit = self.embed_some(batches, pixels=epoch == 0)
             old = np.unique(self.group[samples].cpu().numpy(), return_inverse=True)[1]
             new = neighbours.first_groups(unit) if epoch == 0 else self.merged(unit, old)
             self.regroup(samples, torch.as_tensor(new, device=samples.device))
         return {"groups": float(len(np.unique(self.group.cpu().numpy())))}
 
-    def looked_at(self, batches: Callable[[], Iterator[Batch]], *, pixels: bool) -> tuple[Tensor, Tensor]:
+    def embed_some(self, batches: Callable[[], Iterator[Batch]], *, pixels: bool) -> tuple[Tensor, Tensor]:
         """Return samples (m,), all or at least LARGEST of them, and their pixels or features at unit norm, (m,F)."""
         samples, rows = [], []
         self.online.eval()

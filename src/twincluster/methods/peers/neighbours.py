@@ -248,7 +248,7 @@ class Cdc(Moco):
         logits = self.online.calibration_head(plain)  # (N,K); no gradient reaches the features
         log_calibrated = F.log_softmax(logits, 1)
         calibrated = log_calibrated.detach().exp()
-        chosen = peer_losses.surest_of_clusters(calibrated)
+        chosen = peer_losses.most_confident_of_clusters(calibrated)
         cluster = peer_losses.label_loss(log_q, calibrated.argmax(1), chosen)
         entropy = self.settings.entropy_weight * losses.batch_entropy(log_calibrated)
         calibration = peer_losses.code_loss(logits, believed, 1.0) - entropy

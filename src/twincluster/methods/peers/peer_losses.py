@@ -213,7 +213,7 @@ def length_loss(rows: Tensor, length: float) -> Tensor:
     return (lengths - length).square().sum()
 
 
-def surest_of_clusters(assignment: Tensor) -> Tensor:
+def most_confident_of_clusters(assignment: Tensor) -> Tensor:
     """CDC (Jia et al. 2025), (N,) bool: the most confident samples of each cluster.
 
     Of a cluster's N / K likeliest samples the share that equals their mean confidence is taken, the likeliest first.

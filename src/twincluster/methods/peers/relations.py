@@ -167,11 +167,11 @@ class Dccm(Method):
         joined = torch.where(edge & ~own, draw, -1.0)
         partner = torch.where(own, -0.5, joined).argmax(1)  # itself, if the graph joins it to no other
         others = torch.where(edge, -1.0, draw).topk(min(2, len(keys)), 1)  # (N,2)
-        true = torch.cat([self.told(features, scores), self.told(features[partner], scores)])
-        false = torch.cat([self.told(features[place], scores) for place in others.indices.unbind(1)])
+        true = torch.cat([self.discriminate(features, scores), self.discriminate(features[partner], scores)])
+        false = torch.cat([self.discriminate(features[place], scores) for place in others.indices.unbind(1)])
         return peer_losses.discrimination_loss(true, false, others.values.T.flatten() > 0)
 
-    def told(self, features: Tensor, scores: Tensor) -> Tensor:
+    def discriminate(self, features: Tensor, scores: Tensor) -> Tensor:
         """Return the discriminator's scores of pairs, (N,)."""
         verdict: Tensor = self.discriminator(torch.cat([features, scores], 1)).squeeze(1)
         return verdict

@@ -104,9 +104,9 @@ class Ruc(Method):
         """Take the backbone and the clean labels of the earlier run. The heads begin anew, as the authors' do."""
         for half in self.online.halves:
             half.backbone.load_state_dict(earlier.backbone.state_dict())
-            for own, other in zip((half.mean, half.std, half.rotation), (earlier.mean, earlier.std, earlier.rotation)):
-                if own is not None and other is not None:
-                    own.copy_(other)
+            for name in ("mean", "std", "rotation"):
+                if (own := getattr(half, name)) is not None:
+                    own.copy_(getattr(earlier, name))
         sure, labels = probabilities.max(1)
         agreed = torch.ones_like(labels, dtype=torch.bool)
         if self.settings.clean != "confidence":
@@ -121,7 +121,12 @@ class Ruc(Method):
     def _refuse_none_clean(self, labels: Tensor, clean: Tensor) -> None:
         """A cluster without clean labels would vanish."""
         total = labels.bincount(minlength=self.n_clusters)
-        if lost := ((total > 0) & (labels[clean].bincount(minlength=self.n_clusters) == 0)).nonzero().flatten().tolist():
+        if (
+            lost := ((total > 0) & (labels[clean].bincount(minlength=self.n_clusters) == 0))
+            .nonzero()
+            .flatten()
+            .tolist()
+        ):
             raise InputError(
                 f"cluster {lost[0]} of the earlier run has no clean label: lower the confidence that makes a label "
                 f"clean, --set own.confidence={self.settings.confidence - 0.1:.2g}, or set own.clean=neighbours"

@@ -6,7 +6,6 @@ A run without a tree gets one in the background, from the features of the explor
 from __future__ import annotations
 
 from contextlib import suppress
-from itertools import pairwise
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,8 @@ import numpy as np
 from twincluster.clustering import Tree
 from twincluster.core import InputError
 from twincluster.fit import tree_of
-from twincluster.runs import Living, State, key_of_tree, read_tree, write_tree
+from twincluster.pages.report.tree import tree_data
+from twincluster.runs import Living, read_tree, write_tree
 
 if TYPE_CHECKING:
     from twincluster.pages.explorer.library import Library
@@ -72,44 +72,9 @@ class Branches:
 
     def as_json(self) -> dict[str, Any]:
         """Return the tree, the clusters as groups of its leaves, and what is natural."""
-        tree, state = self.tree(), self.library.edits.state
-        living, natural, best = Living.of(tree, state), tree.natural(), tree.best()
-        return {
-            "number": state.number, "key": key_of_tree(tree),
-            "joins": tree.joins.tolist(),
-            "stability": [round(float(value), 3) for value in tree.stability],
-            "leaves": self._leaves(living, state),
-            "clusters": [
-                {"id": cluster, "leaves": np.flatnonzero(leaves).tolist()}
-                for cluster, leaves in zip(living.clusters, living.leaves, strict=True)
-            ],
-            "kept": list(living.kept),
-            "natural": [
-                {"clusters": level, "agreement": round(value, 3), "best": level in best}
-                for level, value in natural.items()
-            ],
-        }  # fmt: skip
-
-    def _leaves(self, living: Living, state: State) -> list[dict[str, Any]]:
-        """Return the size of each leaf, without junk, and its most typical rows."""
-        shown = np.flatnonzero((living.leaf >= 0) & ~state.junk & (state.home >= 0))
-        shown = shown[shown < len(self.library.assignments.paths)]
-        leaf, near = living.leaf[shown], self._nearness(living, shown)
-        order = np.lexsort((-near, leaf))
-        starts = np.searchsorted(leaf[order], np.arange(living.tree.n_leaves + 1))
-        rows = shown[order]
-        return [
-            {"size": end - start, "rows": rows[start : min(end, start + ON_LEAF)].tolist()}
-            for start, end in pairwise(starts.tolist())
-        ]
-
-    def _nearness(self, living: Living, rows: np.ndarray) -> np.ndarray:
-        """Return the cosine of each row with the centre of its leaf; 0 without features."""
-        near, seen = np.zeros(len(rows), np.float32), self.library.seen
-        if seen is None or seen.features.shape[1] != living.tree.centres.shape[1]:
-            return near
-        places = seen.places[rows]
-        there = places >= 0
-        centres = living.tree.centres / np.maximum(np.linalg.norm(living.tree.centres, axis=1, keepdims=True), 1e-12)
-        near[there] = np.einsum("nd,nd->n", seen.features[places[there]], centres[living.leaf[rows[there]]])
-        return near
+        tree, library = self.tree(), self.library
+        state, count = library.edits.state, len(library.assignments.paths)
+        if library.seen is None:
+            rows = np.arange(min(count, len(state.home)))
+            return tree_data(Living.of(tree, state), state, rows, np.empty((len(rows), 0), np.float32), ON_LEAF)
+        return tree_data(Living.of(tree, state), state, library.seen.rows, library.seen.features, ON_LEAF)

@@ -1,4 +1,4 @@
-"""From a request to an edit: what a page asks for, checked, and done with the number of the edit it has seen last."""
+"""Turn a page's request into an edit: check it, and apply it to the state that the page has seen."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KINDS = (
 
 
 def correct(library: Library, asked: Any) -> State:
-    """Does one edit. `asked` is {kind, expected, ...}, as JSON gave it; InputError says what is wrong with it."""
+    """Make one edit from parsed JSON {kind, expected, ...}. Raise InputError if it is invalid."""
     if not isinstance(asked, dict) or asked.get("kind") not in KINDS:
         raise InputError(f"kind must be one of {', '.join(KINDS)}")
     expected, edits = _whole(asked, "expected"), library.edits
@@ -70,7 +70,7 @@ def correct(library: Library, asked: Any) -> State:
 
 
 def grow_from(library: Library, asked: Any) -> dict[str, Any]:
-    """The next images like some and unlike others. `asked` is {like, unlike}, as JSON gave it."""
+    """Return the next images similar to some and unlike others, from parsed JSON {like, unlike}."""
     if not isinstance(asked, dict):
         raise InputError("like and unlike are expected")
     like, unlike = _numbers(asked, "like"), _numbers(asked, "unlike")
@@ -81,8 +81,10 @@ def grow_from(library: Library, asked: Any) -> dict[str, Any]:
 
 
 def _have_features(library: Library, edits: Edits, cluster: int) -> bool:
-    """Whether all images of a cluster can be compared. A selection can be split off without that, but new images then
-    go to the part that keeps the name."""
+    """Return True if all images of a cluster have features.
+
+    Without them a selection can still be split off, but new images then go to the part that keeps the name.
+    """
     if library.seen is None:
         return False
     everyone, places = np.flatnonzero(edits.state.home == cluster), library.seen.places
@@ -104,7 +106,7 @@ def _numbers(asked: dict[str, Any], field: str) -> np.ndarray:
 
 
 def _groups(asked: dict[str, Any]) -> set[tuple[int, int]] | None:
-    """Proposed groups by where they are and where they would go; None stands for all of them."""
+    """Return the proposed groups that are meant, as pairs (from, to); None stands for all of them."""
     groups = asked.get("groups")
     if groups is None:
         return None

@@ -1,8 +1,8 @@
-"""Who may ask: requests of other web sites, of other names for this machine and without the token are turned away.
+"""Reject requests from other web sites, under other host names, and without the token.
 
-A page on the web can make a browser send requests to 127.0.0.1, and can have its own name point there (DNS rebinding):
-the headers Host, Origin and Sec-Fetch-Site tell such requests from those of our own page. Before any header is read,
-connections are limited in number, and in the time that they may wait for their client.
+A page on the web can make a browser send requests to 127.0.0.1, and can point its own host name there (DNS rebinding).
+The headers Host, Origin and Sec-Fetch-Site tell such requests from those of our own page. Connections are limited
+before any header is read: in number, and in the time that they may wait for their client.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
 }
 MOST_CONNECTIONS = 128
-SHARE = 8  # of all file descriptors, one in eight may be a connection
-HEAD_SECONDS = 10.0  # that a client may take to send the head of a request
-BODY_SECONDS = 120.0  # that it may take to send a body, or to read an answer
-AT_ONCE = 16  # connections accepted in one go; those to be closed keep their descriptors until the next
-QUEUE = 128  # connections that the system holds for us meanwhile
+SHARE = 8  # one in eight file descriptors may be a connection
+HEAD_SECONDS = 10.0  # for a client to send the head of a request
+BODY_SECONDS = 120.0  # for a client to send a body, or to read an answer
+AT_ONCE = 16  # connections accepted in one go; closed ones keep their descriptors until the next
+QUEUE = 128  # connections that the system holds back meanwhile
 NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 SAY_AGAIN = 60.0  # seconds between two lines about the same attack
 
 
 @dataclass(frozen=True)
 class Access:
-    """Without a token only names of this machine itself may be in Host."""
+    """Which hosts may ask. Without a token, Host must be a name of this machine."""
 
     port: int
     token: str = ""
 
     @property
     def cookie(self) -> str:
-        """Cookies know no ports: each explorer of a machine has its own."""
+        """Cookies do not depend on the port, so each explorer of a machine has its own."""
         return f"twincluster-{self.port}"
 
     @property
@@ -68,7 +68,7 @@ class Access:
 
 
 def is_local(host: str) -> bool:
-    """Whether an address to listen on can be reached from this machine alone."""
+    """Return True if an address to listen on can be reached from this machine only."""
     if host == "localhost":
         return True
     try:
@@ -78,7 +78,7 @@ def is_local(host: str) -> bool:
 
 
 class Guard:
-    """Stands before the application."""
+    """The application that checks each request before ours."""
 
     def __init__(self, app: Any, access: Access) -> None:
         self.app, self.access = app, access
@@ -98,11 +98,11 @@ class Guard:
             await send(message)
 
         answer = self._entrance(scope) or self._refusal(scope)
-        with suppress(ClientDisconnect, h11.LocalProtocolError):  # who breaks off amid a request is not to be answered
+        with suppress(ClientDisconnect, h11.LocalProtocolError):  # a client that has gone needs no answer
             await (answer or self.app)(scope, receive, send_with_headers)
 
     def _entrance(self, scope: Any) -> Any:
-        """The address that was printed, with the token, becomes a cookie that no script can read."""
+        """Turn the token in the printed address into a cookie that no script can read."""
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0] if self.access.token else ""
         if scope["path"] != "/" or not given or not _same(given, self.access.token):
             return None
@@ -141,7 +141,7 @@ def _same(given: str, token: str) -> bool:
 
 
 class Server(uvicorn.Server):
-    """Answers through `app`. A flood of connections costs one line and closes those of the flood."""
+    """A server for `app`. It closes connections of a flood, with one line about it."""
 
     def __init__(self, app: Any) -> None:
         super().__init__(
@@ -159,9 +159,9 @@ class Server(uvicorn.Server):
 
 
 class Connection(H11Protocol):
-    """A connection that is closed when its client keeps it waiting, or when others need its place."""
+    """A connection that is closed if its client is too slow, or if others need its place."""
 
-    _since = 0.0  # when the client began to keep it waiting
+    _since = 0.0  # when the client began to be slow
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -186,7 +186,7 @@ class Connection(H11Protocol):
 
     @property
     def _patience(self) -> float:
-        """Seconds that the client may take for what it is doing; infinite while we work for it."""
+        """Return the seconds that the client may take for its current step; infinite while we compute."""
         if self.flow.write_paused:
             return BODY_SECONDS
         if self.conn.their_state is h11.SEND_BODY and self.conn.our_state is not h11.DONE:
@@ -202,14 +202,14 @@ class Connection(H11Protocol):
             self.loop.call_later(1.0, self._watch)
 
     def _make_room(self) -> None:
-        """Close the oldest connection that keeps us waiting, of the address that has the most."""
+        """Close the connection that has waited longest, of the address that has the most."""
         _say(f"more than {most_connections()} connections at once: the oldest that send nothing are closed")
         per_address = Counter(each.client and each.client[0] for each in self.connections)  # type: ignore[union-attr]
         waiting = [each for each in self.connections if isinstance(each, Connection) and each._patience < float("inf")]
         max(waiting, key=lambda each: (per_address[each.client and each.client[0]], -each._since))._drop()
 
     def _drop(self) -> None:
-        self.connections.discard(self)  # aborting removes it later, when more have come
+        self.connections.discard(self)  # aborting would remove it later, when more have come
         self.transport.abort()
 
 
@@ -224,19 +224,19 @@ def most_connections() -> int:
 
 
 def has_no_descriptor(error: object) -> bool:
-    """Whether an error says that this process or machine has too many files open."""
+    """Return True if an error says that this process or machine has too many open files."""
     return isinstance(error, OSError) and error.errno in NO_DESCRIPTOR
 
 
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Say in a line that no connection can be accepted; asyncio tries again each second."""
+    """Print one line that no connection can be accepted; asyncio tries again each second."""
     if has_no_descriptor(context.get("exception")):
         _say("no file descriptor is left for another connection: raise the limit (ulimit -n) or close other programs")
     else:
         loop.default_exception_handler(context)
 
 
-_said: dict[str, float] = {}  # when each line was printed
+_said: dict[str, float] = {}  # when each line was last printed
 
 
 def _say(line: str) -> None:

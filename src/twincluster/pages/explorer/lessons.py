@@ -1,7 +1,7 @@
-"""What a person's corrections say about all rows: proposals, questions, contact sheets and trust.
+"""What a person's corrections teach: proposals, questions, contact sheets and trust.
 
-A thread prepares the teacher once and computes a lesson after every edit. Requests read the newest lesson, and never
-wait for the next. Everything here leaves as plain data that becomes JSON. Shapes: m rows.
+A thread prepares the teacher once and computes a lesson after every edit. Requests read the newest lesson and never
+wait for the next. Results are plain data for JSON. Shapes: m rows.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from twincluster.teacher import Group, Question, Share, Teacher, Trust
 if TYPE_CHECKING:
     from twincluster.pages.explorer.library import Library
 
-QUESTIONS = 64  # made with each lesson: a page asks for a few at a time
-CHOICES = 25  # clusters that a question names, five at a time
+QUESTIONS = 64  # made with each lesson; a page asks for a few at a time
+CHOICES = 25  # clusters offered with a question, five at a time
 SHEET = 24  # images of a contact sheet
 ON_GROUPS = 12  # images shown of a proposed group
 MOST_GROUPS = 200  # shown at once
@@ -31,8 +31,10 @@ ALIKE = 50  # images that one step of "more like these" adds
 
 @dataclass(frozen=True, eq=False)
 class Taught:
-    """The newest lesson, and what follows from it. Until they are computed, its questions, trust and `enough` are those
-    of the lesson before."""
+    """The newest lesson, and what follows from it.
+
+    Questions, trust and `enough` are those of the lesson before until they have been computed.
+    """
 
     state: State  # after the edits that the lesson is about
     rows: np.ndarray  # (m,) with features, sorted
@@ -50,13 +52,13 @@ class Taught:
 
 
 class Lessons:
-    """The lessons of one library; `start` them when its features are there."""
+    """The lessons of one library; call `start` when its features are ready."""
 
     def __init__(self, library: Library) -> None:
         self.library = library
         self.teacher: Teacher | None = None
         self.taught: Taught | None = None
-        self.absent = ""  # why there will be none
+        self.absent = ""  # why there are none
         self.busy = False
         self._news = Condition()
         self._wanted = QUESTIONS
@@ -78,7 +80,7 @@ class Lessons:
             self._news.notify_all()
 
     def status(self) -> dict[str, Any]:
-        """What a page asks again and again until the lesson is about the newest edit."""
+        """Return what a page polls until the lesson is about the newest edit."""
         taught, ready = self.taught, self.library.ready.is_set()
         absent = self.absent or (self.library.no_features if ready and self.library.seen is None else "")
         found: dict[str, Any] = {"stage": "absent" if absent else "preparing", "absent": absent, "number": None}
@@ -105,15 +107,15 @@ class Lessons:
         }  # fmt: skip
 
     def group(self, source: int, to: int) -> dict[str, Any]:
-        """The rows of one group, most certain first; none where nothing would move that way any more."""
+        """Return the rows of one group, most certain first; none if nothing would move that way any more."""
         taught = self._taught()
         rows = [group.rows for group in taught.groups if (group.source, group.to) == (source, to)]
         return {"number": taught.state.number, "rows": rows[0].tolist() if rows else []}
 
     def chosen(self, asked: Collection[tuple[int, int]] | None, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Rows (m,) of the groups asked for, None for all, and where each would move (m,).
+        """Return the rows (m,) of some groups, None for all, and where each row would move (m,).
 
-        ConflictError where the proposals on the page are older than the edits, or newer than what the page shows.
+        Raise ConflictError if the page shows other proposals than the newest.
         """
         taught = self._taught()
         if taught.state.number != number:
@@ -134,8 +136,10 @@ class Lessons:
     # -- questions
 
     def questions(self, count: int, keep: Sequence[int], without: Collection[int]) -> dict[str, Any]:
-        """The next questions: useful ones, and some about random rows. `keep`, which a page has already, comes again
-        if nobody has placed it meanwhile."""
+        """Return the next questions: useful ones, and some about random rows.
+
+        `keep` names rows that the page already asks about; they come again unless somebody has placed them.
+        """
         taught, state, out = self._taught(), self.library.edits.state, {*keep, *without}
         fresh = [one for one in taught.questions if one.row not in out and _is_open(state, one.row)]
         ordinary = [one.row for one in fresh if not one.sample][:count]
@@ -163,7 +167,7 @@ class Lessons:
     # -- contact sheets
 
     def sheet(self, cluster: int | None, without: Collection[int]) -> dict[str, Any]:
-        """Up to SHEET images of one cluster that nobody has placed yet; of the least settled one if none is named.
+        """Return up to SHEET images of a cluster that nobody has placed; by default, of the least certain cluster.
 
         `without` names clusters that the page has just shown.
         """
@@ -179,7 +183,7 @@ class Lessons:
         return {"number": taught.state.number, "cluster": chosen, "rows": rows}
 
     def _least_settled(self, taught: Taught, without: Collection[int]) -> int | None:
-        """The cluster with the largest expected number of wrong images."""
+        """Return the cluster with the largest expected number of wrong images."""
         lesson, state = taught.lesson, taught.state
         clusters, known = state.clusters[taught.rows], state.shown[taught.rows]
         places = np.flatnonzero((clusters >= 0) & ~known)
@@ -194,7 +198,7 @@ class Lessons:
     # -- more like these
 
     def grow(self, like: np.ndarray, unlike: np.ndarray) -> dict[str, Any]:
-        """The next images of the whole set that are most like some, and unlike others."""
+        """Return the images most similar to some and unlike others, from all rows."""
         taught = self._taught()
         assert self.teacher is not None
         rows = self.teacher.grow(like, unlike, ALIKE)
@@ -219,7 +223,7 @@ class Lessons:
         try:
             self.busy = True
             teacher = self._prepared()
-        except Exception as error:  # a thread has nobody to tell: the page does
+        except Exception as error:  # nobody catches errors of a thread: show them on the page
             self.absent = _in_a_line(error)
             return
         finally:
@@ -252,8 +256,10 @@ class Lessons:
         return teacher
 
     def _learn(self, teacher: Teacher, state: State, count: int) -> None:
-        """Publish what follows from the edits, piece by piece: proposals come first, `enough`, which takes a second
-        lesson, comes last."""
+        """Publish what follows from the edits, piece by piece.
+
+        Proposals come first; `enough`, which takes a second lesson, comes last.
+        """
         lesson, groups = teacher.lesson(state), teacher.proposals(state)
         taught = Taught(state, teacher.rows, lesson, groups)
         if (last := self.taught) is not None:
@@ -278,7 +284,7 @@ def _share_as_json(share: Share) -> dict[str, Any]:
 
 
 def _is_open(state: State, row: int) -> bool:
-    """Whether a person can still be asked about a row."""
+    """Return True if a person can still be asked about a row."""
     return bool(0 <= row < len(state.home) and _open(state, np.array([row]))[0])
 
 

@@ -1,9 +1,10 @@
-"""Pictures of rows as small files, made when they are asked for: from the store of the run, or from the row's own file.
+"""Pictures of rows as small files, made on request from the store of the run or from the row's own file.
 
-Nothing is ever sent as it lies on the disk: what leaves here was decoded by us and encoded again. A file that is not
-the one the run has seen, be it a link to another image, is left alone.
+Files are never sent as they are: every picture is decoded and encoded again. A file that has changed since the run read
+it, or is a link to another image, is not shown.
 
-Images that somebody drops on the page: decoded in memory, put into a cluster, compared with the run's own.
+`Visitors` looks at images dropped on the page: it decodes them in memory, assigns them to a cluster and compares them
+with those of the run.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from twincluster.pages.report.material import tile
 from twincluster.runs import apply_edits, stamps_of, unit
 
 THUMBNAIL = 160  # pixels a side, at most
-AS_PNG = 48  # pixels a side up to which pictures are sent as they are: codecs smear what is so small
+AS_PNG = 48  # pixels a side up to which pictures are sent as PNG: lossy codecs blur small ones
 LARGEST = 2048  # pixels of the longer edge of a whole picture
 Encoded = tuple[bytes, str]  # and its type
 
@@ -34,7 +35,7 @@ _whole_at_once = Semaphore(2)  # a photograph of 100 megapixels takes 300 MB whi
 
 
 def thumbnail(library: Library, row: int) -> Encoded | None:
-    """A small square; None where there is no picture."""
+    """Return a small square picture; None without one."""
     if library.assignments.clusters[row] < 0:
         return None
     pictures = library.pictures
@@ -48,7 +49,7 @@ def thumbnail(library: Library, row: int) -> Encoded | None:
 
 
 def whole(library: Library, row: int) -> Encoded | None:
-    """The picture in its own proportions, at most LARGEST pixels long."""
+    """Return the whole picture, at most LARGEST pixels along its longer edge."""
     if library.assignments.clusters[row] < 0:
         return None
     listing = library.images.listing if library.images else None
@@ -70,7 +71,7 @@ def as_jpeg(pixels: np.ndarray, quality: int) -> Encoded:
 
 
 def _file(library: Library, row: int) -> Path | Member | None:
-    """The row's own file, unless another one has taken its place since the run has seen it."""
+    """Return the row's own file, unless it has changed since the run read it."""
     if library.files is None:
         return None
     file = library.files[row]
@@ -90,13 +91,13 @@ MOST_BYTES = 40_000_000  # of one file
 
 
 class Visitors:
-    """One image at a time: the network has no use for several callers."""
+    """Assigns one image at a time: the network gains nothing from several callers."""
 
     def __init__(self, library: Library) -> None:
         self.library, self._one_at_a_time = library, Lock()
 
     def look_at(self, content: bytes) -> dict[str, Any]:
-        """Its cluster as the edits have it, the model's confidence, its nearest rows; nothing is kept."""
+        """Return its cluster with edits applied, the model's confidence, and its nearest rows. Nothing is stored."""
         library = self.library
         if library.is_rows:
             raise InputError("this run is about rows of numbers: an image has no place in it")
@@ -107,7 +108,7 @@ class Visitors:
                 raise InputError(said)
             images = model.open_pixels(pixels[None])
             found, feature = model.assign(images), unit(model.embed(images).numpy())
-        unknown = np.full(1, -1)  # it is taken for none of the run's own
+        unknown = np.full(1, -1)  # it is none of the run's own
         state = library.edits.state
         cluster = int(apply_edits(found, state, unknown, lambda rows: model.kinds(images, rows)).clusters[0])
         larger, _ = decode(Content(content), THUMBNAIL, library.config.train.frame)

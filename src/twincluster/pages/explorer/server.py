@@ -1,7 +1,7 @@
-"""The addresses that the explorer answers, and the process that does so.
+"""The addresses that the explorer answers, and the process that serves them.
 
-Images are asked for by row number, never by path. What is wrong with a request is told with a status of 4xx and one
-sentence; an edit that comes too late gets 409 and the state as it is now.
+Images are requested by row number, never by path. A bad request gets a status of 4xx and one sentence; an edit that
+comes too late gets 409 and the current state.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from twincluster.pages.explorer.view import Order, View
 from twincluster.pages.web import read_asset
 from twincluster.runs import ConflictError
 
-MOST_ROWS = 500  # that one address names
+MOST_ROWS = 500  # in one address
 ROW_NUMBERS = f"up to {MOST_ROWS} whole numbers with commas between them are expected"
 MOST_JSON = 32_000_000  # bytes of an edit: two million rows
 NO_IMAGE = "there is no such image"
-FOREVER = "private, max-age=31536000, immutable"  # the address of a picture has the version of the data in it
-ASSETS = {  # by the name that the page asks for
+FOREVER = "private, max-age=31536000, immutable"  # the address of a picture contains the version of the data
+ASSETS = {  # by name
     "page.css": ("page.css", "text/css"),
     "explorer.css": ("explorer/explorer.css", "text/css"),
     "explorer.js": ("built/explorer.js", "text/javascript"),
@@ -47,24 +47,24 @@ ASSETS = {  # by the name that the page asks for
 def serve_library(
     library: Library, listening: socket.socket, host: str, in_browser: bool = False, page: str = ""
 ) -> None:
-    """Answers until it is interrupted. `page` is what the address ends with, as in "#teach"."""
+    """Serve until interrupted. `page` is appended to the address, as in "#teach"."""
     number = int(listening.getsockname()[1])
     access = Access(number, "" if is_local(host) else secrets.token_urlsafe(24))
     shown = socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{number}/{f'?token={access.token}' if access.token else ''}{page}"
     print(f"open {address} in a browser", flush=True)
     print("Ctrl+C ends it; corrections are kept as they are made", flush=True)
-    torch.set_num_threads(max(1, torch.get_num_threads() - 1))  # the features are not to take the page's core
+    torch.set_num_threads(max(1, torch.get_num_threads() - 1))  # leave a core for the page
     library.start()
     if in_browser:
-        # beside the server: a browser in the terminal comes back only when it is left, and has to be answered till then
+        # beside the server: a browser in the terminal returns only when it is closed, and needs answers until then
         Thread(target=webbrowser.open, args=(address,), daemon=True, name="browser").start()
     newest = Newest(library, _app_of)
     with suppress(KeyboardInterrupt):
         Server(Guard(newest, access)).run(sockets=[listening])
     if newest.busy:
         sys.stdout.flush()
-        os._exit(0)  # a thread that computes cannot be ended in another way; every edit is on the disk already
+        os._exit(0)  # a computing thread cannot be ended in another way; every edit is on the disk
 
 
 def make_app(library: Library, access: Access) -> Guard:
@@ -127,6 +127,10 @@ def _add_views(app: FastAPI, library: Library, view: View) -> None:
     def neighbours(row: int) -> Response:
         return _json(view.neighbours(row)) if library.has(row) else _said(404, NO_IMAGE)
 
+    @app.get("/api/suspects")
+    def suspects() -> Response:
+        return _json(view.suspects())
+
     @app.get("/api/map")
     def map_() -> Response:
         try:
@@ -145,7 +149,7 @@ def _add_branches(app: FastAPI, library: Library) -> None:
 
 
 def _numbers(text: str) -> list[int] | None:
-    """The rows that an address names, None where that is something else."""
+    """Return the row numbers in an address; None if it contains anything else."""
     parts = text.split(",")
     sound = len(parts) <= MOST_ROWS and all(part.isascii() and part.isdigit() and len(part) < 12 for part in parts)
     return [int(part) for part in parts] if sound else None
@@ -154,13 +158,13 @@ def _numbers(text: str) -> list[int] | None:
 def _add_watch(app: FastAPI, library: Library, newest: Newest) -> None:
     @app.get("/api/number")
     def number() -> Response:
-        """What a page asks every other second: whether it has to look again."""
+        """Return what a page polls every other second to see whether anything has changed."""
         newest.look()
-        library.lessons.wake()  # somebody else may have edited
+        library.lessons.wake()  # another process may have edited
         seen = {"ready": library.ready.is_set(), "version": library.version}
         try:
             return _json(seen | {"number": library.edits.state.number, "trouble": newest.trouble})
-        except InputError as error:  # nor can the edits be read
+        except InputError as error:  # the edits cannot be read, either
             return _json(seen | {"number": None, "trouble": newest.trouble or str(error)})
 
 
@@ -190,7 +194,7 @@ def _add_lessons(app: FastAPI, library: Library) -> None:
 
     @app.get("/api/lesson")
     def status() -> Response:
-        lessons.wake()  # somebody else may have edited
+        lessons.wake()  # another process may have edited
         return _json(lessons.status())
 
     @app.get("/api/proposals")
@@ -227,7 +231,7 @@ def _add_lessons(app: FastAPI, library: Library) -> None:
 
 
 def _some_numbers(text: str) -> list[int] | None:
-    """The same, of which there may be none."""
+    """Like `_numbers`, but there may be none."""
     return _numbers(text) if text else []
 
 
@@ -297,7 +301,7 @@ def _add_faults(app: FastAPI, view: View) -> None:
 
 
 def _json(value: Any, status: int = 200) -> Response:
-    """ASCII, so that no odd character in a name can be a fault."""
+    """Encode as ASCII, so that no odd character in a name can cause an error."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return Response(text, status_code=status, media_type="application/json")
 
@@ -307,14 +311,17 @@ def _said(status: int, why: str) -> Response:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that says it is TCP: of one that does not, asyncio leaves Nagle's algorithm on, and every answer, which
-    goes out as head and body, waits 40 ms for the browser to acknowledge the head."""
+    """Return a listening socket with its protocol set to TCP.
+
+    Otherwise asyncio leaves Nagle's algorithm on: answers are sent as head and body, and each would wait 40 ms for the
+    browser to acknowledge the head.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
-        listening.listen(128)  # whoever reads the address may come before the server is quite there
+        listening.listen(128)  # the reader of the address may connect before the server is ready
     except (OSError, UnicodeError) as error:
         listening.close()
         said = getattr(error, "strerror", None) or str(error)

@@ -1,6 +1,6 @@
-"""What the page shows of a run after its edits, as plain data that becomes JSON.
+"""What the page shows of a run after its edits, as plain data for JSON.
 
-Names stand here as they are; the page sets them as text. Shapes: n rows of the run, K clusters, D features.
+Names are not escaped here; the page sets them as text. Shapes: n rows of the run, K clusters, D features.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 import twincluster
 from twincluster.clustering import how_many
 from twincluster.pages.explorer.library import Library
-from twincluster.runs import JUNK, UNREADABLE, Line, State
+from twincluster.runs import JUNK, PROBLEM_KINDS, RISING, UNREADABLE, Line, Problem, State
 
-ON_CARDS = 4_000  # images on all cards together, as far as each card has its share
+ON_CARDS = 4_000  # images on all cards together; each card shows at least a few
 MOST, FEWEST, DOUBTFUL = 8, 4, 3
 NEIGHBOURS = 24
 PIXELATED = 48  # pixels a side up to which pixels are shown as squares
@@ -24,18 +24,18 @@ Order = Literal["typical", "doubtful", "source"]
 
 
 class View:
-    """The newest state is kept until an edit changes it or the features arrive."""
+    """The current state as JSON, cached until an edit or the features change it."""
 
     def __init__(self, library: Library) -> None:
         self.library = library
         self._lock = Lock()
-        self._kept: tuple[tuple[int, bool, int], dict[str, Any], np.ndarray, np.ndarray] | None = None
+        self._kept: tuple[tuple[int, bool, int, bool], dict[str, Any], np.ndarray, np.ndarray] | None = None
 
     def state(self) -> dict[str, Any]:
         return self._current()[0]
 
     def rows(self, of: str, cluster: int, order: Order, path: str) -> dict[str, Any] | None:
-        """Rows of a cluster, of all, of junk or of what is unreadable; None where there is no such cluster."""
+        """Return the rows of a cluster, of all, of junk or of unreadable inputs; None if there is no such cluster."""
         state, clusters, near = self._current()
         if of == "cluster" and all(cluster != one["id"] for one in state["clusters"]):
             return None
@@ -60,7 +60,7 @@ class View:
         ]
 
     def neighbours(self, row: int) -> dict[str, Any]:
-        """The rows that are most like one, or why there are none."""
+        """Return the rows most similar to one, or why there are none."""
         seen = self.library.seen
         if seen is None or seen.places[row] < 0:
             return {"absent": self.library.no_features if seen is None else "this image cannot be read again"}
@@ -68,8 +68,23 @@ class View:
         cosines = {found: round(cosine, 4) for found, cosine in near}
         return {"neighbours": [one | {"cosine": cosines[one["row"]]} for one in self.details(list(cosines))]}
 
+    def suspects(self) -> dict[str, Any]:
+        """Images that may not belong, by kind, most suspicious first, without junk and copies of what is junk."""
+        library, (state, clusters, _) = self.library, self._current()
+        kinds: dict[str, list[Problem]] = {}
+        for suspect in library.suspects:
+            one, best = library.row_of[suspect.path], library.row_of.get(suspect.copy_of, -1)
+            if clusters[one] >= 0 and (best < 0 or clusters[best] >= 0):
+                kinds.setdefault(suspect.kind, []).append(suspect)
+        found = [
+            {"kind": kind, "rising": kind in RISING, "groups": _suspicious(kinds[kind], library.row_of)}
+            for kind in PROBLEM_KINDS
+            if kind in kinds
+        ]
+        return {"number": state["number"], "absent": library.no_suspects, "kinds": found}
+
     def map(self) -> dict[str, Any]:
-        """InputError where there is none, or none yet."""
+        """Return the map. Raise InputError if there is none, or none yet."""
         rows, layout = self.library.layout()
         state, clusters, _ = self._current()
         readable = int((self.library.assignments.clusters >= 0).sum())
@@ -88,9 +103,9 @@ class View:
         with self._lock:
             edits = library.edits
             now = edits.state
-            key = (now.number, library.ready.is_set(), len(now.home))
+            key = (now.number, library.ready.is_set(), len(now.home), not library.no_suspects)
             if self._kept is None or self._kept[0] != key:
-                clusters = now.clusters[: len(library.assignments.paths)]  # `update` may have added some since
+                clusters = now.clusters[: len(library.assignments.paths)]  # `update` may have added rows since
                 near = _nearness(library, clusters)
                 self._kept = key, self._shown(now, edits.history, clusters, near), clusters, near
             return self._kept[1:]
@@ -121,8 +136,21 @@ class View:
         }  # fmt: skip
 
 
+def _suspicious(suspects: list[Problem], row_of: dict[str, int]) -> list[dict[str, Any]]:
+    """Return groups {best, rows, values}: the copies of an image, or an image alone with best -1."""
+    sign = -1 if suspects[0].kind in RISING else 1
+    groups: dict[str, list[Problem]] = {}
+    for suspect in sorted(suspects, key=lambda each: sign * each.value):
+        groups.setdefault(suspect.copy_of or suspect.path, []).append(suspect)
+    return [
+        {"best": row_of.get(group[0].copy_of, -1), "rows": [row_of[one.path] for one in group],
+         "values": [one.value for one in group]}
+        for group in groups.values()
+    ]  # fmt: skip
+
+
 def describe(line: Line, state: State) -> str:
-    """An edit in a few words."""
+    """Describe an edit in a few words."""
     kind = line["kind"]
 
     def name(cluster: int) -> str:
@@ -152,7 +180,7 @@ def describe(line: Line, state: State) -> str:
 
 
 def _nearness(library: Library, clusters: np.ndarray) -> np.ndarray:
-    """(n,) cosine of each row with the middle of its cluster; below -1 without features, the surest first."""
+    """Return the cosine of each row with the mean of its cluster, (n,); without features its confidence - 3."""
     near = np.nan_to_num(library.assignments.confidence) - 3
     if library.seen is None:
         return np.asarray(near)
@@ -169,7 +197,7 @@ def _nearness(library: Library, clusters: np.ndarray) -> np.ndarray:
 def _cards(library: Library, state: State, clusters: np.ndarray, near: np.ndarray) -> list[dict[str, Any]]:
     confidence = library.assignments.confidence
     each = max(FEWEST, min(MOST, ON_CARDS // max(1, len(state.names))))
-    typical, doubtful = _grouped(clusters, -near), _grouped(clusters, confidence)
+    typical, doubtful = _grouped(clusters, -near + 10 * library.copies()), _grouped(clusters, confidence)
     readable = max(1, int((clusters >= 0).sum()))
     cards = []
     for cluster, name in state.names.items():
@@ -187,7 +215,7 @@ def _cards(library: Library, state: State, clusters: np.ndarray, near: np.ndarra
 
 
 def _grouped(clusters: np.ndarray, key: np.ndarray) -> dict[int, np.ndarray]:
-    """Rows of each cluster, lowest key first."""
+    """Return the rows of each cluster, sorted by `key`."""
     order = np.lexsort((key, clusters))
     found, starts = np.unique(clusters[order], return_index=True)
     return dict(zip(found.tolist(), np.split(order, starts[1:]), strict=True)) if len(found) else {}

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import io
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,17 +21,15 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from PIL import Image, features
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components
 
-from twincluster.clustering import Choice, Scores, score
+from twincluster.clustering import Choice, Scores, Tree, score
 from twincluster.config import Config, Split
 from twincluster.core import InputError, OnProgress
 from twincluster.data import Listing
 from twincluster.fit import rows_to_score
 from twincluster.resolve import resolve_device
-from twincluster.run_images import Pictures, RunImages, truth_of
-from twincluster.runs import JUNK_STATUS, Assignments, Run, RunData
+from twincluster.run_images import Pictures, RunImages, problems_of, truth_of
+from twincluster.runs import JUNK_STATUS, Assignments, Problem, Run, RunData, State, read_tree
 from twincluster.teacher import Trust, trust_of
 
 MOST_FEATURES = 50_000  # most inputs to compute features of
@@ -61,6 +60,21 @@ class Material:
     choice: Choice | None = None
     metrics: list[dict[str, Any]] = field(default_factory=list)
     trust: Trust | None = None  # by random questions that a person has answered
+    state: State | None = None  # of the edits
+    tree: Tree | None = None  # of the clusters, if the run has one
+    suspects: tuple[Problem, ...] = ()  # images that may not belong here: rows of problems.csv
+
+    @cached_property
+    def row_of(self) -> dict[str, int]:
+        """The first row of each path."""
+        return {path: row for row, path in reversed(list(enumerate(self.assignments.paths)))}
+
+    @cached_property
+    def is_copy(self) -> np.ndarray:
+        """(n,) whether a row is a copy of a better one."""
+        mask = np.zeros(len(self.assignments.paths), bool)
+        mask[[self.row_of[suspect.path] for suspect in self.suspects if suspect.copy_of]] = True
+        return mask
 
     @property
     def unseen(self) -> int:
@@ -84,10 +98,12 @@ def open_material(
     source: Listing | None = None,
     device: str = "auto",
     decoding: OnProgress | None = None,
+    problems: bool = True,
 ) -> Material:
     """Collect the material of a run. `labels` are as for `twincluster evaluate`.
 
-    `source` is the listing of the training, if the caller has it; its labels are used.
+    `source` is the listing of the training, if the caller has it; its labels are used. `problems` writes problems.csv
+    if the run lacks it.
     """
     inputs = RunImages(run, root, device, decoding)
     if source is not None:
@@ -96,6 +112,8 @@ def open_material(
     known: dict[str, Any] = {"choice": run.read_choice(), "metrics": run.read_metrics()}
     known["pictures"], known["no_pictures"] = inputs.pictures()
     known["trust"] = trust_of(inputs)
+    known["suspects"] = problems_of(inputs, write=problems)
+    known["state"], known["tree"] = inputs.edits.state, read_tree(run)[0]
     codes, names = (source.labels, source.class_names) if source else (None, None)
     if codes is None:
         codes, names = truth_of(run, labels, inputs.assignments, inputs.source)
@@ -138,7 +156,8 @@ def _features(inputs: RunImages, clusters: np.ndarray) -> dict[str, Any]:
 class Groups:
     ids: tuple[int, ...]  # (K,) ascending
     names: tuple[str, ...]  # (K,) names given by a person, "" without one
-    corrections: int = 0  # edits in force
+    corrections: int = 0  # edits in force, without cuts of the tree
+    cuts: int = 0
     junk: int = 0  # rows marked as junk, which have no cluster
 
     @classmethod
@@ -166,7 +185,8 @@ def corrected_rows(inputs: RunImages) -> tuple[Assignments, Groups]:
     places = np.where(assignments.clusters < 0, -1, np.searchsorted(ids, assignments.clusters))
     names = tuple("" if state.names[cluster] == str(cluster) else state.names[cluster] for cluster in ids)
     junk = int((state.junk & (state.home >= 0)).sum())
-    groups = Groups(tuple(ids), names, corrections, junk)
+    cuts = sum(line["kind"] == "cut" for line in inputs.edits.history[0])
+    groups = Groups(tuple(ids), names, corrections - cuts, junk=junk, cuts=cuts)
     return dataclasses.replace(assignments, clusters=places), groups
 
 
@@ -247,17 +267,13 @@ def _codec() -> tuple[str, str]:
     return ("WEBP", "image/webp") if features.check("webp") else ("JPEG", "image/jpeg")
 
 
-COSINE = 0.99  # of the features of near-duplicates, whose pictures ...
-DIFFERENCE = 0.03  # ... differ by less than this share of full scale, when they are 16 pixels a side
-COSINE_OF_ROWS = 0.999999  # if there are no pictures to compare
-COMPARED = 20_000  # inputs to search for duplicates; all pairs of more take too long for a report
+COMPARED = 20_000  # inputs whose neighbours are looked for; all pairs of more take too long for a report
 CHUNK = 1024  # rows compared with all others at once
 NEIGHBOURS = 10
 TINY = 0.1  # of the average size
 CLOSE = 0.8  # cosine between centroids, relative to the mean of all images
 MIXED = 0.1  # share of nearest neighbours in the other cluster of a pair
 LISTED = 200  # most entries of a list on the page; all are in assignments.csv
-SMALL = 16  # pixels a side at which pictures are compared
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,39 +282,19 @@ class Neighbourhood:
 
     rows: np.ndarray  # (m,) inputs
     nearest: np.ndarray  # (m,k) positions among them
-    pairs: np.ndarray  # (p,2) positions of near-duplicates
 
 
 def neighbourhood_of(material: Material) -> Neighbourhood:
     positions = spread_evenly(np.arange(len(material.rows)), COMPARED)
     unit, rows = torch.from_numpy(material.features[positions]), material.rows[positions]
     count = max(0, min(NEIGHBOURS, len(rows) - 1))
-    least = COSINE if material.pictures is not None else COSINE_OF_ROWS
-    nearest, pairs = [np.empty((0, count), np.int64)], [np.empty((0, 2), np.int64)]
+    nearest = [np.empty((0, count), np.int64)]
     for start in range(0, len(rows) if count else 0, CHUNK):
         cosine = unit[start : start + CHUNK] @ unit.T  # (chunk,m)
         own = np.arange(start, start + len(cosine))
         cosine[np.arange(len(own)), own] = -2
-        values, best = (found.numpy() for found in cosine.topk(count, dim=1))
-        nearest.append(best)
-        # a row with more copies than neighbours still joins their group, through the neighbours of its neighbours
-        close = values >= least
-        pairs.append(np.stack([np.repeat(own, close.sum(1)), best[close]], axis=1))
-    found = np.unique(np.sort(np.concatenate(pairs), axis=1), axis=0)
-    return Neighbourhood(rows, np.concatenate(nearest), _confirmed(material, rows, found))
-
-
-def duplicates(around: Neighbourhood) -> list[list[int]]:
-    """Return groups of near-duplicate inputs, largest first."""
-    if not len(around.pairs):
-        return []
-    ones = np.ones(len(around.pairs))
-    graph = coo_matrix((ones, (around.pairs[:, 0], around.pairs[:, 1])), shape=(len(around.rows),) * 2)
-    _, group = connected_components(graph, directed=False)
-    members: dict[int, list[int]] = {}
-    for position in np.unique(around.pairs).tolist():
-        members.setdefault(int(group[position]), []).append(int(around.rows[position]))
-    return sorted(members.values(), key=lambda rows: (-len(rows), rows))
+        nearest.append(cosine.topk(count, dim=1).indices.numpy())
+    return Neighbourhood(rows, np.concatenate(nearest))
 
 
 def lookalikes(material: Material, middle: np.ndarray, around: Neighbourhood) -> list[dict[str, Any]]:
@@ -333,20 +329,6 @@ def unreadable(material: Material) -> list[tuple[str, str]]:
     said = zip(material.assignments.paths, material.assignments.status, strict=True)
     unread = [(path, status) for path, status in said if status not in ("ok", JUNK_STATUS)]
     return [(path, status.removeprefix("unreadable: ")) for path, status in unread]
-
-
-def _confirmed(material: Material, rows: np.ndarray, pairs: np.ndarray) -> np.ndarray:
-    """Pairs whose pictures are nearly the same: features of one cluster may be alike where pictures are not."""
-    if material.pictures is None or not len(pairs):
-        return pairs
-    used, places = np.unique(pairs, return_inverse=True)
-    small = np.stack([tile(material.pictures[rows[position]], SMALL) for position in used]).astype(np.float32) / 255
-    one, other = places.reshape(pairs.shape).T
-    kept = [
-        np.abs(small[one[start : start + CHUNK]] - small[other[start : start + CHUNK]]).mean((1, 2, 3)) < DIFFERENCE
-        for start in range(0, len(pairs), CHUNK)
-    ]
-    return np.asarray(pairs[np.concatenate(kept)])
 
 
 SHOWN = 700  # images on all cards together, as far as each card has its share
@@ -387,7 +369,7 @@ def representatives(material: Material, middle: np.ndarray) -> list[tuple[list[i
         room = min(n_typical, len(members) - len(members) // DOUBTFUL_SHARE)  # a small cluster is shared out, too
         typical = [int(row) for row in members[::-1][:room]]
         if len(chosen):
-            order = chosen[np.argsort(-near[chosen], kind="stable")]
+            order = chosen[np.lexsort((-near[chosen], material.is_copy[material.rows[chosen]]))]
             typical = [int(material.rows[row]) for row in _various(material.features, order, room)]
         shown = set(typical)
         doubtful = [int(row) for row in members[: n_doubtful + n_typical] if int(row) not in shown]

@@ -15,8 +15,10 @@ and classes are not escaped here; the page escapes them.
     clusters    [{id, name, short (a name or a number), named, size, share, confidence, typical: [image],
                 doubtful: [image], purity?, classes?}]
     map         {method, meaning, note, image, x, y} with coordinates from 0 to 9999, or {absent}
+    tree        the tree of clusters (see tree_data), with commands to cut it, or {absent}
     curves      training curves: metrics.jsonl as a few short lists of numbers
-    problems    {unreadable, duplicates, tiny, empty, alike}, each with a count and its listed entries
+    problems    {unreadable, tiny, empty, alike}, each with a count and its listed entries
+    cleanup     a list of {kind, count, more} with groups of {best, copies: [[image, value]]} or rows: [[image, value]]
     labels      {names, acc, nmi, ari, scoredOn, confusion: {clusters, classes, counts, note}}, or {absent}
     thumbnails  {large, small} (see Sheets.to_dict), or {absent}; pixelated: show pixels as squares
 """
@@ -44,9 +46,6 @@ from twincluster.data import Listing
 from twincluster.methods import method_or_base
 from twincluster.pages.report.material import (
     CLOSE,
-    COSINE,
-    COSINE_OF_ROWS,
-    DIFFERENCE,
     LISTED,
     MIXED,
     TINY,
@@ -54,7 +53,6 @@ from twincluster.pages.report.material import (
     Neighbourhood,
     Sheets,
     centres,
-    duplicates,
     lookalikes,
     make_sheets,
     neighbourhood_of,
@@ -64,8 +62,9 @@ from twincluster.pages.report.material import (
     spread_evenly,
     unreadable,
 )
+from twincluster.pages.report.tree import tree_data
 from twincluster.pages.web import read_asset
-from twincluster.runs import REPORT_FILE, Run, provenance
+from twincluster.runs import PROBLEM_KINDS, REPORT_FILE, RISING, Living, Problem, Run, provenance
 from twincluster.training import health_of
 
 LARGE_BYTES, SMALL_BYTES = 4_500_000, 3_500_000  # of pictures; base64 takes a third more
@@ -79,9 +78,10 @@ def write_report(
     *,
     source: Listing | None = None,
     decoding: OnProgress | None = None,
+    problems: bool = True,
 ) -> tuple[Path, Material, Gathered]:
-    """Write RUN/report.html. `labels`, `root` and `source` are as for `open_material`."""
-    material = open_material(run, labels, root, source=source, decoding=decoding)
+    """Write RUN/report.html. `labels`, `root`, `source` and `problems` are as for `open_material`."""
+    material = open_material(run, labels, root, source=source, decoding=decoding, problems=problems)
     path = run.folder / REPORT_FILE
     if material.pictures is None and _has_pictures(path):
         raise InputError(
@@ -177,6 +177,10 @@ def _sentences(material: Material, data: dict[str, Any], what: str) -> list[str]
     if data["run"]["added"]:
         were = "were" if data["run"]["added"] > 1 else "was"
         found.append(f"{data['run']['added']:,} of them {were} added after the training.")
+    if material.groups.cuts:
+        found.append(
+            f"The tree of clusters was cut anew; the fit has {counted(material.config.n_clusters, 'cluster')}."
+        )
     corrections = data["run"]["corrections"]
     if corrections and data["run"]["readable"]:
         found.append(f"{counted(corrections, 'correction')} by hand {'is' if corrections == 1 else 'are'} in them.")
@@ -242,8 +246,8 @@ def _next(material: Material, data: dict[str, Any]) -> list[dict[str, str]]:
         found.append({"text": f"See whether clusters {one} and {other} belong together: they look most alike."})
     if data["run"]["clusters"] > 2:
         found.append({"text": "Sort the clusters by confidence and start with the least certain."})
-    if problems["duplicates"]["count"]:
-        found.append({"text": "Look through the near-duplicates under Problems."})
+    if data["cleanup"]:
+        found.append({"text": "Look through what may not belong here under Clean up; the explorer removes it."})
     if material.config.train.encoder == BUNDLED:
         better = f"{PREFERRED} ({KNOWN[PREFERRED].megabytes} MB to download, pip install 'twincluster[encoders]')"
         source = shlex.quote(material.data.location or data["run"]["source"])
@@ -269,7 +273,9 @@ BINS = 20  # of the confidence
 SURE = 0.5  # confidence above which a cluster outweighs all others together
 WIDEST = 40  # most clusters and classes of a confusion matrix
 CLASSES = 3  # classes named on a card
-GROUPS, GROUP = 24, 6  # listed groups of near-duplicates, and images of each
+ON_LEAF = 3  # images of a fine cluster
+GROUPS, GROUP = 24, 6  # listed groups of copies, and images of each
+SUSPECTS = 36  # listed images of each other kind
 PIXELATED = 16  # pixels a side up to which pixels are shown as squares
 NO_LABELS = "the run was not compared with labels"
 
@@ -292,8 +298,10 @@ def gather(material: Material) -> Gathered:
         "run": _run(material),
         "confidence": _confidence(material),
         "clusters": _clusters(material, middle, shown),
-        "problems": _problems(material, middle, around, shown),
+        "problems": _problems(material, middle, around),
+        "cleanup": _cleanup(material, shown),
         "map": _map(material, shown),
+        "tree": _tree(material, shown),
         "curves": curves_of(material.metrics),
         "labels": _labels(material),
     }
@@ -349,7 +357,7 @@ def _run(material: Material) -> dict[str, Any]:
         "epochs": int(material.metrics[-1].get("epoch", 0)) + 1 if material.metrics else 0,
         "seed": config.seed,
         "version": twincluster.__version__,
-        "made": made.told(),
+        "made": made.facts(),
         "command": made.command(),
     }
 
@@ -403,25 +411,50 @@ def _composition(material: Material, cluster: int) -> dict[str, Any]:
     }
 
 
-def _problems(material: Material, middle: np.ndarray, around: Neighbourhood, shown: _Shown) -> dict[str, Any]:
+def _cleanup(material: Material, shown: _Shown) -> list[dict[str, Any]]:
+    """Return the images that may not belong here, by kind, most suspicious first; junk is left out."""
+    rows = material.row_of
+    by_kind: dict[str, list[Problem]] = {}
+    for suspect in material.suspects:
+        if material.clusters[rows[suspect.path]] >= 0:
+            by_kind.setdefault(suspect.kind, []).append(suspect)
+
+    def image(path: str) -> int:
+        return shown.add(rows[path], shown.large)
+
+    kinds: list[dict[str, Any]] = []
+    for kind, suspects in sorted(by_kind.items(), key=lambda entry: PROBLEM_KINDS.index(entry[0])):
+        rising = kind in RISING
+        entry: dict[str, Any] = {"kind": kind, "count": len(suspects), "rising": rising}
+        if suspects[0].copy_of:
+            groups: dict[str, list[Problem]] = {}
+            for suspect in suspects:
+                groups.setdefault(suspect.copy_of, []).append(suspect)
+            largest = sorted(groups.items(), key=lambda group: -len(group[1]))
+            entry["groups"] = [
+                {
+                    "best": image(best),
+                    "count": len(copies),
+                    "copies": [[image(c.path), c.value] for c in copies[:GROUP]],
+                }
+                for best, copies in largest[:GROUPS]
+            ]
+            entry["more"] = max(0, len(groups) - GROUPS)
+        else:
+            worst = sorted(suspects, key=lambda suspect: -suspect.value if rising else suspect.value)
+            entry["rows"] = [[image(suspect.path), suspect.value] for suspect in worst[:SUSPECTS]]
+            entry["more"] = max(0, len(suspects) - SUSPECTS)
+        kinds.append(entry)
+    return kinds
+
+
+def _problems(material: Material, middle: np.ndarray, around: Neighbourhood) -> dict[str, Any]:
     unread = unreadable(material)
-    groups = duplicates(around)
     sizes = np.array(material.assignments.sizes(len(material.groups)))
     tiny, empty = small_clusters(sizes)
     alike = [pair | {"clusters": _ids(material, pair["clusters"])} for pair in lookalikes(material, middle, around)]
-    pictured = material.pictures is not None
     return {
         "unreadable": {"count": len(unread), "listed": unread[: LISTED]},
-        "duplicates": {
-            "count": len(groups),
-            "compared": len(around.rows),
-            "cosine": COSINE if pictured else COSINE_OF_ROWS,
-            "difference": DIFFERENCE if pictured else None,
-            "listed": [
-                {"count": len(group), "images": [shown.add(row, shown.large) for row in group[:GROUP]]}
-                for group in groups[:GROUPS]
-            ],
-        },
         "tiny": {"count": len(tiny), "share": TINY, "listed": _ids(material, tiny[: LISTED])},
         "empty": {"count": len(empty), "listed": _ids(material, empty[: LISTED])},
         "alike": {
@@ -448,6 +481,16 @@ def _map(material: Material, shown: _Shown) -> dict[str, Any]:
         "x": layout.places[:, 0].tolist(),
         "y": layout.places[:, 1].tolist(),
     }
+
+
+def _tree(material: Material, shown: _Shown) -> dict[str, Any]:
+    tree, state, folder = material.tree, material.state, shlex.quote(str(material.run.folder))
+    if tree is None or state is None or tree.n_leaves < 2:
+        return {"absent": "the run has no tree"}
+    data = tree_data(Living.of(tree, state), state, material.rows, material.features, ON_LEAF)
+    for leaf in data["leaves"]:
+        leaf["rows"] = [shown.add(row, shown.small) for row in leaf["rows"]]
+    return data | {"cut": f"twincluster cut {folder}", "serve": f"twincluster serve {folder}"}
 
 
 def _labels(material: Material) -> dict[str, Any]:

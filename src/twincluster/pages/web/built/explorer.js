@@ -133,7 +133,7 @@ function showDialog(dialog) {
   const first = /** @type {HTMLInputElement | null} */ (dialog.querySelector("[data-first]"));
   first?.focus();
   first?.select?.();
-  dialog.scrollTop = 0; // the first button may be below a long list
+  dialog.scrollTop = 0; // the focus may have scrolled to a button below a long list
   return new Promise((done) => dialog.addEventListener("close", () => {
     dialog.remove();
     const again = before.isConnected ? before : card && document.getElementById(card)?.querySelector("a");
@@ -154,8 +154,221 @@ function textInput(value, properties = {}) {
   return input;
 }
 
+// parts/gallery.js
+// A few images side by side, each a button.
+
+
+function thumb({ picture, name, label, title = label, open }) {
+  const opener = button(null, open, { class: picture ? "thumb" : "thumb named", "aria-label": label, title });
+  opener.append(picture || make("span", { text: name }));
+  return opener;
+}
+
+function gallery(images, kind, label = null) {
+  const named = images.length && !images[0].picture;
+  const items = images.map((image) => make("li", {}, thumb(image)));
+  return make("ul", { class: `gallery ${kind}${named ? " names" : ""}`, "aria-label": label }, items);
+}
+
+// parts/suspects.js
+// Images that may not belong: the kinds of problems.csv in words, and the slider of their threshold.
+
+const KINDS = {
+  exact_copy: { title: "Exact copies", why: "The same pixels, in files of any name.", value: () => "same pixels" },
+  near_copy: {
+    title: "Near copies", why: "Resized, recompressed or slightly cropped, a moment later, or blurred. Each is like the first of its group.",
+    value: (value) => `${decimal(value)} alike`,
+  },
+  dark: { title: "Dark", why: "Hardly any part is brighter than black.", value: (value) => `brightest part ${decimal(value)}` },
+  bright: { title: "Bright", why: "Hardly any part is darker than white.", value: (value) => `darkest part ${decimal(value)}` },
+  blurred: { title: "Blurred", why: "Even the sharpest edges are soft.", value: (value) => `sharpness ${decimal(value, 3)}` },
+  blank: { title: "Blank", why: "One colour.", value: (value) => `contrast ${decimal(value, 3)}` },
+  tiny: { title: "Tiny", why: "Much smaller than the others.", value: (value) => `${Math.round(value)} pixels` },
+  screenshot: { title: "Screenshots", why: "Straight, strong edges on flat areas of few colours.", value: (value) => `${decimal(value)} like a screen` },
+  odd: { title: "Odd ones", why: "Far from every other image, by the features.", value: (value) => `${decimal(value, 1)} deviations` },
+};
+
+function threshold(label, values, rising, act) {
+  const sorted = [...values].sort((one, other) => (rising ? one - other : other - one)); // the least suspicious first
+  const [least, most] = [sorted[0], sorted[sorted.length - 1]];
+  if (least === most) {
+    act(() => true);
+    return null;
+  }
+  const slider = make("input", { type: "range", min: 0, max: sorted.length - 1, value: 0, "aria-label": label });
+  const draw = () => {
+    const bound = sorted[Number(slider.value)];
+    act((value) => (rising ? value >= bound : value <= bound));
+  };
+  slider.addEventListener("input", draw);
+  draw();
+  return make("label", { class: "row threshold" }, make("span", { class: "note", text: "Only the clearest" }), slider);
+}
+
+// explorer/memory.js
+// What survives a reload of the page, for this tab and this run.
+
+
+const place = ({ talk }, what) => `${talk.state.pictures.version}:${what}`;
+
+function keep(app, what, value) {
+  try {
+    sessionStorage.setItem(place(app, what), JSON.stringify(value));
+  } catch {
+    // storage is full or not allowed: a reload starts over
+  }
+}
+
+function kept(app, what, otherwise) {
+  try {
+    return { ...otherwise, ...JSON.parse(sessionStorage.getItem(place(app, what)) ?? "{}") };
+  } catch {
+    return otherwise;
+  }
+}
+
+// explorer/cleanup.js
+// Images that may not belong, by kind: copies beside the best image of their group, others by their figure. What is ticked
+// becomes junk in one edit.
+
+
+
+const PAGE_OF_GROUPS = 60; // groups drawn at once
+const COPIES_SHOWN = 8; // copies shown in a group
+const ASK_AGAIN = 2000; // milliseconds until it is asked again whether all images have been looked at
+
+class CleanUpView {
+  constructor(app) {
+    this.app = app;
+    this.kinds = [];
+    this.kind = kept(app, "cleanup", { kind: "" }).kind;
+    this.asked = 0;
+    this.room = PAGE_OF_GROUPS;
+    this.spared = new Set();
+    this.passes = () => true;
+    this.waiting = 0;
+    this.text = make("p", { class: "note", role: "status" });
+    this.tabs = make("div", { class: "row" });
+    this.tools = make("div", { class: "row tools" });
+    this.act = button("", () => this.junk(), { class: "main" });
+    this.rows = make("tbody");
+    this.more = button("Show more", () => { this.room += PAGE_OF_GROUPS; this.draw(); });
+    this.body = make("section", { class: "cleanup", "aria-labelledby": "title" },
+      make("h2", { id: "title", class: "title", text: "Clean up" }), this.tabs, this.text, this.tools,
+      make("table", { class: "suspects" }, this.rows), this.more);
+    this.refresh();
+  }
+
+  async refresh() {
+    const turn = ++this.asked;
+    try {
+      const { absent, kinds } = await this.app.talk.ask("/api/suspects");
+      if (turn !== this.asked) return;
+      this.kinds = kinds;
+      this.show(absent);
+      clearTimeout(this.waiting);
+      if (absent.includes("still")) this.waiting = setTimeout(() => this.refresh(), ASK_AGAIN);
+    } catch (error) {
+      this.app.tell(messageOf(error));
+    }
+  }
+
+  leave() {
+    clearTimeout(this.waiting);
+  }
+
+  show(absent) {
+    const { kinds } = this;
+    const known = kinds.find(({ kind }) => kind === this.kind) ?? kinds[0];
+    const isNew = known?.kind !== this.kind || !this.tabs.children.length;
+    this.kind = known?.kind ?? "";
+    const names = kinds.map(({ kind, groups }) => [kind, `${KINDS[kind].title} (${count(imagesIn(groups))})`]);
+    const tabs = choices("Kind", names, this.kind, (kind) => { this.kind = kind; press(tabs, kind); this.show(""); });
+    this.tabs.replaceChildren(...(names.length ? [tabs] : []));
+    if (isNew) this.room = PAGE_OF_GROUPS;
+    keep(this.app, "cleanup", { kind: this.kind });
+    if (!known) {
+      this.text.textContent = absent ? `${absent[0].toUpperCase()}${absent.slice(1)}.` : "Nothing stands out: no copies, and no image that looks out of place.";
+      this.tools.replaceChildren();
+      this.rows.replaceChildren();
+      this.more.hidden = true;
+      return;
+    }
+    const { title, why } = KINDS[known.kind];
+    this.text.textContent = `${why} Untick what should stay.`;
+    const slider = threshold(`Threshold for ${title.toLowerCase()}`, known.groups.flatMap(({ values }) => values), known.rising, (passes) => {
+      this.passes = passes;
+      this.draw();
+    });
+    this.tools.replaceChildren(...(slider ? [slider] : []), this.act);
+    this.draw();
+  }
+
+  get current() {
+    return this.kinds.find(({ kind }) => kind === this.kind);
+  }
+
+  get groups() {
+    const groups = this.current?.groups ?? [];
+    return groups.map(({ best, rows, values }) => ({ best, rows: rows.filter((_, at) => this.passes(values[at])), values: values.filter(this.passes) }))
+      .filter(({ rows }) => rows.length);
+  }
+
+  get chosen() {
+    return this.groups.flatMap(({ rows }) => rows).filter((row) => !this.spared.has(row));
+  }
+
+  draw() {
+    const { groups } = this;
+    this.rows.replaceChildren(...groups.slice(0, this.room).map((group) => this.groupRow(group)));
+    this.more.hidden = groups.length <= this.room;
+    this.drawButton();
+  }
+
+  drawButton() {
+    const { chosen } = this;
+    const copies = (this.current?.groups[0]?.best ?? -1) >= 0;
+    this.act.textContent = copies ? `Keep the largest, junk the rest (${count(chosen.length)})` : `Junk all ${count(chosen.length)}`;
+    this.act.disabled = !chosen.length;
+  }
+
+  groupRow({ best, rows, values }) {
+    const { app } = this;
+    const list = best >= 0 ? [best, ...rows] : rows;
+    const thumb = (row, label) => app.pictures.thumb(row, `${label}: open image ${row}`, () => app.viewer.open(list, list.indexOf(row)));
+    const tick = make("input", { type: "checkbox", checked: rows.some((row) => !this.spared.has(row)),
+      "aria-label": best >= 0 ? `Junk ${plural(rows.length, "copy", "copies")} of image ${best}` : `Junk image ${rows[0]}` });
+    tick.addEventListener("change", () => {
+      for (const row of rows) this.spared[tick.checked ? "delete" : "add"](row);
+      this.drawButton();
+    });
+    const { value } = KINDS[this.kind];
+    return make("tr", {}, make("td", { class: "tick" }, tick),
+      best >= 0 ? make("td", {}, gallery([thumb(best, "The largest")], "one")) : null,
+      make("td", {}, gallery(rows.slice(0, COPIES_SHOWN).map((row) => thumb(row, best >= 0 ? "Copy" : KINDS[this.kind].title)), best >= 0 ? "many" : "one"),
+        rows.length > COPIES_SHOWN ? note(`and ${count(rows.length - COPIES_SHOWN)} more`) : null),
+      make("td", { class: "figure", text: value(values[values.length - 1]) }));
+  }
+
+  async junk() {
+    await this.app.corrections.junk(this.chosen);
+  }
+
+  key({ key }) {
+    if (key !== "j") return false;
+    if (this.chosen.length) this.junk();
+    return true;
+  }
+
+  enter() {
+    /** @type {HTMLElement | null} */ (this.tabs.querySelector("button"))?.focus({ preventScroll: true });
+  }
+}
+
+const imagesIn = (groups) => groups.reduce((all, { rows }) => all + rows.length, 0);
+
 // parts/palette.js
-// Colours and shapes of clusters: ten colours that stay apart for colour-blind eyes, times five shapes.
+// Colours and shapes of clusters: ten colours that colour-blind people can tell apart, times five shapes.
 
 const HUES = 10; // --hue-0 to --hue-9 in page.css, for both themes
 const SHAPES = ["circle", "square", "triangle", "diamond", "cross"];
@@ -209,7 +422,7 @@ const ORDERS = {
   size: { text: "Size", first: -1, described: ["smallest first", "largest first"], value: (cluster) => cluster.size },
   confidence: {
     text: "Confidence", first: 1, described: ["least certain first", "most certain first"],
-    value: (cluster, direction) => cluster.confidence ?? 2 * direction, // empty clusters come last, either way
+    value: (cluster, direction) => cluster.confidence ?? 2 * direction, // empty clusters come last in both orders
   },
   name: { text: "Name", first: 1, described: ["from the first", "from the last"], value: null },
 };
@@ -228,7 +441,7 @@ class Cards {
     this.status = make("p", { class: "note", role: "status" });
     this.grid = make("div", { class: "cards" });
     this.more = button("", () => this.showMore());
-    this.sizes = new ResizeObserver(([{ contentRect: { height } }]) => { // 0 once the card is not on the page any more
+    this.sizes = new ResizeObserver(([{ contentRect: { height } }]) => { // 0 when the card has left the page
       if (height) this.grid.style.setProperty("--card", `${height}px`);
     });
     this.field = make("input", { type: "search", placeholder: "Find a cluster", "aria-label": "Find a cluster by name or number" });
@@ -322,24 +535,8 @@ function stepCards(place, key) {
   return Boolean(next);
 }
 
-// parts/gallery.js
-// A few images side by side, each a button.
-
-
-function thumb({ picture, name, label, title = label, open }) {
-  const opener = button(null, open, { class: picture ? "thumb" : "thumb named", "aria-label": label, title });
-  opener.append(picture || make("span", { text: name }));
-  return opener;
-}
-
-function gallery(images, kind, label = null) {
-  const named = images.length && !images[0].picture;
-  const items = images.map((image) => make("li", {}, thumb(image)));
-  return make("ul", { class: `gallery ${kind}${named ? " names" : ""}`, "aria-label": label }, items);
-}
-
 // explorer/clusters.js
-// The view of all clusters: cards, as in the report, to be opened, renamed, and chosen to be merged.
+// The view of all clusters: cards, as in the report, to open, rename and merge.
 
 
 class ClustersView {
@@ -412,7 +609,7 @@ class ClustersView {
   drawBar() {
     const { app } = this;
     const ids = [...app.chosen];
-    this.bar.classList.toggle("none", !ids.length); // which keeps its room, so that nothing moves at the first tick
+    this.bar.classList.toggle("none", !ids.length); // it keeps its space, so that nothing moves when the first card is ticked
     this.bar.replaceChildren(...(!ids.length ? [note("Tick clusters to merge them.")] : [
       make("span", { text: `${plural(ids.length, "cluster")} chosen` }),
       button(ids.length > 1 ? "Merge" : "Merge into…", () => app.corrections.merge(ids), { class: "main" }),
@@ -452,7 +649,7 @@ class ClustersView {
 }
 
 // explorer/corrections.js
-// What can be corrected. Each asks for what it needs, does one edit, and says what was done.
+// The corrections. Each asks for what it needs, makes one edit, and reports it.
 
 
 const KEYS = [
@@ -466,6 +663,8 @@ const KEYS = [
   ["s", "split the cluster, or split off the selected images"], ["j", "mark as junk, or take out of the junk"],
   ["u", "undo"], ["shift+U", "redo"], ["/", "find"], ["?", "this list"],
 ];
+
+const ASKED_ABOVE = 50; // images that are marked as junk without a question
 
 class Corrections {
   constructor(app) {
@@ -621,7 +820,12 @@ class Corrections {
   }
 
   junk(rows) {
-    return this.now("junk", { rows }, `${this.images(rows)} marked as junk. U takes it back.`);
+    const done = `${this.images(rows)} marked as junk. U takes it back.`;
+    if (rows.length <= ASKED_ABOVE) return this.now("junk", { rows }, done);
+    return ask({
+      title: `Mark ${this.images(rows)} as junk?`, text: "They leave their clusters, tables and folders; no file is deleted.", action: "Junk",
+      act: () => this.edit("junk", { rows }, done),
+    });
   }
 
   unjunk(rows) {
@@ -670,7 +874,7 @@ function clusterPicker(clusters, label) {
 }
 
 // explorer/drop.js
-// Files dropped on the page: which cluster they would be in, and which images are most like them.
+// Files dropped on the page: their cluster, and the most similar images.
 
 
 const MOST_FILES = 20;
@@ -726,7 +930,7 @@ class Drops {
     }
     try {
       const { cluster, confidence, neighbours, picture } = await app.talk.ask("/api/drop", { method: "POST", headers: { "content-type": "application/octet-stream" }, body });
-      const name = make("a", { href: `#cluster/${cluster}`, text: app.talk.nameOf(cluster), onclick: () => dialog.close() }); // one may be there already
+      const name = make("a", { href: `#cluster/${cluster}`, text: app.talk.nameOf(cluster), onclick: () => dialog.close() }); // the page may already show this cluster
       return [make("img", { class: "picture", src: picture, alt: file.name }),
         make("div", {}, make("h3", {}, swatch(cluster), name), note(`${file.name} · confidence ${decimal(confidence)}`),
           app.viewer.neighbours(neighbours))];
@@ -737,10 +941,10 @@ class Drops {
 }
 
 // explorer/lessons.js
-// What the teacher has learned from the corrections: asked for until it is about the newest edit.
+// What the teacher has learned from the corrections, polled until it is about the newest edit.
 
 
-const SOON = 200; // milliseconds between two looks while a lesson is being computed
+const SOON = 200; // milliseconds between two requests while a lesson is being computed
 const LATER = 1500; // while the features are prepared, or the server does not answer
 
 class Lessons {
@@ -772,7 +976,7 @@ class Lessons {
       wait = this.now.stage === "ready" ? SOON : LATER;
       this.app.learned();
     } catch {
-      // the page says already that the server does not answer
+      // the page already says that the server does not answer
     }
     this.asking = false;
     clearTimeout(this.timer);
@@ -798,8 +1002,8 @@ const whole = (share) => `${count(Math.round(100 * share))}%`;
 // parts/grid.js
 // A grid of any number of images. Only the tiles in sight exist: they come and go as one scrolls.
 
-const TILE = 116; // pixels a tile would like to have
-const CALM = 70; // milliseconds a tile stays in sight before its picture is asked for
+const TILE = 116; // desired width of a tile in pixels
+const CALM = 70; // milliseconds a tile must be visible before its picture is requested
 const AT_ONCE = 500; // images described by one call
 
 
@@ -808,8 +1012,8 @@ class ImageGrid {
     this.uses = uses;
     this.rows = [];
     this.selected = new Set();
-    this.active = -1; // place of the image that the keyboard is at
-    this.anchor = 0; // where a range begins
+    this.active = -1; // position of the image with the keyboard focus
+    this.anchor = 0; // start of a range selection
     this.tiles = new Map();
     this.known = new Map();
     this.columns = 1;
@@ -850,7 +1054,7 @@ class ImageGrid {
 
   measure() {
     const width = this.body.clientWidth;
-    if (!width) { // nothing is shown: what would be asked for may be gone
+    if (!width) { // the grid is hidden, and its images may be gone
       this.clear();
       return;
     }
@@ -1004,12 +1208,12 @@ class ImageGrid {
 }
 
 // explorer/lists.js
-// The images of one cluster, of all clusters, of the junk: a grid, and what can be done with the images selected in it.
+// The images of one cluster, of all clusters, or of the junk: a grid, and the actions on selected images.
 
 
 
 const ORDER_NAMES = [["typical", "Typical first"], ["doubtful", "Doubtful first"], ["source", "As in the source"]];
-const CLUSTER_KEYS = ["m", "s"]; // are about the cluster where none of its images is selected
+const CLUSTER_KEYS = ["m", "s"]; // act on the cluster if no image is selected
 
 class SelectionGrid {
   constructor(app, place) {
@@ -1125,7 +1329,7 @@ class ListView {
       this.empty.hidden = Boolean(rows.length);
       this.grid.show(rows);
       this.list.draw();
-      if (document.activeElement === document.body) this.enter(); // it was empty, and has something again
+      if (document.activeElement === document.body) this.enter(); // it was empty and has images again
     } catch (error) {
       this.app.tell(messageOf(error));
       return false;
@@ -1155,30 +1359,8 @@ class ListView {
   }
 }
 
-// explorer/memory.js
-// What a reload of the page is to keep: in this tab alone, and for this run alone.
-
-
-const place = ({ talk }, what) => `${talk.state.pictures.version}:${what}`;
-
-function keep(app, what, value) {
-  try {
-    sessionStorage.setItem(place(app, what), JSON.stringify(value));
-  } catch {
-    // full, or not allowed: a reload begins anew
-  }
-}
-
-function kept(app, what, otherwise) {
-  try {
-    return { ...otherwise, ...JSON.parse(sessionStorage.getItem(place(app, what)) ?? "{}") };
-  } catch {
-    return otherwise;
-  }
-}
-
 // explorer/like.js
-// A set of images that grows: the next fifty most like it, of all images; take out what is wrong, and again.
+// A growing set of images: it offers the fifty most similar ones; untick the wrong ones, take the rest, repeat.
 
 
 const SHOWN = 16; // examples shown
@@ -1268,15 +1450,15 @@ class LikeView {
 }
 
 // parts/scatter.js
-// A map of images: points on a canvas to zoom, pan, point at and draw round, with its buttons, its legend and a tip.
+// A map of images: points on a canvas to zoom, pan, hover and select with a lasso, with buttons, legend and tooltip.
 
 
 
-const LEGEND = 36; // clusters it names
+const LEGEND = 36; // clusters in the legend
 const GRID = 9999; // coordinates of the data run from 0 to this
 const CLOSEST = 60; // largest zoom
-const REACH = 14; // pixels within which a point is meant
-const FRESH = 400; // milliseconds after which a turn of the wheel is a new gesture, not a page scrolling by
+const REACH = 14; // pixels within which a click selects a point
+const FRESH = 400; // milliseconds after which the wheel starts a new gesture, instead of scrolling the page
 
 class ScatterPanel {
   constructor(points, pictures, takeText, uses) {
@@ -1379,7 +1561,7 @@ class ScatterMap {
     this.view = { scale: 1, x: 0, y: 0 };
     this.fingers = new Map();
     this.start = [0, 0];
-    this.scrolled = -FRESH; // a turn of the wheel right after the page was opened is meant
+    this.scrolled = -FRESH; // the wheel may zoom right after the page was opened
     this.listen();
     new ResizeObserver(() => this.resize()).observe(this.canvas);
     isDark.addEventListener("change", () => this.draw());
@@ -1397,7 +1579,7 @@ class ScatterMap {
 
   at(i) {
     const side = Math.min(this.width, this.height) - 40;
-    const along = (whole) => Math.min(1.5 * side, whole - 40); // a screen is seldom square, and the axes mean nothing
+    const along = (whole) => Math.min(1.5 * side, whole - 40); // screens are seldom square, and the axes have no meaning
     return [
       this.width / 2 + (this.points.x[i] / GRID - 0.5) * along(this.width) * this.view.scale + this.view.x,
       this.height / 2 + (this.points.y[i] / GRID - 0.5) * along(this.height) * this.view.scale + this.view.y,
@@ -1592,10 +1774,10 @@ class ScatterMap {
 }
 
 // explorer/map.js
-// The map of the images, as in the report. Images that are drawn round are listed below it, selected.
+// The map of the images, as in the report. Images selected with the lasso are listed below it.
 
 
-const AGAIN = 1500; // milliseconds after which a map that is not ready is asked for again
+const AGAIN = 1500; // milliseconds after which a map that is not ready is requested again
 
 class MapView {
   constructor(app) {
@@ -1672,7 +1854,7 @@ class MapView {
 }
 
 // explorer/pictures.js
-// Small pictures of rows. The browser asks for them when they come into sight, and keeps them.
+// Small pictures of rows. The browser loads them when they become visible, and caches them.
 
 
 class Pictures {
@@ -1720,7 +1902,7 @@ class Pictures {
 }
 
 // explorer/proposals.js
-// What would move after the corrections: groups of images, each from one cluster to another, to be accepted or refused.
+// Proposed moves: groups of images, each from one cluster to another, to accept or refuse.
 
 
 const LEARNING = "Learning from your corrections …";
@@ -1905,10 +2087,10 @@ class GroupView {
 }
 
 // explorer/talk.js
-// Talks with the server: what the run looks like now, and edits, each with the number of the newest edit that was seen.
+// The connection to the server: the current state, and edits, each with the number of the newest edit that the page knows.
 
 
-const POLL = 1500; // milliseconds between two looks at whether somebody else has edited
+const POLL = 1500; // milliseconds between two checks for edits by others
 
 class Talk {
   constructor(changed) {
@@ -1917,8 +2099,8 @@ class Talk {
     this.byId = new Map();
     this.edits = 0; // sent by this page
     this.underway = 0;
-    this.foreign = 0; // changes by somebody else that this page has shown
-    this.late = 0; // edits that the server has refused because somebody else made one
+    this.foreign = 0; // changes by others that this page has shown
+    this.late = 0; // edits that the server rejected because of an edit by somebody else
     this.announced = false; // whether this page has shown the features
     this.before = Promise.resolve();
   }
@@ -1994,7 +2176,7 @@ class Talk {
       try {
         const { number, ready, version, trouble } = await this.ask("/api/number");
         warn(trouble && `${capitalised(trouble)}. What you see is how it was before.`);
-        if (number === null || edits !== this.edits) return; // what has changed may be what this window did meanwhile
+        if (number === null || edits !== this.edits) return; // the change may be an edit of this window
         const edited = number !== this.state.number;
         const updated = version !== this.state.pictures.version;
         const waits = ready && !this.state.features.ready && !this.announced;
@@ -2016,17 +2198,17 @@ class Talk {
 }
 
 // explorer/questions.js
-// One image at a time: in which cluster does it belong? The next ones are here, with their pictures, before they are
-// needed; answers go to the server behind the page's back, in their order.
+// One image at a time: which cluster does it belong to? The next questions and pictures are loaded in advance; answers
+// are sent in the background, in order.
 
 
 const OFFERED = 5; // clusters offered at once
 const EACH = 4; // typical images of each
-const AHEAD = 8; // questions here before they are needed
-const STAY = 3; // of these keep their places when a new lesson has better ones
+const AHEAD = 8; // questions loaded in advance
+const STAY = 3; // questions that stay when a new lesson has better ones
 const RANDOM_EVERY = 5; // every fifth question is about a random image
 const MOST_SKIPPED = 400;
-const RETRY = 500; // milliseconds until more questions are made
+const RETRY = 500; // milliseconds until more questions are requested
 const JUNK = -2;
 
 
@@ -2042,7 +2224,7 @@ class Questions {
     this.foreign = app.talk.foreign;
     this.asking = false;
     this.again = false;
-    this.done = false; // nothing is left to be asked
+    this.done = false; // whether no question is left
     this.about = null;
     this.strips = new Map();
     this.picture = button(null, () => this.look(), { class: "teach-picture" });
@@ -2080,7 +2262,7 @@ class Questions {
   }
 
   refresh() {
-    if (this.app.talk.foreign !== this.foreign) { // an undo would take back what somebody else did
+    if (this.app.talk.foreign !== this.foreign) { // an undo would revert somebody else's edit
       this.foreign = this.app.talk.foreign;
       this.past = [];
       this.fetch();
@@ -2349,11 +2531,11 @@ class Questions {
 }
 
 // explorer/sheets.js
-// Contact sheets: 24 images of one cluster; what does not belong is clicked, one key confirms the rest.
+// Contact sheets: 24 images of one cluster. Click the wrong ones; one key confirms the rest.
 
 
 
-const RECENT = 5; // clusters that do not come again at once
+const RECENT = 5; // latest clusters, which are not shown again at once
 
 class Sheets {
   constructor(app) {
@@ -2364,8 +2546,8 @@ class Sheets {
     this.past = [];
     this.foreign = app.talk.foreign;
     this.lesson = null;
-    this.turn = 0; // of what is shown: what was asked for before comes too late
-    this.number = -1; // of the edits that the sheet is about; -1 before it has been shown
+    this.turn = 0; // number of the request: answers to older requests are ignored
+    this.number = -1; // of the newest edit in the sheet; -1 before it has been shown
     this.heading = make("h3", { class: "sheet-title" });
     this.text = make("p", { class: "note", role: "status" });
     this.rest = button(null, () => this.confirm(), { class: "main", "aria-keyshortcuts": "c" }, );
@@ -2394,7 +2576,7 @@ class Sheets {
 
   learned() {
     const { number } = this.app.lessons.now;
-    if (this.next && number !== this.lesson) this.fetchNext(); // a better one, while this one is being looked at
+    if (this.next && number !== this.lesson) this.fetchNext(); // prefetch a better one
     if (this.number < 0 || (!this.sheet.rows.length && !this.next)) this.load();
   }
 
@@ -2402,7 +2584,7 @@ class Sheets {
     const query = new URLSearchParams({ without: this.recent.join(",") });
     if (cluster !== null) query.set("cluster", String(cluster));
     const found = await this.app.talk.ask(`/api/sheet?${query}`);
-    for (const row of found.rows) this.picture(row); // the browser keeps it
+    for (const row of found.rows) this.picture(row); // preload it
     return found.rows.length ? { cluster: found.cluster, rows: found.rows, wrong: [] } : null;
   }
 
@@ -2488,7 +2670,7 @@ class Sheets {
     this.follow();
     for (const [kind, fields] of edits) {
       this.app.talk.edit(kind, fields).then(() => { this.number = this.app.talk.state.number; }).catch((error) => {
-        if (!step.back) this.show(sheet); // it was not taken: it comes back
+        if (!step.back) this.show(sheet); // it was rejected: show it again
         step.back = true;
         this.past = this.past.filter((one) => one !== step);
         this.app.tell(messageOf(error));
@@ -2547,7 +2729,7 @@ class Sheets {
 }
 
 // explorer/teach.js
-// The page on which a person teaches: questions about single images, or contact sheets, and how far to trust the result.
+// The Teach page: questions about single images, or contact sheets, and the estimate of correct images.
 
 
 const WAYS = [["questions", "Questions"], ["sheet", "Contact sheet"]];
@@ -2644,7 +2826,6 @@ function interval({ share, low, high }) {
 // The tree of clusters: cuts of it are made here, from the fine clusters, without asking anybody.
 
 
-const GROUPS_AT_ONCE = 60;
 const ON_CARD = 8; // images of a card
 
 class Branches {
@@ -2697,7 +2878,7 @@ class Branches {
 }
 
 class TreePanel {
-  constructor(tree, { one, nameOf, thumbs, deeds }) {
+  constructor(tree, { one, nameOf, thumbs, deeds, atOnce }) {
     this.tree = tree;
     this.one = one;
     this.nameOf = nameOf;
@@ -2707,7 +2888,7 @@ class TreePanel {
     this.now = tree.clusters.map(({ leaves }) => leaves);
     this.groups = this.now;
     this.level = null;
-    this.shown = GROUPS_AT_ONCE;
+    this.shown = atOnce;
     const { kept } = tree;
     const least = kept.length + Math.min(1, this.branches.most);
     this.slider = make("input", { type: "range", min: least, max: kept.length + this.branches.most, step: 1, "aria-label": "Number of clusters" });
@@ -2716,7 +2897,7 @@ class TreePanel {
     this.status = make("p", { class: "note", role: "status" });
     this.bar = make("div", { class: "row tree-deeds" });
     this.grid = make("div", { class: "cards" });
-    this.more = button("", () => { this.shown += GROUPS_AT_ONCE; this.draw(); });
+    this.more = button("", () => { this.shown += 2 * atOnce; this.draw(); });
     this.body = make("div", { class: "tree" },
       make("div", { class: "row tree-slider" }, make("span", { text: "Clusters" }), this.slider, this.number),
       this.naturalCuts(), make("div", { class: "tree-head" }, this.bar, this.status), this.grid, make("p", { class: "more" }, this.more));
@@ -2878,6 +3059,7 @@ class TreeView {
       nameOf: (id) => talk.nameOf(id),
       thumbs: (rows) => rows.map((row, at) => pictures.thumb(row, `Open ${talk.one} ${row}`, () => viewer.open(rows, at))),
       deeds: (panel) => this.deeds(panel),
+      atOnce: 60,
     });
     this.stage.replaceChildren(this.panel.body);
   }
@@ -2970,7 +3152,7 @@ function nameOf(element) {
 }
 
 // explorer/viewer.js
-// One image at full size, what is known of it, and the images that are most like it.
+// One image at full size, its details, and the most similar images.
 
 
 class ImageViewer extends Viewer {
@@ -3060,7 +3242,7 @@ class ImageViewer extends Viewer {
 }
 
 // explorer/explorer.js
-// Puts the page together: the views, which the address names, the tools above them, and the keys.
+// Builds the page: the views, which the address names, the toolbar and the keys.
 
 
 const VIEWS = [
@@ -3072,6 +3254,7 @@ const VIEWS = [
     open: (app, [source, to]) => (to === undefined ? new ProposalsView(app) : new GroupView(app, Number(source), Number(to))),
   },
   { name: "map", text: () => "Map", open: (app) => new MapView(app) },
+  { name: "cleanup", text: () => "Clean up", open: (app) => new CleanUpView(app) },
   { name: "all", text: (state) => `All ${state.run.kind}`, open: (app) => new ListView(app, "all") },
   { name: "junk", text: (state) => `Junk (${count(state.junk)})`, open: (app) => new ListView(app, "junk") },
   {
@@ -3118,7 +3301,7 @@ class Explorer {
     const head = /** @type {HTMLElement} */ (document.querySelector(".top")); // what sticks below it has to know how high it is
     new ResizeObserver(() => document.documentElement.style.setProperty("--top", `${head.offsetHeight}px`)).observe(head);
     window.addEventListener("hashchange", () => {
-      for (const dialog of document.querySelectorAll("dialog")) dialog.close(); // it is about what was here before
+      for (const dialog of document.querySelectorAll("dialog")) dialog.close(); // it belongs to the view before
       this.route();
     });
     document.addEventListener("keydown", (event) => this.key(event));
@@ -3181,7 +3364,7 @@ class Explorer {
     document.title = `${state.run.source} · twincluster`;
     find("source").textContent = `${state.run.source} · ${plural(state.run.inputs, this.talk.one)}`
       + (state.pictures.absent ? ` · without pictures: ${state.pictures.absent}` : "");
-    this.links.forEach((link, at) => { // the same links are used again, so that the focus stays
+    this.links.forEach((link, at) => { // the links are reused, so that the focus stays
       const { name, text, hidden } = VIEWS[at];
       link.textContent = text(state, this);
       if (name === this.where) link.setAttribute("aria-current", "page");
@@ -3190,7 +3373,7 @@ class Explorer {
     });
     this.drawProposed();
     for (const [one, what] of /** @type {const} */ ([[this.undo, state.undo], [this.redo, state.redo]])) {
-      one.setAttribute("aria-disabled", String(!what)); // one that is disabled would lose the focus
+      one.setAttribute("aria-disabled", String(!what)); // a disabled button would lose the focus
       one.title = what ?? "";
     }
   }
@@ -3225,10 +3408,10 @@ class Explorer {
   key(event) {
     const target = /** @type {HTMLInputElement} */ (event.target);
     const typing = target.matches("textarea, select, input:not([type=checkbox])");
-    if (event.isComposing) return; // enter and escape are for the letters that are being put together
+    if (event.isComposing) return; // enter and escape belong to the input method
     if (event.defaultPrevented || document.querySelector("dialog[open]") || event.ctrlKey || event.metaKey || event.altKey) return;
     if (typing && event.key !== "Escape" && event.key !== "Enter") return;
-    if (typing) { // from a search to what it has found, or without it
+    if (typing) { // from the search field to its results, or clear it
       if (event.key === "Escape") target.value = "";
       target.dispatchEvent(new Event("input"));
       target.blur();

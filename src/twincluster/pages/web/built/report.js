@@ -91,7 +91,7 @@ function copyButton(label, text) {
 }
 
 // report/charts.js
-// Small drawings of how training went. Each says in words what it shows.
+// Small charts of the training. Each has a text that says what it shows.
 
 
 const [WIDE, HIGH, LEFT, BOTTOM] = [340, 150, 38, 22];
@@ -185,7 +185,7 @@ function confidenceChart({ bins, mean, sure }) {
 }
 
 // parts/palette.js
-// Colours and shapes of clusters: ten colours that stay apart for colour-blind eyes, times five shapes.
+// Colours and shapes of clusters: ten colours that colour-blind people can tell apart, times five shapes.
 
 const HUES = 10; // --hue-0 to --hue-9 in page.css, for both themes
 const SHAPES = ["circle", "square", "triangle", "diamond", "cross"];
@@ -239,7 +239,7 @@ const ORDERS = {
   size: { text: "Size", first: -1, described: ["smallest first", "largest first"], value: (cluster) => cluster.size },
   confidence: {
     text: "Confidence", first: 1, described: ["least certain first", "most certain first"],
-    value: (cluster, direction) => cluster.confidence ?? 2 * direction, // empty clusters come last, either way
+    value: (cluster, direction) => cluster.confidence ?? 2 * direction, // empty clusters come last in both orders
   },
   name: { text: "Name", first: 1, described: ["from the first", "from the last"], value: null },
 };
@@ -258,7 +258,7 @@ class Cards {
     this.status = make("p", { class: "note", role: "status" });
     this.grid = make("div", { class: "cards" });
     this.more = button("", () => this.showMore());
-    this.sizes = new ResizeObserver(([{ contentRect: { height } }]) => { // 0 once the card is not on the page any more
+    this.sizes = new ResizeObserver(([{ contentRect: { height } }]) => { // 0 when the card has left the page
       if (height) this.grid.style.setProperty("--card", `${height}px`);
     });
     this.field = make("input", { type: "search", placeholder: "Find a cluster", "aria-label": "Find a cluster by name or number" });
@@ -353,15 +353,15 @@ function stepCards(place, key) {
 }
 
 // parts/scatter.js
-// A map of images: points on a canvas to zoom, pan, point at and draw round, with its buttons, its legend and a tip.
+// A map of images: points on a canvas to zoom, pan, hover and select with a lasso, with buttons, legend and tooltip.
 
 
 
-const LEGEND = 36; // clusters it names
+const LEGEND = 36; // clusters in the legend
 const GRID = 9999; // coordinates of the data run from 0 to this
 const CLOSEST = 60; // largest zoom
-const REACH = 14; // pixels within which a point is meant
-const FRESH = 400; // milliseconds after which a turn of the wheel is a new gesture, not a page scrolling by
+const REACH = 14; // pixels within which a click selects a point
+const FRESH = 400; // milliseconds after which the wheel starts a new gesture, instead of scrolling the page
 
 class ScatterPanel {
   constructor(points, pictures, takeText, uses) {
@@ -464,7 +464,7 @@ class ScatterMap {
     this.view = { scale: 1, x: 0, y: 0 };
     this.fingers = new Map();
     this.start = [0, 0];
-    this.scrolled = -FRESH; // a turn of the wheel right after the page was opened is meant
+    this.scrolled = -FRESH; // the wheel may zoom right after the page was opened
     this.listen();
     new ResizeObserver(() => this.resize()).observe(this.canvas);
     isDark.addEventListener("change", () => this.draw());
@@ -482,7 +482,7 @@ class ScatterMap {
 
   at(i) {
     const side = Math.min(this.width, this.height) - 40;
-    const along = (whole) => Math.min(1.5 * side, whole - 40); // a screen is seldom square, and the axes mean nothing
+    const along = (whole) => Math.min(1.5 * side, whole - 40); // screens are seldom square, and the axes have no meaning
     return [
       this.width / 2 + (this.points.x[i] / GRID - 0.5) * along(this.width) * this.view.scale + this.view.x,
       this.height / 2 + (this.points.y[i] / GRID - 0.5) * along(this.height) * this.view.scale + this.view.y,
@@ -677,7 +677,7 @@ class ScatterMap {
 }
 
 // report/map.js
-// The map of the report, with a list of the images that are drawn round.
+// The map of the report, with a list of the images selected with the lasso.
 
 
 const LISTED = 60; // images of a selection that are shown; all paths can be copied
@@ -736,7 +736,7 @@ class MapPanel extends ScatterPanel {
 }
 
 // report/thumbnails.js
-// Pictures from sheets of tiles. A sheet is decoded when something of it is first shown.
+// Pictures from sheets of tiles. A sheet is decoded when one of its tiles is first shown.
 
 
 class Thumbnails {
@@ -869,7 +869,7 @@ function showDialog(dialog) {
   const first = /** @type {HTMLInputElement | null} */ (dialog.querySelector("[data-first]"));
   first?.focus();
   first?.select?.();
-  dialog.scrollTop = 0; // the first button may be below a long list
+  dialog.scrollTop = 0; // the focus may have scrolled to a button below a long list
   return new Promise((done) => dialog.addEventListener("close", () => {
     dialog.remove();
     const again = before.isConnected ? before : card && document.getElementById(card)?.querySelector("a");
@@ -991,14 +991,18 @@ class ReportViewer extends Viewer {
   }
 
   gallery(images, kind) {
+    return gallery(this.thumbs(images), kind);
+  }
+
+  thumbs(images) {
     const { path, confidence } = this.data.images;
-    return gallery(images.map((image, at) => {
+    return images.map((image, at) => {
       const title = `${path[image]}, confidence ${decimal(confidence[image])}`;
       return {
         picture: this.thumbnails.element(image, "large"), name: baseName(path[image]), label: `Enlarge ${title}`, title,
         open: () => this.open(images, at),
       };
-    }), kind);
+    });
   }
 }
 
@@ -1006,7 +1010,7 @@ class ReportViewer extends Viewer {
 // What the panels of a report share: its data, its pictures, the viewer, the cards and the map.
 
 
-const FILTER_FROM = 25; // clusters from which a search field helps
+const FILTER_FROM = 25; // number of clusters from which a search field appears
 
 class ReportPage {
   constructor(data, sheets) {
@@ -1060,17 +1064,308 @@ class ReportPage {
   }
 }
 
+// parts/suspects.js
+// Images that may not belong: the kinds of problems.csv in words, and the slider of their threshold.
+
+const KINDS = {
+  exact_copy: { title: "Exact copies", why: "The same pixels, in files of any name.", value: () => "same pixels" },
+  near_copy: {
+    title: "Near copies", why: "Resized, recompressed or slightly cropped, a moment later, or blurred. Each is like the first of its group.",
+    value: (value) => `${decimal(value)} alike`,
+  },
+  dark: { title: "Dark", why: "Hardly any part is brighter than black.", value: (value) => `brightest part ${decimal(value)}` },
+  bright: { title: "Bright", why: "Hardly any part is darker than white.", value: (value) => `darkest part ${decimal(value)}` },
+  blurred: { title: "Blurred", why: "Even the sharpest edges are soft.", value: (value) => `sharpness ${decimal(value, 3)}` },
+  blank: { title: "Blank", why: "One colour.", value: (value) => `contrast ${decimal(value, 3)}` },
+  tiny: { title: "Tiny", why: "Much smaller than the others.", value: (value) => `${Math.round(value)} pixels` },
+  screenshot: { title: "Screenshots", why: "Straight, strong edges on flat areas of few colours.", value: (value) => `${decimal(value)} like a screen` },
+  odd: { title: "Odd ones", why: "Far from every other image, by the features.", value: (value) => `${decimal(value, 1)} deviations` },
+};
+
+function threshold(label, values, rising, act) {
+  const sorted = [...values].sort((one, other) => (rising ? one - other : other - one)); // the least suspicious first
+  const [least, most] = [sorted[0], sorted[sorted.length - 1]];
+  if (least === most) {
+    act(() => true);
+    return null;
+  }
+  const slider = make("input", { type: "range", min: 0, max: sorted.length - 1, value: 0, "aria-label": label });
+  const draw = () => {
+    const bound = sorted[Number(slider.value)];
+    act((value) => (rising ? value >= bound : value <= bound));
+  };
+  slider.addEventListener("input", draw);
+  draw();
+  return make("label", { class: "row threshold" }, make("span", { class: "note", text: "Only the clearest" }), slider);
+}
+
+// report/cleanup.js
+// Images that may not belong into the set, by kind: copies beside the best image of their group, others by their figure.
+
+
+
+function cleanupBody(page) {
+  const kinds = /** @type {Kind[]} */ (page.data.cleanup);
+  if (!kinds.length) return null;
+  const serve = make("p", { class: "note" }, "All of them are in problems.csv. To take them out of the clusters: ",
+    make("code", { text: "twincluster serve" }), ", Clean up.");
+  return [serve, ...kinds.map((kind) => kindPart(page, kind))];
+}
+
+function kindPart(page, kind) {
+  const { title, why, value } = KINDS[kind.kind];
+  const { viewer, data } = page;
+  const rows = [];
+  const picture = (image) => make("td", {}, viewer.gallery([image], "one"));
+  const path = (image) => make("td", { class: "path", text: data.images.path[image] });
+  for (const group of kind.groups ?? []) {
+    const more = group.count - group.copies.length;
+    rows.push([Math.max(...group.copies.map(([, alike]) => alike)), make("tr", {}, picture(group.best), path(group.best),
+      make("td", {}, viewer.gallery(group.copies.map(([image]) => image), "many"), more ? note(`and ${count(more)} more`) : null),
+      make("td", { class: "figure", text: value(Math.min(...group.copies.map(([, alike]) => alike))) }))]);
+  }
+  for (const [image, figure] of kind.rows ?? []) {
+    rows.push([figure, make("tr", {}, picture(image), path(image), make("td", { class: "figure", text: value(figure) }))]);
+  }
+  const shown = make("span", { role: "status", class: "note" });
+  const slider = threshold(`Threshold for ${title.toLowerCase()}`, rows.map(([figure]) => figure), kind.rising, (passes) => {
+    for (const [figure, row] of rows) row.hidden = !passes(figure);
+    shown.textContent = `${count(rows.filter(([, row]) => !row.hidden).length)} shown`;
+  });
+  const head = kind.groups ? ["Best", "Path", "Copies of it", ""] : ["Image", "Path", ""];
+  return make("details", { class: "problem" }, make("summary", {}, make("h3", { text: `${title} (${count(kind.count)})` })), note(why),
+    slider ? make("div", { class: "row" }, slider, shown) : null,
+    make("div", {}, make("table", { class: "suspects" },
+      make("thead", {}, make("tr", {}, head.map((text) => make("th", { scope: "col", text })))), make("tbody", {}, rows.map(([, row]) => row)))),
+    kind.more ? note(`and ${plural(kind.more, kind.groups ? "more group" : "more image")} in problems.csv`) : null);
+}
+
+// parts/tree.js
+// The tree of clusters: cuts of it are made here, from the fine clusters, without asking anybody.
+
+
+const ON_CARD = 8; // images of a card
+
+class Branches {
+  constructor({ joins, leaves, clusters }) {
+    this.count = leaves.length;
+    this.joins = joins;
+    const alive = new Set(clusters.flatMap((cluster) => cluster.leaves)); // those of clusters made by hand have left
+    this.members = leaves.map((_, leaf) => (alive.has(leaf) ? [leaf] : []));
+    this.parents = new Array(2 * this.count - 1).fill(-1);
+    joins.forEach((pair, at) => {
+      this.members.push(pair.flatMap((child) => this.members[child]).sort((one, other) => one - other));
+      for (const child of pair) this.parents[child] = this.count + at;
+    });
+    this.most = alive.size;
+  }
+
+  level(wanted) {
+    let groups = [this.members[this.members.length - 1]].filter((leaves) => leaves.length);
+    for (let node = this.members.length - 1; node >= this.count && groups.length < wanted; node -= 1) {
+      const parts = this.joins[node - this.count].map((child) => this.members[child]).filter((leaves) => leaves.length);
+      if (parts.length < 2) continue;
+      groups = groups.flatMap((leaves) => (leaves.length === this.members[node].length && leaves[0] === this.members[node][0] ? parts : [leaves]));
+    }
+    return groups;
+  }
+
+  above(leaves) {
+    return this.members.findIndex((members) => members.length >= leaves.length && leaves.every((leaf) => members.includes(leaf)));
+  }
+
+  parts(leaves) {
+    let node = this.above(leaves);
+    while (node >= this.count) {
+      const inside = this.joins[node - this.count].map((child) => this.members[child].filter((leaf) => leaves.includes(leaf)));
+      if (inside.every((part) => part.length)) return inside;
+      node = this.joins[node - this.count][inside[0].length ? 0 : 1];
+    }
+    return null;
+  }
+
+  joined(groups, at) {
+    const node = this.above(groups[at]);
+    let above = this.parents[node];
+    while (above >= 0 && this.members[above].length === this.members[node].length) above = this.parents[above];
+    if (above < 0) return null;
+    const inside = new Set(this.members[above]);
+    const [ends, stay] = [true, false].map((wanted) => groups.filter((leaves) => leaves.some((leaf) => inside.has(leaf)) === wanted));
+    return [ends.flat().sort((one, other) => one - other), ...stay];
+  }
+}
+
+class TreePanel {
+  constructor(tree, { one, nameOf, thumbs, deeds, atOnce }) {
+    this.tree = tree;
+    this.one = one;
+    this.nameOf = nameOf;
+    this.thumbs = thumbs;
+    this.deeds = deeds;
+    this.branches = new Branches(tree);
+    this.now = tree.clusters.map(({ leaves }) => leaves);
+    this.groups = this.now;
+    this.level = null;
+    this.shown = atOnce;
+    const { kept } = tree;
+    const least = kept.length + Math.min(1, this.branches.most);
+    this.slider = make("input", { type: "range", min: least, max: kept.length + this.branches.most, step: 1, "aria-label": "Number of clusters" });
+    this.slider.addEventListener("input", () => this.cut(Number(this.slider.value)));
+    this.number = make("output", { class: "figure tree-number" });
+    this.status = make("p", { class: "note", role: "status" });
+    this.bar = make("div", { class: "row tree-deeds" });
+    this.grid = make("div", { class: "cards" });
+    this.more = button("", () => { this.shown += 2 * atOnce; this.draw(); });
+    this.body = make("div", { class: "tree" },
+      make("div", { class: "row tree-slider" }, make("span", { text: "Clusters" }), this.slider, this.number),
+      this.naturalCuts(), make("div", { class: "tree-head" }, this.bar, this.status), this.grid, make("p", { class: "more" }, this.more));
+    this.draw();
+  }
+
+  naturalCuts() {
+    const { natural, kept } = this.tree;
+    if (!natural.length) return note("Two halves of the set agree on no number of clusters better than on the next ones.");
+    const best = natural.filter((cut) => cut.best).map((cut) => cut.clusters);
+    const buttons = natural.map(({ clusters, agreement, best: isBest }) =>
+      button(`${clusters} · ${decimal(agreement)}`, () => this.cut(clusters + kept.length), {
+        class: isBest ? "natural best" : "natural", title: `${plural(clusters, "cluster")}: two halves of the set agree to ${decimal(agreement)}`,
+      }));
+    const equally = best.length > 1 ? ` Equally good: ${best.join(", ")}.` : "";
+    return make("div", {}, make("div", { class: "row", role: "group", "aria-label": "Natural cuts" }, make("span", { class: "note", text: "Natural cuts" }), buttons),
+      note(`Where two halves of the set, clustered without each other, agree better than with a few clusters more or fewer (1 is equal, 0 chance).${equally}`));
+  }
+
+  cut(wanted) {
+    this.level = wanted;
+    this.groups = this.branches.level(wanted - this.tree.kept.length);
+    this.draw();
+  }
+
+  reset() {
+    this.level = null;
+    this.groups = this.now;
+    this.draw();
+  }
+
+  open(at) {
+    const parts = this.branches.parts(this.groups[at]);
+    if (!parts) return;
+    this.change([...this.groups.slice(0, at), ...parts, ...this.groups.slice(at + 1)], parts[0]);
+  }
+
+  close(at) {
+    const groups = this.branches.joined(this.groups, at);
+    if (groups) this.change(groups, groups[0]);
+  }
+
+  change(groups, focused) {
+    this.groups = groups;
+    this.level = null;
+    this.draw();
+    const title = /** @type {HTMLElement | null} */ (this.grid.querySelector(`[data-leaf="${focused[0]}"] h3`));
+    title?.focus({ preventScroll: true });
+    title?.scrollIntoView({ block: "nearest", behavior: "instant" });
+  }
+
+  get total() {
+    return this.groups.length + this.tree.kept.length;
+  }
+
+  get isNow() {
+    const known = new Set(this.now.map((leaves) => leaves.join()));
+    return this.groups.length === this.now.length && this.groups.every((leaves) => known.has(leaves.join()));
+  }
+
+  sizeOf(leaves) {
+    return leaves.reduce((sum, leaf) => sum + this.tree.leaves[leaf].size, 0);
+  }
+
+  draw() {
+    const { kept } = this.tree;
+    this.slider.value = String(this.total);
+    this.number.textContent = count(this.total);
+    const order = this.groups.map((leaves, at) => ({ leaves, at, size: this.sizeOf(leaves) })).sort((one, other) => other.size - one.size);
+    this.grid.replaceChildren(...order.slice(0, this.shown).map((group) => this.card(group)));
+    this.more.hidden = order.length <= this.shown;
+    this.more.textContent = `Show more of ${count(order.length)}`;
+    const stays = kept.length ? ` ${plural(kept.length, "cluster")} that you made, or that nothing is in, stay: ${kept.slice(0, 6).map(this.nameOf).join(", ")}${kept.length > 6 ? " …" : ""}.` : "";
+    this.status.textContent = `${this.isNow ? "These are the clusters there are." : `${plural(this.total, "cluster")} instead of ${this.now.length + kept.length}.`}${stays}`;
+    this.bar.replaceChildren(...this.deeds(this).filter((part) => part !== null && part !== undefined));
+  }
+
+  card({ leaves, at, size }) {
+    const id = this.clusterOf(leaves);
+    const name = this.titleOf(leaves, id);
+    const stable = this.tree.stability[this.branches.above(leaves)];
+    const facts = [plural(size, this.one), plural(leaves.length, "fine cluster"), `stability ${decimal(stable)}`];
+    const opens = button("Open", () => this.open(at), { class: "quiet", "aria-label": `Open ${name}: divide it in two` });
+    const closes = button("Close", () => this.close(at), { class: "quiet", "aria-label": `Close ${name}: join it with its branch` });
+    opens.disabled = leaves.length < 2;
+    closes.disabled = leaves.length === this.branches.most;
+    return make("article", { class: "card", "data-leaf": leaves[0] },
+      make("h3", { tabindex: "-1" }, id === null ? null : swatch(id), name), note(facts.join(" · ")),
+      gallery(this.thumbs(this.typical(leaves)), "typical"), make("p", { class: "row deeds" }, opens, closes));
+  }
+
+  typical(leaves) {
+    const largest = leaves.map((leaf) => this.tree.leaves[leaf]).filter(({ rows }) => rows.length).sort((one, other) => other.size - one.size);
+    const rows = [];
+    for (let turn = 0; rows.length < ON_CARD && largest.some((leaf) => leaf.rows.length > turn); turn += 1) {
+      rows.push(...largest.filter((leaf) => leaf.rows.length > turn).map((leaf) => leaf.rows[turn]).slice(0, ON_CARD - rows.length));
+    }
+    return rows;
+  }
+
+  clusterOf(leaves) {
+    const key = leaves.join();
+    return this.tree.clusters.find((cluster) => cluster.leaves.length === leaves.length && cluster.leaves.join() === key)?.id ?? null;
+  }
+
+  titleOf(leaves, id) {
+    if (id !== null) return this.nameOf(id);
+    const inside = new Set(leaves);
+    const names = this.tree.clusters.filter((cluster) => cluster.leaves.some((leaf) => inside.has(leaf))).map((cluster) => this.nameOf(cluster.id));
+    if (names.length === 1) return `Part of ${names[0]}`;
+    return `${names.slice(0, 2).join(" + ")}${names.length > 2 ? ` + ${names.length - 2} more` : ""}`;
+  }
+}
+
+// report/tree.js
+// The tree in the report: any cut can be looked at; a command uses it.
+
+
+function treeBody(page) {
+  const tree = page.data.tree;
+  if (!tree || tree.absent) return null;
+  const one = page.data.run.kind.slice(0, -1);
+  const panel = new TreePanel(tree, {
+    one,
+    atOnce: 9,
+    nameOf: (id) => page.title(page.cluster(id)),
+    thumbs: (rows) => page.viewer.thumbs(rows),
+    deeds: (now) => {
+      if (now.isNow) return [];
+      const command = now.level === null ? tree.serve : `${tree.cut} --clusters ${now.level}`;
+      return [make("span", { text: now.level === null ? "To use single branches, open and close them in the explorer:" : "To use this cut:" }),
+        make("div", { class: "command" }, make("code", { text: command }), copyButton("Copy", () => command))];
+    },
+  });
+  return [note("Fewer or more clusters, without training again. Looking at them here changes nothing."), panel.body];
+}
+
 // report/panels.js
 // The panels of a report, in their order. To add one, write a function here or in a module of its own, add its line to
-// PANELS and its data to report/gather.py, and run `make pages`.
+// PANELS and its data to report/page.py, and run `make pages`.
 
 
 
 const PANELS = [
   { id: "clusters", title: "Clusters", body: ({ cards }) => [cards.body] },
+  { id: "tree", title: "Tree of clusters", body: treeBody },
   { id: "map", title: "Map", body: ({ panel, data }) => [panel ? panel.body : note(`No map: ${data.map.absent}.`)] },
   { id: "labels", title: "Labels", body: labelsBody },
   { id: "problems", title: "Problems", body: problemsBody },
+  { id: "cleanup", title: "Clean up", body: cleanupBody },
   { id: "training", title: "Training", body: trainingBody },
 ];
 
@@ -1119,15 +1414,15 @@ function confusionTable(page, { clusters, classes, counts, note: which }) {
 
 function problemsBody(page) {
   const problems = /** @type {Problems} */ (page.data.problems);
-  const { compared } = problems.duplicates;
-  const parts = [alikePart(page, problems), ...smallParts(page, problems), duplicatesPart(page, problems), unreadablePart(problems)]
+  const { compared } = problems.alike;
+  const parts = [alikePart(page, problems), ...smallParts(page, problems), unreadablePart(problems)]
     .filter((part) => part !== null);
   if (!parts.length) {
     const calm = "Nothing stands out: every file could be read, and no cluster is tiny, empty or much like another.";
     parts.push(make("p", { text: compared ? calm : "Every file could be read, and no cluster is tiny or empty." }));
   }
   if (!compared) {
-    parts.push(note(`Near-duplicates and clusters that look alike could not be looked for: ${page.data.thumbnails.absent}.`));
+    parts.push(note(`Clusters that look alike could not be looked for: ${page.data.thumbnails.absent}.`));
   }
   return parts;
 }
@@ -1155,18 +1450,6 @@ function smallParts(page, { tiny, empty }) {
   ];
 }
 
-function duplicatesPart({ data: { run }, viewer }, { duplicates: { count: many, compared, cosine, difference, listed } }) {
-  if (!many) return null;
-  const pictures = difference ? `, and pictures that differ by less than ${percent(difference)} at 16 pixels a side` : "";
-  const left = compared < run.readable - run.unseen ? "evenly chosen" : "those that are still there";
-  const among = `Looked for among ${count(compared)} of ${count(run.readable)} ${run.kind}, ${left}.`;
-  const why = `Cosine of the features ${decimal(cosine, cosine > 0.99 ? 6 : 2)} or more${pictures}. ${compared < run.readable ? among : ""}`;
-  const groups = listed.map(({ count: all, images }) => make("div", { class: "group" }, viewer.gallery(images, "many"),
-    all > images.length ? note(`and ${all - images.length} more`) : null));
-  return problem(plural(many, "group of near-duplicates", "groups of near-duplicates"), why, groups,
-    many > listed.length ? note(`and ${plural(many - listed.length, "more group")}`) : null);
-}
-
 function unreadablePart({ unreadable: { count: many, listed } }) {
   if (!many) return null;
   const lines = listed.map(([path, why]) =>
@@ -1188,7 +1471,7 @@ function trainingBody({ data }) {
 }
 
 // report/report.js
-// Puts the report together from the data inside it.
+// Builds the report from the data inside it.
 
 
 const STRIP = 12; // clusters that the top of the page shows
@@ -1212,8 +1495,8 @@ function start() {
 
 function followAddress() {
   const [visit] = /** @type {PerformanceNavigationTiming[]} */ (performance.getEntriesByType("navigation"));
-  const section = visit?.type === "navigate" ? document.getElementById(location.hash.slice(1)) : null; // else it is where it was
-  requestAnimationFrame(() => requestAnimationFrame(() => section?.scrollIntoView({ behavior: "instant" }))); // cards have their height
+  const section = visit?.type === "navigate" ? document.getElementById(location.hash.slice(1)) : null; // after a reload the browser restores the position
+  requestAnimationFrame(() => requestAnimationFrame(() => section?.scrollIntoView({ behavior: "instant" }))); // once cards have their height
 }
 
 const read = (id) => JSON.parse(String(find(id).textContent));

@@ -1,4 +1,4 @@
-// The view of all clusters: cards, as in the report, to be opened, renamed, and chosen to be merged.
+// The view of all clusters: cards, as in the report, to open, rename and merge.
 import { Cards, clusterCard, stepCards } from "../parts/cards.js";
 import { button, find, make, note, percent, plural } from "../parts/dom.js";
 import { gallery } from "../parts/gallery.js";
@@ -48,7 +48,7 @@ export class ClustersView {
   }
 
   /**
-   * Shows the view as it was left; the keyboard goes on from `cluster`, whose page was open before.
+   * Shows the view as it was; the focus returns to `cluster`, whose page was open.
    * @param {number} [cluster]
    */
   enter(cluster) {
@@ -64,7 +64,7 @@ export class ClustersView {
     link?.scrollIntoView({ block: "nearest", behavior: "instant" });
   }
 
-  /** Remembers where the cards in sight stand: the scroll position says little, for cards out of sight have no size. */
+  /** Remembers where the visible cards are: hidden cards have no size, so the scroll position is not enough. */
   leave() {
     this.tops.clear();
     for (const card of this.body.querySelectorAll(".card")) {
@@ -85,7 +85,7 @@ export class ClustersView {
   drawBar() {
     const { app } = this;
     const ids = [...app.chosen];
-    this.bar.classList.toggle("none", !ids.length); // which keeps its room, so that nothing moves at the first tick
+    this.bar.classList.toggle("none", !ids.length); // it keeps its space, so that nothing moves when the first card is ticked
     this.bar.replaceChildren(...(!ids.length ? [note("Tick clusters to merge them.")] : [
       make("span", { text: `${plural(ids.length, "cluster")} chosen` }),
       button(ids.length > 1 ? "Merge" : "Merge into…", () => app.corrections.merge(ids), { class: "main" }),

@@ -1,11 +1,11 @@
-// What can be corrected. Each asks for what it needs, does one edit, and says what was done.
+// The corrections. Each asks for what it needs, makes one edit, and reports it.
 import { count, make, plural } from "../parts/dom.js";
 import { ask, field, messageOf, Refusal, textInput } from "../parts/dialogs.js";
 
 /** @import { Cluster, Group } from "../types.js" */
 /** @import { Explorer } from "./explorer.js" */
 
-/** What the keys do, for the list behind `?`. */
+/** The keys, for the list behind `?`. */
 export const KEYS = [
   ["arrow keys", "go through the images"], ["space", "select or leave out the image"], ["shift with arrow keys or click", "select a range"],
   ["ctrl+A", "select all"], ["escape", "select none; in a cluster: back to all clusters"], ["enter", "open the image, or the cluster"],
@@ -17,6 +17,8 @@ export const KEYS = [
   ["s", "split the cluster, or split off the selected images"], ["j", "mark as junk, or take out of the junk"],
   ["u", "undo"], ["shift+U", "redo"], ["/", "find"], ["?", "this list"],
 ];
+
+const ASKED_ABOVE = 50; // images that are marked as junk without a question
 
 export class Corrections {
   /** @param {Explorer} app */
@@ -35,7 +37,7 @@ export class Corrections {
   }
 
   /**
-   * An edit without a question; the page shows what goes wrong.
+   * Makes an edit without asking; the page shows errors.
    * @type {(kind: string, fields: Record<string, unknown>, done: string) => Promise<void>}
    */
   async now(kind, fields, done) {
@@ -43,7 +45,7 @@ export class Corrections {
   }
 
   /**
-   * The same; returns whether it was done.
+   * The same; returns whether it succeeded.
    * @type {(kind: string, fields: Record<string, unknown>, done: string) => Promise<boolean>}
    */
   async done(kind, fields, done) {
@@ -62,7 +64,7 @@ export class Corrections {
   }
 
   /**
-   * What can be done with selected images: each is a button, and a key that KEYS explains.
+   * Actions on selected images: each has a button, and a key that KEYS explains.
    * @param {number | null} from  cluster that all of them are in
    * @param {boolean} junk  whether they are junk
    * @returns {{key: string, text: string, act: (rows: number[]) => unknown}[]}
@@ -91,7 +93,7 @@ export class Corrections {
   }
 
   /**
-   * Merges several clusters into the largest; where there is one alone, asks for another.
+   * Merges several clusters into the largest; if there is only one, asks for another.
    * @param {number[]} ids
    */
   async merge(ids) {
@@ -160,7 +162,7 @@ export class Corrections {
   }
 
   /**
-   * Moves images. `from` is the cluster that all of them are in, if they are in one; without another, asks for a new one.
+   * Moves images. `from` is the cluster of all of them, if it is the same; if there is no other, asks for a new one.
    * @param {number[]} rows
    * @param {number | null} from
    */
@@ -187,7 +189,7 @@ export class Corrections {
   }
 
   /**
-   * Makes examples of images, which are right where they are.
+   * Confirms that images are in the right cluster, which makes them examples.
    * @param {number[]} rows
    */
   confirm(rows) {
@@ -195,7 +197,7 @@ export class Corrections {
   }
 
   /**
-   * Moves what is proposed; null stands for all groups. Returns whether it was done.
+   * Accepts proposed groups; null stands for all. Returns whether it succeeded.
    * @param {Group[] | null} groups
    * @param {number} images
    */
@@ -214,9 +216,17 @@ export class Corrections {
     return this.done("refuse", { rows, to: [to] }, `${this.images(rows)} will not be proposed for ${this.talk.nameOf(to)} again.`);
   }
 
-  /** @param {number[]} rows */
+  /**
+   * Many images are asked about once: a key is easily pressed. Move asks by itself.
+   * @param {number[]} rows
+   */
   junk(rows) {
-    return this.now("junk", { rows }, `${this.images(rows)} marked as junk. U takes it back.`);
+    const done = `${this.images(rows)} marked as junk. U takes it back.`;
+    if (rows.length <= ASKED_ABOVE) return this.now("junk", { rows }, done);
+    return ask({
+      title: `Mark ${this.images(rows)} as junk?`, text: "They leave their clusters, tables and folders; no file is deleted.", action: "Junk",
+      act: () => this.edit("junk", { rows }, done),
+    });
   }
 
   /** @param {number[]} rows */
@@ -233,7 +243,7 @@ export class Corrections {
   }
 
   /**
-   * Undoes or redoes; what, is known only after the edits before it are made.
+   * Undoes or redoes; earlier edits must be saved first, since they decide what it affects.
    * @param {"undo" | "redo"} kind
    * @param {string} done
    */
@@ -247,7 +257,7 @@ export class Corrections {
 }
 
 /**
- * A list of clusters with a field that narrows it; `value()` is the id of the one chosen.
+ * A list of clusters with a search field; `value()` is the id of the selected one.
  * @param {Cluster[]} clusters
  * @param {string} label
  */

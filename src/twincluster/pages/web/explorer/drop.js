@@ -1,4 +1,4 @@
-// Files dropped on the page: which cluster they would be in, and which images are most like them.
+// Files dropped on the page: their cluster, and the most similar images.
 import { button, decimal, make, note } from "../parts/dom.js";
 import { swatch } from "../parts/palette.js";
 import { messageOf, showDialog } from "../parts/dialogs.js";
@@ -50,7 +50,7 @@ export class Drops {
   }
 
   /**
-   * What is known of a file.
+   * Shows the result for a file.
    * @param {File} file
    * @param {HTMLDialogElement} dialog
    */
@@ -65,7 +65,7 @@ export class Drops {
     }
     try {
       const { cluster, confidence, neighbours, picture } = await app.talk.ask("/api/drop", { method: "POST", headers: { "content-type": "application/octet-stream" }, body });
-      const name = make("a", { href: `#cluster/${cluster}`, text: app.talk.nameOf(cluster), onclick: () => dialog.close() }); // one may be there already
+      const name = make("a", { href: `#cluster/${cluster}`, text: app.talk.nameOf(cluster), onclick: () => dialog.close() }); // the page may already show this cluster
       return [make("img", { class: "picture", src: picture, alt: file.name }),
         make("div", {}, make("h3", {}, swatch(cluster), name), note(`${file.name} · confidence ${decimal(confidence)}`),
           app.viewer.neighbours(neighbours))];

@@ -1,6 +1,7 @@
-// Puts the page together: the views, which the address names, the tools above them, and the keys.
+// Builds the page: the views, which the address names, the toolbar and the keys.
 import { messageOf, showDialog } from "../parts/dialogs.js";
 import { button, count, find, make, plural } from "../parts/dom.js";
+import { CleanUpView } from "./cleanup.js";
 import { ClustersView } from "./clusters.js";
 import { Corrections, KEYS } from "./corrections.js";
 import { Drops } from "./drop.js";
@@ -30,6 +31,7 @@ const VIEWS = [
     open: (app, [source, to]) => (to === undefined ? new ProposalsView(app) : new GroupView(app, Number(source), Number(to))),
   },
   { name: "map", text: () => "Map", open: (app) => new MapView(app) },
+  { name: "cleanup", text: () => "Clean up", open: (app) => new CleanUpView(app) },
   { name: "all", text: (state) => `All ${state.run.kind}`, open: (app) => new ListView(app, "all") },
   { name: "junk", text: (state) => `Junk (${count(state.junk)})`, open: (app) => new ListView(app, "junk") },
   {
@@ -82,7 +84,7 @@ export class Explorer {
     const head = /** @type {HTMLElement} */ (document.querySelector(".top")); // what sticks below it has to know how high it is
     new ResizeObserver(() => document.documentElement.style.setProperty("--top", `${head.offsetHeight}px`)).observe(head);
     window.addEventListener("hashchange", () => {
-      for (const dialog of document.querySelectorAll("dialog")) dialog.close(); // it is about what was here before
+      for (const dialog of document.querySelectorAll("dialog")) dialog.close(); // it belongs to the view before
       this.route();
     });
     document.addEventListener("keydown", (event) => this.key(event));
@@ -133,14 +135,14 @@ export class Explorer {
     this.lessons.follow();
   }
 
-  /** There is news of the lesson. */
+  /** Called when the lesson has changed. */
   learned() {
     this.drawTop();
     this.view?.learned?.();
   }
 
   /**
-   * Shows the images of the whole set that are most like some.
+   * Shows the images that are most similar to some, from the whole set.
    * @param {number[]} rows
    */
   showLike(rows) {
@@ -148,7 +150,7 @@ export class Explorer {
     this.go("like");
   }
 
-  /** A view may know better what was done last. */
+  /** Undoes the last edit; a view may have its own order. */
   takeBack() {
     return this.view?.undo ? this.view.undo() : this.corrections.undo();
   }
@@ -158,7 +160,7 @@ export class Explorer {
     document.title = `${state.run.source} · twincluster`;
     find("source").textContent = `${state.run.source} · ${plural(state.run.inputs, this.talk.one)}`
       + (state.pictures.absent ? ` · without pictures: ${state.pictures.absent}` : "");
-    this.links.forEach((link, at) => { // the same links are used again, so that the focus stays
+    this.links.forEach((link, at) => { // the links are reused, so that the focus stays
       const { name, text, hidden } = VIEWS[at];
       link.textContent = text(state, this);
       if (name === this.where) link.setAttribute("aria-current", "page");
@@ -167,12 +169,12 @@ export class Explorer {
     });
     this.drawProposed();
     for (const [one, what] of /** @type {const} */ ([[this.undo, state.undo], [this.redo, state.redo]])) {
-      one.setAttribute("aria-disabled", String(!what)); // one that is disabled would lose the focus
+      one.setAttribute("aria-disabled", String(!what)); // a disabled button would lose the focus
       one.title = what ?? "";
     }
   }
 
-  /** The line that leads to the proposals, but where one is about them already. */
+  /** The line that links to the proposals, except on pages that show them. */
   drawProposed() {
     const { moves } = this.lessons;
     find("proposed").hidden = !moves || ["teach", "proposals"].includes(this.where);
@@ -200,7 +202,7 @@ export class Explorer {
   }
 
   /**
-   * Shows what is wrong, until it is called with "".
+   * Shows an error until it is called with "".
    * @param {string} text
    */
   warn(text) {
@@ -213,10 +215,10 @@ export class Explorer {
   key(event) {
     const target = /** @type {HTMLInputElement} */ (event.target);
     const typing = target.matches("textarea, select, input:not([type=checkbox])");
-    if (event.isComposing) return; // enter and escape are for the letters that are being put together
+    if (event.isComposing) return; // enter and escape belong to the input method
     if (event.defaultPrevented || document.querySelector("dialog[open]") || event.ctrlKey || event.metaKey || event.altKey) return;
     if (typing && event.key !== "Escape" && event.key !== "Enter") return;
-    if (typing) { // from a search to what it has found, or without it
+    if (typing) { // from the search field to its results, or clear it
       if (event.key === "Escape") target.value = "";
       target.dispatchEvent(new Event("input"));
       target.blur();

@@ -1,11 +1,11 @@
-// What the teacher has learned from the corrections: asked for until it is about the newest edit.
+// What the teacher has learned from the corrections, polled until it is about the newest edit.
 import { count, make, plural } from "../parts/dom.js";
 import { swatch } from "../parts/palette.js";
 
 /** @import { Lesson } from "../types.js" */
 /** @import { Explorer } from "./explorer.js" */
 
-const SOON = 200; // milliseconds between two looks while a lesson is being computed
+const SOON = 200; // milliseconds between two requests while a lesson is being computed
 const LATER = 1500; // while the features are prepared, or the server does not answer
 
 export class Lessons {
@@ -27,7 +27,7 @@ export class Lessons {
     return this.now.stage === "ready" && this.now.number === this.app.talk.state.number;
   }
 
-  /** Looks until the lesson is about the newest edit. */
+  /** Polls until the lesson is about the newest edit. */
   follow() {
     clearTimeout(this.timer);
     if (!this.asking) this.look();
@@ -41,7 +41,7 @@ export class Lessons {
       wait = this.now.stage === "ready" ? SOON : LATER;
       this.app.learned();
     } catch {
-      // the page says already that the server does not answer
+      // the page already says that the server does not answer
     }
     this.asking = false;
     clearTimeout(this.timer);
@@ -53,7 +53,7 @@ export class Lessons {
 export const wouldMove = (moves, one = "image") => `${plural(moves, one)} would move`;
 
 /**
- * What a page says while there is no lesson; "" where there is one.
+ * The reason why there is no lesson; "" if there is one.
  * @param {Lesson} lesson
  */
 export function whyNot(lesson) {
@@ -62,7 +62,7 @@ export function whyNot(lesson) {
 }
 
 /**
- * From which cluster to which, with their marks.
+ * The two clusters of a move, with their marks.
  * @param {Explorer} app
  * @param {number} source
  * @param {number} to

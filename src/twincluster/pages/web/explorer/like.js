@@ -1,4 +1,4 @@
-// A set of images that grows: the next fifty most like it, of all images; take out what is wrong, and again.
+// A growing set of images: it offers the fifty most similar ones; untick the wrong ones, take the rest, repeat.
 import { messageOf } from "../parts/dialogs.js";
 import { button, count, make, note, plural } from "../parts/dom.js";
 import { gallery } from "../parts/gallery.js";
@@ -32,12 +32,12 @@ export class LikeView {
     this.show();
   }
 
-  /** The examples so far, and what is ticked. */
+  /** Draws the examples and the offered images. */
   get taken() {
     return [...new Set([...this.like, ...this.list.rows])];
   }
 
-  /** Takes what is ticked, leaves out the rest, and looks for more. */
+  /** Takes the ticked images, rejects the rest, and searches again. */
   step() {
     const ticked = this.list.grid.selected;
     const left = this.list.grid.rows.filter((row) => !ticked.has(row));

@@ -1,4 +1,4 @@
-// The images of one cluster, of all clusters, of the junk: a grid, and what can be done with the images selected in it.
+// The images of one cluster, of all clusters, or of the junk: a grid, and the actions on selected images.
 import { messageOf } from "../parts/dialogs.js";
 import { button, choices, count, decimal, make, note, plural, press } from "../parts/dom.js";
 import { ImageGrid } from "../parts/grid.js";
@@ -8,7 +8,7 @@ import { swatch } from "../parts/palette.js";
 /** @import { Explorer } from "./explorer.js" */
 
 /**
- * Where the images of a grid are, and what its page does with them.
+ * Where the images of a grid come from, and the functions that its page provides.
  * @typedef {object} Place
  * @property {"cluster" | "all" | "junk" | "unreadable" | "group" | "like"} of
  * @property {number} [cluster]
@@ -20,7 +20,7 @@ import { swatch } from "../parts/palette.js";
 
 /** @type {[name: string, text: string][]} */
 const ORDER_NAMES = [["typical", "Typical first"], ["doubtful", "Doubtful first"], ["source", "As in the source"]];
-const CLUSTER_KEYS = ["m", "s"]; // are about the cluster where none of its images is selected
+const CLUSTER_KEYS = ["m", "s"]; // act on the cluster if no image is selected
 
 /** A grid of images, with its bar. */
 export class SelectionGrid {
@@ -39,7 +39,7 @@ export class SelectionGrid {
       toggles: place.toggles,
     });
     this.text = make("span", { role: "status", class: "figure" });
-    /** Cluster that all images are in, if they are in one. */
+    /** The cluster of all images, if it is the same. */
     this.from = ["cluster", "group"].includes(place.of) && (place.cluster ?? -1) >= 0 ? place.cluster ?? null : null;
     const junk = place.of === "junk" || (place.of === "group" && this.from === null);
     this.actions = place.of === "unreadable" ? [] : [
@@ -56,7 +56,7 @@ export class SelectionGrid {
     return [...this.grid.selected];
   }
 
-  /** What the actions are about. */
+  /** The images that the actions apply to. */
   get acted() {
     return this.place.taken?.() ?? this.rows;
   }
@@ -71,7 +71,7 @@ export class SelectionGrid {
   }
 
   /**
-   * True for a key that acts on the selection, or says that nothing is selected.
+   * Returns true for a key that acts on the selection, or reports that nothing is selected.
    * @param {KeyboardEvent} event
    */
   key({ key }) {
@@ -125,7 +125,7 @@ export class ListView {
     this.arrange(this.usual);
   }
 
-  /** Buttons about the whole cluster. */
+  /** Buttons for the whole cluster. */
   deeds() {
     if (this.of !== "cluster") return null;
     const { corrections } = this.app;
@@ -142,7 +142,7 @@ export class ListView {
     return this.refresh();
   }
 
-  /** Returns whether the server has answered. */
+  /** Returns whether the server answered. */
   async refresh() {
     const { talk } = this.app;
     if (this.of === "cluster" && !talk.byId.has(this.cluster)) { // it was merged or split
@@ -160,7 +160,7 @@ export class ListView {
       this.empty.hidden = Boolean(rows.length);
       this.grid.show(rows);
       this.list.draw();
-      if (document.activeElement === document.body) this.enter(); // it was empty, and has something again
+      if (document.activeElement === document.body) this.enter(); // it was empty and has images again
     } catch (error) {
       this.app.tell(messageOf(error));
       return false;
@@ -186,7 +186,7 @@ export class ListView {
     return this.grid.body;
   }
 
-  /** The keyboard starts in the grid. */
+  /** Moves the focus to the grid. */
   enter() {
     this.results.focus({ preventScroll: true });
   }

@@ -1,4 +1,4 @@
-// The map of the images, as in the report. Images that are drawn round are listed below it, selected.
+// The map of the images, as in the report. Images selected with the lasso are listed below it.
 import { messageOf } from "../parts/dialogs.js";
 import { button, make, note } from "../parts/dom.js";
 import { mapSentence, ScatterPanel } from "../parts/scatter.js";
@@ -7,7 +7,7 @@ import { SelectionGrid } from "./lists.js";
 /** @import { Points } from "../types.js" */
 /** @import { Explorer } from "./explorer.js" */
 
-const AGAIN = 1500; // milliseconds after which a map that is not ready is asked for again
+const AGAIN = 1500; // milliseconds after which a map that is not ready is requested again
 
 export class MapView {
   /** @param {Explorer} app */

@@ -1,4 +1,4 @@
-// What a reload of the page is to keep: in this tab alone, and for this run alone.
+// What survives a reload of the page, for this tab and this run.
 
 /** @import { Explorer } from "./explorer.js" */
 
@@ -10,7 +10,7 @@ export function keep(app, what, value) {
   try {
     sessionStorage.setItem(place(app, what), JSON.stringify(value));
   } catch {
-    // full, or not allowed: a reload begins anew
+    // storage is full or not allowed: a reload starts over
   }
 }
 

@@ -1,4 +1,4 @@
-// Small pictures of rows. The browser asks for them when they come into sight, and keeps them.
+// Small pictures of rows. The browser loads them when they become visible, and caches them.
 import { make } from "../parts/dom.js";
 
 /** @import { Drawable } from "../types.js" */
@@ -12,7 +12,7 @@ export class Pictures {
     this.drawn = new Map();
   }
 
-  /** Why the run has no pictures; "" where it has. */
+  /** The reason why the run has no pictures; "" if it has. */
   get absent() {
     return this.talk.state.pictures.absent;
   }
@@ -23,7 +23,7 @@ export class Pictures {
   }
 
   /**
-   * An image element for a row; null where the run has no pictures.
+   * An image element for a row; null if the run has no pictures.
    * @param {number} row
    */
   element(row, alt = "") {
@@ -36,7 +36,7 @@ export class Pictures {
   }
 
   /**
-   * An image for a gallery; without a picture its name stands there, or its number.
+   * An image for a gallery; without a picture, its name or number.
    * @param {number} row
    * @param {string} label
    * @param {() => unknown} open

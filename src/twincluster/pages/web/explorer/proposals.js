@@ -1,4 +1,4 @@
-// What would move after the corrections: groups of images, each from one cluster to another, to be accepted or refused.
+// Proposed moves: groups of images, each from one cluster to another, to accept or refuse.
 import { stepCards } from "../parts/cards.js";
 import { button, decimal, make, note, plural } from "../parts/dom.js";
 import { gallery } from "../parts/gallery.js";
@@ -46,12 +46,12 @@ export class ProposalsView {
     }
   }
 
-  /** A new lesson is there. */
+  /** Called for a new lesson. */
   learned() {
     this.refresh();
   }
 
-  /** Says whether what is shown is about the newest edit; if not, nothing can be accepted. */
+  /** Shows whether the proposals are about the newest edit; if not, nothing can be accepted. */
   mark() {
     const { app, number, groups } = this;
     const stale = number !== app.talk.state.number;

@@ -1,5 +1,5 @@
-// One image at a time: in which cluster does it belong? The next ones are here, with their pictures, before they are
-// needed; answers go to the server behind the page's back, in their order.
+// One image at a time: which cluster does it belong to? The next questions and pictures are loaded in advance; answers
+// are sent in the background, in order.
 import { ask, field, messageOf, textInput } from "../parts/dialogs.js";
 import { baseName, button, make, note, percent } from "../parts/dom.js";
 import { swatch } from "../parts/palette.js";
@@ -11,11 +11,11 @@ import { keep, kept } from "./memory.js";
 
 const OFFERED = 5; // clusters offered at once
 const EACH = 4; // typical images of each
-const AHEAD = 8; // questions here before they are needed
-const STAY = 3; // of these keep their places when a new lesson has better ones
+const AHEAD = 8; // questions loaded in advance
+const STAY = 3; // questions that stay when a new lesson has better ones
 const RANDOM_EVERY = 5; // every fifth question is about a random image
 const MOST_SKIPPED = 400;
-const RETRY = 500; // milliseconds until more questions are made
+const RETRY = 500; // milliseconds until more questions are requested
 const JUNK = -2;
 
 /** @typedef {{question: Question, from: number, edits: number}} Step what `u` takes back */
@@ -36,7 +36,7 @@ export class Questions {
     this.foreign = app.talk.foreign;
     this.asking = false;
     this.again = false;
-    this.done = false; // nothing is left to be asked
+    this.done = false; // whether no question is left
     /** @type {number | null} number of the edits that the questions are about */
     this.about = null;
     /** @type {Map<string, HTMLElement>} typical images of clusters */
@@ -79,7 +79,7 @@ export class Questions {
 
   /** After every change of the state, whoever made it. */
   refresh() {
-    if (this.app.talk.foreign !== this.foreign) { // an undo would take back what somebody else did
+    if (this.app.talk.foreign !== this.foreign) { // an undo would revert somebody else's edit
       this.foreign = this.app.talk.foreign;
       this.past = [];
       this.fetch();
@@ -91,7 +91,7 @@ export class Questions {
     if (this.app.lessons.now.asked !== this.about) this.fetch();
   }
 
-  /** Asks for more questions, and whether those that are here are still open. */
+  /** Requests more questions, and checks whether the loaded ones are still open. */
   async fetch() {
     if (this.asking || this.app.lessons.now.stage !== "ready") {
       this.again = this.asking;
@@ -119,7 +119,7 @@ export class Questions {
   }
 
   /**
-   * Puts the questions in their order: those that stay, then new ones, every fifth of them about a random image.
+   * Orders the questions: those that stay, then new ones, every fifth of them about a random image.
    * @param {number[]} asked
    * @param {Question[]} open
    * @param {Question[]} useful
@@ -145,7 +145,7 @@ export class Questions {
   }
 
   /**
-   * Fetches what a question shows.
+   * Loads what a question shows.
    * @param {Question} question
    */
   prepare(question) {
@@ -164,7 +164,7 @@ export class Questions {
   }
 
   /**
-   * Typical images of a cluster; the same element as long as they are the same.
+   * Typical images of a cluster; the element is reused while they do not change.
    * @param {number} id
    */
   strip(id) {
@@ -182,7 +182,7 @@ export class Questions {
     return strip;
   }
 
-  /** Draws the question; what is the same as before is left alone. */
+  /** Draws the question; unchanged elements are not touched. */
   show() {
     const { current, app } = this;
     this.question.hidden = !current;
@@ -198,7 +198,7 @@ export class Questions {
     this.describe(current);
   }
 
-  /** The clusters on the screen; null where there are fewer. */
+  /** The clusters on the screen, padded with null. */
   offered() {
     const { current, app } = this;
     const there = current?.clusters.filter(({ id }) => app.talk.byId.has(id)) ?? [];
@@ -242,7 +242,7 @@ export class Questions {
     if (this.current) this.path.textContent = this.current.path || "\u00a0";
   }
 
-  /** Where the page is, for a reload. */
+  /** Stores the position for a reload. */
   save() {
     const queue = this.queue.slice(0, STAY).map(({ row, clusters, sample, from }) => ({ row, clusters, sample, from }));
     keep(this.app, "questions", { queue, skipped: [...this.skipped].slice(-MOST_SKIPPED), run: this.run });
@@ -256,7 +256,7 @@ export class Questions {
   }
 
   /**
-   * After a click the keyboard goes on with the page, not with the button: space skips.
+   * Keys belong to the page after a click, not to the button: space skips.
    * @param {Event} [event]
    */
   unfocus(event) {
@@ -285,7 +285,7 @@ export class Questions {
   }
 
   /**
-   * Sends an answer after those before it. Where it is not taken, its question comes back.
+   * Sends an answer after the earlier ones. If it is rejected, its question comes back.
    * @type {(question: Question, kind: string, fields: Record<string, unknown>) => void}
    */
   send(question, kind, fields) {
@@ -307,7 +307,7 @@ export class Questions {
     this.save();
   }
 
-  /** None of the five: the next five, until there are no more. */
+  /** None of the five: shows the next five, until there are no more. */
   none() {
     const { current } = this;
     if (!current) return;
@@ -332,7 +332,7 @@ export class Questions {
     this.advance(current, 0);
   }
 
-  /** Takes back what was done last on this page; before that, the newest edit of the run. */
+  /** Undoes the last step on this page, or else the newest edit of the run. */
   undo() {
     const step = this.past.pop();
     if (!step) return this.app.corrections.undo();
@@ -340,7 +340,7 @@ export class Questions {
     return step.edits ? this.app.corrections.undo() : undefined;
   }
 
-  /** An answer that is a new cluster; a name that is taken is refused in the dialog. */
+  /** Answers with a new cluster; the dialog refuses a name that is taken. */
   newCluster() {
     const { current, app } = this;
     if (!current) return undefined;
@@ -355,7 +355,7 @@ export class Questions {
     });
   }
 
-  /** Any cluster that is not among the five. */
+  /** Answers with a cluster that is not among the five. */
   another() {
     const { current, app } = this;
     if (!current) return undefined;

@@ -1,4 +1,4 @@
-// Contact sheets: 24 images of one cluster; what does not belong is clicked, one key confirms the rest.
+// Contact sheets: 24 images of one cluster. Click the wrong ones; one key confirms the rest.
 import { messageOf } from "../parts/dialogs.js";
 import { button, make, plural } from "../parts/dom.js";
 import { swatch } from "../parts/palette.js";
@@ -8,7 +8,7 @@ import { keep, kept } from "./memory.js";
 
 /** @typedef {{cluster: number | null, rows: number[], wrong: number[]}} Sheet */
 
-const RECENT = 5; // clusters that do not come again at once
+const RECENT = 5; // latest clusters, which are not shown again at once
 
 export class Sheets {
   /** @param {Explorer} app */
@@ -25,8 +25,8 @@ export class Sheets {
     this.foreign = app.talk.foreign;
     /** @type {number | null} number of the lesson that the next sheet is of */
     this.lesson = null;
-    this.turn = 0; // of what is shown: what was asked for before comes too late
-    this.number = -1; // of the edits that the sheet is about; -1 before it has been shown
+    this.turn = 0; // number of the request: answers to older requests are ignored
+    this.number = -1; // of the newest edit in the sheet; -1 before it has been shown
     this.heading = make("h3", { class: "sheet-title" });
     this.text = make("p", { class: "note", role: "status" });
     this.rest = button(null, () => this.confirm(), { class: "main", "aria-keyshortcuts": "c" }, );
@@ -57,12 +57,12 @@ export class Sheets {
 
   learned() {
     const { number } = this.app.lessons.now;
-    if (this.next && number !== this.lesson) this.fetchNext(); // a better one, while this one is being looked at
+    if (this.next && number !== this.lesson) this.fetchNext(); // prefetch a better one
     if (this.number < 0 || (!this.sheet.rows.length && !this.next)) this.load();
   }
 
   /**
-   * A sheet of a cluster, else of the one that is settled least; null where the server has none.
+   * Loads a sheet of a cluster, by default the least certain one; null if the server has none.
    * @param {number | null} cluster
    * @returns {Promise<Sheet | null>}
    */
@@ -70,7 +70,7 @@ export class Sheets {
     const query = new URLSearchParams({ without: this.recent.join(",") });
     if (cluster !== null) query.set("cluster", String(cluster));
     const found = await this.app.talk.ask(`/api/sheet?${query}`);
-    for (const row of found.rows) this.picture(row); // the browser keeps it
+    for (const row of found.rows) this.picture(row); // preload it
     return found.rows.length ? { cluster: found.cluster, rows: found.rows, wrong: [] } : null;
   }
 
@@ -81,7 +81,7 @@ export class Sheets {
     return picture ?? make("span", { class: "tile-name", text: String(row) });
   }
 
-  /** Shows the sheet that was there, without what has been placed meanwhile; else the next. */
+  /** Shows the current sheet again, without images placed meanwhile, or else the next. */
   async load() {
     if (this.app.lessons.now.stage !== "ready") return;
     const { cluster, rows, wrong } = this.sheet;
@@ -148,7 +148,7 @@ export class Sheets {
     this.mark();
   }
 
-  /** Keeps what was clicked out of the cluster, confirms the rest, and shows the next sheet at once. */
+  /** Refuses the clicked images, confirms the rest, and shows the next sheet at once. */
   confirm() {
     const { sheet } = this;
     const { cluster, rows, wrong } = sheet;
@@ -162,7 +162,7 @@ export class Sheets {
     this.follow();
     for (const [kind, fields] of edits) {
       this.app.talk.edit(kind, fields).then(() => { this.number = this.app.talk.state.number; }).catch((error) => {
-        if (!step.back) this.show(sheet); // it was not taken: it comes back
+        if (!step.back) this.show(sheet); // it was rejected: show it again
         step.back = true;
         this.past = this.past.filter((one) => one !== step);
         this.app.tell(messageOf(error));
@@ -188,7 +188,7 @@ export class Sheets {
     this.follow();
   }
 
-  /** Takes back what was done last on this page; before that, the newest edit of the run. */
+  /** Undoes the last step on this page, or else the newest edit of the run. */
   async undo() {
     const step = this.past.pop();
     if (!step) {

@@ -1,10 +1,10 @@
-// Talks with the server: what the run looks like now, and edits, each with the number of the newest edit that was seen.
+// The connection to the server: the current state, and edits, each with the number of the newest edit that the page knows.
 import { capitalised, plural } from "../parts/dom.js";
 import { messageOf, Refusal } from "../parts/dialogs.js";
 
 /** @import { Cluster, ExplorerState } from "../types.js" */
 
-const POLL = 1500; // milliseconds between two looks at whether somebody else has edited
+const POLL = 1500; // milliseconds between two checks for edits by others
 
 export class Talk {
   /** @param {(state: ExplorerState) => void} changed */
@@ -15,15 +15,15 @@ export class Talk {
     this.byId = new Map();
     this.edits = 0; // sent by this page
     this.underway = 0;
-    this.foreign = 0; // changes by somebody else that this page has shown
-    this.late = 0; // edits that the server has refused because somebody else made one
+    this.foreign = 0; // changes by others that this page has shown
+    this.late = 0; // edits that the server rejected because of an edit by somebody else
     this.announced = false; // whether this page has shown the features
     /** @type {Promise<unknown>} */
     this.before = Promise.resolve();
   }
 
   /**
-   * The answer of the server; a Refusal says why there is none.
+   * The answer of the server. Throws a Refusal with the reason if there is none.
    * @param {string} path
    * @param {RequestInit} [options]
    * @returns {Promise<any>}
@@ -62,8 +62,8 @@ export class Talk {
   }
 
   /**
-   * Runs `deed` after the edit that is under way, beside which it would come too late. Where that edit itself came too
-   * late, `deed` is not run: an undo that was meant for that edit would undo somebody else's.
+   * Runs `deed` after the pending edit, since it would be rejected beside it. If that edit itself was rejected,
+   * `deed` is not run: an undo that was meant for that edit would undo somebody else's.
    * @template T
    * @param {() => T | Promise<T>} deed
    * @returns {Promise<T>}
@@ -97,7 +97,7 @@ export class Talk {
     this.changed(state);
   }
 
-  /** What the run is about, in the singular. */
+  /** The noun for the run's inputs, in the singular. */
   get one() {
     return this.state.run.kind.slice(0, -1);
   }
@@ -112,7 +112,7 @@ export class Talk {
   }
 
   /**
-   * Checks again and again for news, while the page is visible. `tell` gets what has changed, `warn` what is wrong.
+   * Polls for changes while the page is visible. `tell` gets changes, `warn` gets errors.
    * @param {(text: string) => void} tell
    * @param {(text: string) => void} warn
    */
@@ -123,7 +123,7 @@ export class Talk {
       try {
         const { number, ready, version, trouble } = await this.ask("/api/number");
         warn(trouble && `${capitalised(trouble)}. What you see is how it was before.`);
-        if (number === null || edits !== this.edits) return; // what has changed may be what this window did meanwhile
+        if (number === null || edits !== this.edits) return; // the change may be an edit of this window
         const edited = number !== this.state.number;
         const updated = version !== this.state.pictures.version;
         const waits = ready && !this.state.features.ready && !this.announced;

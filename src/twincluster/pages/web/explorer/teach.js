@@ -1,4 +1,4 @@
-// The page on which a person teaches: questions about single images, or contact sheets, and how far to trust the result.
+// The Teach page: questions about single images, or contact sheets, and the estimate of correct images.
 import { choices, make, note, plural, press } from "../parts/dom.js";
 import { swatch } from "../parts/palette.js";
 import { whole, whyNot, wouldMove } from "./lessons.js";

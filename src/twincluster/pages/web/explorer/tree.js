@@ -52,6 +52,7 @@ export class TreeView {
       nameOf: (id) => talk.nameOf(id),
       thumbs: (rows) => rows.map((row, at) => pictures.thumb(row, `Open ${talk.one} ${row}`, () => viewer.open(rows, at))),
       deeds: (panel) => this.deeds(panel),
+      atOnce: 60,
     });
     this.stage.replaceChildren(this.panel.body);
   }

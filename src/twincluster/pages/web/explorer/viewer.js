@@ -1,4 +1,4 @@
-// One image at full size, what is known of it, and the images that are most like it.
+// One image at full size, its details, and the most similar images.
 import { baseName, button, count, decimal, make, note } from "../parts/dom.js";
 import { messageOf } from "../parts/dialogs.js";
 import { gallery } from "../parts/gallery.js";
@@ -99,7 +99,7 @@ export class ImageViewer extends Viewer {
   }
 
   /**
-   * Rows that are like an image, as buttons that open them.
+   * Similar rows, as buttons that open them.
    * @param {Row[]} rows
    */
   neighbours(rows) {

@@ -7,14 +7,14 @@ import { swatch } from "./palette.js";
 const CARDS_AT_ONCE = 24;
 
 /**
- * How cards can be sorted: the order in which `value` rises is described by the first of `described`.
+ * How cards can be sorted. `described` names the order by rising `value`, then the opposite order.
  * @type {Record<string, {text: string, first: 1 | -1, described: [string, string], value: null | ((cluster: Cluster, direction: 1 | -1) => number)}>}
  */
 const ORDERS = {
   size: { text: "Size", first: -1, described: ["smallest first", "largest first"], value: (cluster) => cluster.size },
   confidence: {
     text: "Confidence", first: 1, described: ["least certain first", "most certain first"],
-    value: (cluster, direction) => cluster.confidence ?? 2 * direction, // empty clusters come last, either way
+    value: (cluster, direction) => cluster.confidence ?? 2 * direction, // empty clusters come last in both orders
   },
   name: { text: "Name", first: 1, described: ["from the first", "from the last"], value: null },
 };
@@ -45,7 +45,7 @@ export class Cards {
     this.status = make("p", { class: "note", role: "status" });
     this.grid = make("div", { class: "cards" });
     this.more = button("", () => this.showMore());
-    this.sizes = new ResizeObserver(([{ contentRect: { height } }]) => { // 0 once the card is not on the page any more
+    this.sizes = new ResizeObserver(([{ contentRect: { height } }]) => { // 0 when the card has left the page
       if (height) this.grid.style.setProperty("--card", `${height}px`);
     });
     this.field = make("input", { type: "search", placeholder: "Find a cluster", "aria-label": "Find a cluster by name or number" });
@@ -78,7 +78,7 @@ export class Cards {
   }
 
   /**
-   * Brings the card of a cluster into sight.
+   * Scrolls to the card of a cluster.
    * @param {number} id
    */
   reveal(id) {

@@ -3,12 +3,12 @@ import { button, make, note } from "./dom.js";
 
 /** @import { Child, Properties } from "../types.js" */
 
-/** Why something cannot be done, in a sentence for the person who asked for it. */
+/** The reason why something failed, in a sentence for the user. */
 export class Refusal extends Error {}
 
 /**
- * Asks in a dialog. Where `act` throws, the message appears in the dialog, which stays open; what it returns is called
- * after the dialog has closed. Resolves then.
+ * Asks in a dialog. If `act` throws, the dialog stays open and shows the message; a function that it returns is called
+ * after the dialog has closed. Then the promise resolves.
  * @param {object} question
  * @param {string} question.title
  * @param {string} [question.text]
@@ -46,7 +46,7 @@ export async function ask({ title, text, fields = [], action, act }) {
 export const messageOf = (error) => (error instanceof Error ? error.message : String(error));
 
 /**
- * Shows a dialog until it is closed, then gives the focus back; the card it came from may have been drawn anew by then.
+ * Shows a dialog until it is closed, then returns the focus, even if the card it came from has been redrawn.
  * @param {HTMLDialogElement} dialog
  * @returns {Promise<void>}
  */
@@ -59,7 +59,7 @@ export function showDialog(dialog) {
   const first = /** @type {HTMLInputElement | null} */ (dialog.querySelector("[data-first]"));
   first?.focus();
   first?.select?.();
-  dialog.scrollTop = 0; // the first button may be below a long list
+  dialog.scrollTop = 0; // the focus may have scrolled to a button below a long list
   return new Promise((done) => dialog.addEventListener("close", () => {
     dialog.remove();
     const again = before.isConnected ? before : card && document.getElementById(card)?.querySelector("a");

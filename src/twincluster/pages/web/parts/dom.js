@@ -17,7 +17,7 @@ export function make(tag, properties = {}, ...children) {
 }
 
 /**
- * The same for drawings.
+ * The same for SVG elements.
  * @param {string} tag
  * @param {Properties} [properties]
  * @param {...Children} children
@@ -109,7 +109,7 @@ export function press(group, name) {
 }
 
 /**
- * Puts text on the clipboard, by the old way where a page from a file may not use the new one.
+ * Copies text to the clipboard; a page opened as a file may have to use the old command.
  * @param {string} text
  */
 async function copyText(text) {

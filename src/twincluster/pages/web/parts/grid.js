@@ -1,12 +1,12 @@
 // A grid of any number of images. Only the tiles in sight exist: they come and go as one scrolls.
 import { make } from "./dom.js";
 
-const TILE = 116; // pixels a tile would like to have
-const CALM = 70; // milliseconds a tile stays in sight before its picture is asked for
+const TILE = 116; // desired width of a tile in pixels
+const CALM = 70; // milliseconds a tile must be visible before its picture is requested
 const AT_ONCE = 500; // images described by one call
 
 /**
- * What a page does for its grid.
+ * Functions that a page provides for its grid.
  * @typedef {object} GridUses
  * @property {(at: number) => unknown} open  shows the image at a place
  * @property {() => unknown} changed  after every change of the selection or of the images
@@ -23,8 +23,8 @@ export class ImageGrid {
     this.rows = [];
     /** @type {Set<number>} */
     this.selected = new Set();
-    this.active = -1; // place of the image that the keyboard is at
-    this.anchor = 0; // where a range begins
+    this.active = -1; // position of the image with the keyboard focus
+    this.anchor = 0; // start of a range selection
     /** @type {Map<number, HTMLElement>} by their places */
     this.tiles = new Map();
     /** @type {Map<number, string>} what is known of rows */
@@ -47,7 +47,7 @@ export class ImageGrid {
   }
 
   /**
-   * Shows other images. Those that were there before stay selected, and the place stays.
+   * Shows other images; selection and position stay if their images remain.
    * @param {number[]} rows
    */
   show(rows) {
@@ -71,7 +71,7 @@ export class ImageGrid {
 
   measure() {
     const width = this.body.clientWidth;
-    if (!width) { // nothing is shown: what would be asked for may be gone
+    if (!width) { // the grid is hidden, and its images may be gone
       this.clear();
       return;
     }
@@ -124,7 +124,7 @@ export class ImageGrid {
     return tile;
   }
 
-  /** Pictures and names of the tiles that are in sight now that scrolling has calmed down. */
+  /** Loads pictures and names of the visible tiles after scrolling has stopped. */
   async fill() {
     const empty = [...this.tiles].filter(([, tile]) => !tile.firstChild).map(([at, tile]) => ({ row: this.rows[at], tile }));
     for (const { row, tile } of empty) {

@@ -1,4 +1,4 @@
-// Colours and shapes of clusters: ten colours that stay apart for colour-blind eyes, times five shapes.
+// Colours and shapes of clusters: ten colours that colour-blind people can tell apart, times five shapes.
 import { makeSvg } from "./dom.js";
 
 export const HUES = 10; // --hue-0 to --hue-9 in page.css, for both themes

@@ -1,24 +1,24 @@
-// A map of images: points on a canvas to zoom, pan, point at and draw round, with its buttons, its legend and a tip.
+// A map of images: points on a canvas to zoom, pan, hover and select with a lasso, with buttons, legend and tooltip.
 import { button, capitalised, choices, make, plural, press } from "./dom.js";
 import { HUES, isDark, shapeOf, swatch, themeColours, trace } from "./palette.js";
 
 /** @import { Child, Cluster, Drawable, Points } from "../types.js" */
 
 /**
- * What a page does with images of its map.
+ * Functions that a page provides for its map.
  * @typedef {object} Uses
  * @property {(image: number) => unknown} open
  * @property {(points: number[], where: string) => unknown} take  with the points that are drawn round, or in view
  * @property {(point: number) => Child[]} tip  what stands beside a point
  */
 
-const LEGEND = 36; // clusters it names
+const LEGEND = 36; // clusters in the legend
 const GRID = 9999; // coordinates of the data run from 0 to this
 const CLOSEST = 60; // largest zoom
-const REACH = 14; // pixels within which a point is meant
-const FRESH = 400; // milliseconds after which a turn of the wheel is a new gesture, not a page scrolling by
+const REACH = 14; // pixels within which a click selects a point
+const FRESH = 400; // milliseconds after which the wheel starts a new gesture, instead of scrolling the page
 
-/** A map with all that stands round it. */
+/** A map with its controls. */
 export class ScatterPanel {
   /**
    * @param {Points} points
@@ -40,7 +40,7 @@ export class ScatterPanel {
   }
 
   /**
-   * Lets some points stand out; none brings all back.
+   * Highlights some points; without any, shows all alike.
    * @param {number[]} points
    */
   choose(points) {
@@ -49,7 +49,7 @@ export class ScatterPanel {
   }
 
   /**
-   * Shows the tip beside a point, within the map; for -1 it goes away.
+   * Shows the tooltip beside a point, within the map; -1 hides it.
    * @param {number} point
    */
   point(point) {
@@ -65,7 +65,7 @@ export class ScatterPanel {
 }
 
 /**
- * What a map shows, and what can be done with it.
+ * The description of a map and its controls.
  * @param {Points} points
  * @param {string} advice
  */
@@ -74,7 +74,7 @@ export function mapSentence({ note: which, method, meaning }, advice) {
 }
 
 /**
- * The buttons of a map: what dragging does, zoom, pictures where there are any, and `take`, called with what is in view.
+ * The buttons of a map: mode of dragging, zoom, pictures if there are any, and `take`, called with the visible points.
  * @param {ScatterMap} map
  * @param {boolean} hasPictures
  * @param {string} takeText
@@ -98,7 +98,7 @@ function mapTools(map, hasPictures, takeText, take) {
   return make("div", { class: "row tools" }, mode, zoom, hasPictures ? pictures : null, inView);
 }
 
-/** Clusters as buttons; pressing one lets only its images stand out. */
+/** Clusters as buttons; pressing one highlights its images. */
 class Legend {
   /** @param {ScatterMap} map */
   constructor(map) {
@@ -132,7 +132,7 @@ class Legend {
   }
 
   /**
-   * Lets one cluster stand out; null brings all back.
+   * Highlights one cluster; null shows all alike.
    * @param {number | null} id
    */
   focus(id) {
@@ -171,7 +171,7 @@ class ScatterMap {
     this.fingers = new Map();
     /** @type {[number, number]} */
     this.start = [0, 0];
-    this.scrolled = -FRESH; // a turn of the wheel right after the page was opened is meant
+    this.scrolled = -FRESH; // the wheel may zoom right after the page was opened
     this.listen();
     new ResizeObserver(() => this.resize()).observe(this.canvas);
     isDark.addEventListener("change", () => this.draw());
@@ -188,14 +188,14 @@ class ScatterMap {
   }
 
   /**
-   * Where point i is on the canvas.
+   * Position of point i on the canvas.
    * @param {number} i
    * @returns {[number, number]}
    */
   at(i) {
     const side = Math.min(this.width, this.height) - 40;
     /** @param {number} whole */
-    const along = (whole) => Math.min(1.5 * side, whole - 40); // a screen is seldom square, and the axes mean nothing
+    const along = (whole) => Math.min(1.5 * side, whole - 40); // screens are seldom square, and the axes have no meaning
     return [
       this.width / 2 + (this.points.x[i] / GRID - 0.5) * along(this.width) * this.view.scale + this.view.x,
       this.height / 2 + (this.points.y[i] / GRID - 0.5) * along(this.height) * this.view.scale + this.view.y,
@@ -241,7 +241,7 @@ class ScatterMap {
   }
 
   /**
-   * The point that is meant at a place, or -1.
+   * The point at a position, or -1.
    * @param {number} x
    * @param {number} y
    */
@@ -316,7 +316,7 @@ class ScatterMap {
     context.setLineDash([]);
   }
 
-  /** The points inside the line that was drawn, of the cluster in focus if there is one. */
+  /** The points inside the lasso, of the cluster in focus if there is one. */
   enclosed() {
     /** @type {(x: number, y: number) => boolean} */
     const inside = (x, y) => {

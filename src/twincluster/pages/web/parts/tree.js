@@ -6,7 +6,6 @@ import { swatch } from "./palette.js";
 /** @import { Child, TreeData } from "../types.js" */
 /** @import { Thumb } from "./gallery.js" */
 
-const GROUPS_AT_ONCE = 60;
 const ON_CARD = 8; // images of a card
 
 /** Groups of fine clusters ("leaves"), each a branch of the tree. Nodes are leaves, then joins in their order. */
@@ -87,8 +86,9 @@ export class TreePanel {
    * @param {(cluster: number) => string} options.nameOf
    * @param {(rows: number[]) => Thumb[]} options.thumbs
    * @param {(panel: TreePanel) => Child[]} options.deeds  what can be done with the cut
+   * @param {number} options.atOnce  cards that are drawn at first
    */
-  constructor(tree, { one, nameOf, thumbs, deeds }) {
+  constructor(tree, { one, nameOf, thumbs, deeds, atOnce }) {
     this.tree = tree;
     this.one = one;
     this.nameOf = nameOf;
@@ -99,7 +99,7 @@ export class TreePanel {
     this.groups = this.now;
     /** @type {number | null} the number the groups are a level of; null after a branch was opened or closed */
     this.level = null;
-    this.shown = GROUPS_AT_ONCE;
+    this.shown = atOnce;
     const { kept } = tree;
     const least = kept.length + Math.min(1, this.branches.most);
     this.slider = make("input", { type: "range", min: least, max: kept.length + this.branches.most, step: 1, "aria-label": "Number of clusters" });
@@ -108,7 +108,7 @@ export class TreePanel {
     this.status = make("p", { class: "note", role: "status" });
     this.bar = make("div", { class: "row tree-deeds" });
     this.grid = make("div", { class: "cards" });
-    this.more = button("", () => { this.shown += GROUPS_AT_ONCE; this.draw(); });
+    this.more = button("", () => { this.shown += 2 * atOnce; this.draw(); });
     this.body = make("div", { class: "tree" },
       make("div", { class: "row tree-slider" }, make("span", { text: "Clusters" }), this.slider, this.number),
       this.naturalCuts(), make("div", { class: "tree-head" }, this.bar, this.status), this.grid, make("p", { class: "more" }, this.more));

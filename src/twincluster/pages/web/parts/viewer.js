@@ -40,7 +40,7 @@ export class Viewer {
   }
 
   /**
-   * True for a key that it has used.
+   * Returns true if it has handled the key.
    * @param {KeyboardEvent} event
    */
   key(event) {
@@ -56,7 +56,7 @@ export class Viewer {
   }
 
   /**
-   * Shows `image`: a page looks up what it knows of it, and calls `fill`.
+   * Shows `image`: subclasses look it up and call `fill`.
    * @abstract
    */
   draw() {}

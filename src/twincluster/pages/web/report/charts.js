@@ -1,4 +1,4 @@
-// Small drawings of how training went. Each says in words what it shows.
+// Small charts of the training. Each has a text that says what it shows.
 import { make, makeSvg, plural, percent, decimal, note } from "../parts/dom.js";
 
 /** @typedef {{title: string, note: string, lines: {name: string, values: (number | null)[]}[]}} ChartGroup */
@@ -42,7 +42,7 @@ export function lineChart(group, epochs) {
 }
 
 /**
- * Neighbouring values with their places, broken where an epoch has none.
+ * Runs of consecutive values with their positions; a missing epoch ends a run.
  * @param {(number | null)[]} values
  */
 function stretches(values) {
@@ -107,7 +107,7 @@ function bar(x, width, bottom, height) {
 }
 
 /**
- * How many images have which confidence: 20 counts from 0 to 1.
+ * Histogram of the confidence: 20 counts from 0 to 1.
  * @param {{bins: number[], mean: number | null, sure: number}} confidence
  */
 export function confidenceChart({ bins, mean, sure }) {

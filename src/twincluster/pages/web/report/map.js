@@ -1,4 +1,4 @@
-// The map of the report, with a list of the images that are drawn round.
+// The map of the report, with a list of the images selected with the lasso.
 import { baseName, button, copyButton, decimal, make, note, plural } from "../parts/dom.js";
 import { mapSentence, ScatterPanel } from "../parts/scatter.js";
 

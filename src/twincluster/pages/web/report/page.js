@@ -7,7 +7,7 @@ import { ReportViewer } from "./viewer.js";
 
 /** @import { ReportCluster, ReportData, TileSize } from "../types.js" */
 
-const FILTER_FROM = 25; // clusters from which a search field helps
+const FILTER_FROM = 25; // number of clusters from which a search field appears
 
 export class ReportPage {
   /**

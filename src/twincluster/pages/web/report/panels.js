@@ -1,23 +1,27 @@
 // The panels of a report, in their order. To add one, write a function here or in a module of its own, add its line to
-// PANELS and its data to report/gather.py, and run `make pages`.
+// PANELS and its data to report/page.py, and run `make pages`.
 import { button, count, decimal, make, note, percent, plural } from "../parts/dom.js";
 import { lineChart, sizesChart } from "./charts.js";
+import { cleanupBody } from "./cleanup.js";
+import { treeBody } from "./tree.js";
 
 /** @import { Child, Children } from "../types.js" */
 /** @import { ChartGroup, Moment } from "./charts.js" */
 /** @import { ReportPage } from "./page.js" */
 
 /**
- * A section of the page. `body` returns what stands below the title, or null to leave the section out.
+ * A section of the page. `body` returns its content, or null to omit the section.
  * @typedef {{id: string, title: string, body: (page: ReportPage) => Child[] | null}} Panel
  */
 
 /** @type {Panel[]} */
 export const PANELS = [
   { id: "clusters", title: "Clusters", body: ({ cards }) => [cards.body] },
+  { id: "tree", title: "Tree of clusters", body: treeBody },
   { id: "map", title: "Map", body: ({ panel, data }) => [panel ? panel.body : note(`No map: ${data.map.absent}.`)] },
   { id: "labels", title: "Labels", body: labelsBody },
   { id: "problems", title: "Problems", body: problemsBody },
+  { id: "cleanup", title: "Clean up", body: cleanupBody },
   { id: "training", title: "Training", body: trainingBody },
 ];
 
@@ -72,24 +76,23 @@ function confusionTable(page, { clusters, classes, counts, note: which }) {
 /**
  * @typedef {object} Problems
  * @property {{count: number, listed: [path: string, why: string][]}} unreadable
- * @property {{count: number, compared: number, cosine: number, difference: number | null, listed: {count: number, images: number[]}[]}} duplicates
  * @property {{count: number, share: number, listed: number[]}} tiny
  * @property {{count: number, listed: number[]}} empty
- * @property {{count: number, mixed: number, cosine: number, listed: {clusters: [number, number], mixed: number, cosine: number}[]}} alike
+ * @property {{count: number, mixed: number, cosine: number, compared: number, listed: {clusters: [number, number], mixed: number, cosine: number}[]}} alike
  */
 
 /** @param {ReportPage} page */
 function problemsBody(page) {
   const problems = /** @type {Problems} */ (page.data.problems);
-  const { compared } = problems.duplicates;
-  const parts = [alikePart(page, problems), ...smallParts(page, problems), duplicatesPart(page, problems), unreadablePart(problems)]
+  const { compared } = problems.alike;
+  const parts = [alikePart(page, problems), ...smallParts(page, problems), unreadablePart(problems)]
     .filter((part) => part !== null);
   if (!parts.length) {
     const calm = "Nothing stands out: every file could be read, and no cluster is tiny, empty or much like another.";
     parts.push(make("p", { text: compared ? calm : "Every file could be read, and no cluster is tiny or empty." }));
   }
   if (!compared) {
-    parts.push(note(`Near-duplicates and clusters that look alike could not be looked for: ${page.data.thumbnails.absent}.`));
+    parts.push(note(`Clusters that look alike could not be looked for: ${page.data.thumbnails.absent}.`));
   }
   return parts;
 }
@@ -123,19 +126,6 @@ function smallParts(page, { tiny, empty }) {
     tiny.count ? problem(plural(tiny.count, "tiny cluster"), `Each holds less than ${percent(tiny.share)} of the average.`, row(tiny.listed)) : null,
     empty.count ? problem(plural(empty.count, "empty cluster"), "Nothing was put there: fewer clusters may be enough.", row(empty.listed.slice(0, EMPTY_NAMED))) : null,
   ];
-}
-
-/** @type {(page: ReportPage, problems: Problems) => HTMLElement | null} */
-function duplicatesPart({ data: { run }, viewer }, { duplicates: { count: many, compared, cosine, difference, listed } }) {
-  if (!many) return null;
-  const pictures = difference ? `, and pictures that differ by less than ${percent(difference)} at 16 pixels a side` : "";
-  const left = compared < run.readable - run.unseen ? "evenly chosen" : "those that are still there";
-  const among = `Looked for among ${count(compared)} of ${count(run.readable)} ${run.kind}, ${left}.`;
-  const why = `Cosine of the features ${decimal(cosine, cosine > 0.99 ? 6 : 2)} or more${pictures}. ${compared < run.readable ? among : ""}`;
-  const groups = listed.map(({ count: all, images }) => make("div", { class: "group" }, viewer.gallery(images, "many"),
-    all > images.length ? note(`and ${all - images.length} more`) : null));
-  return problem(plural(many, "group of near-duplicates", "groups of near-duplicates"), why, groups,
-    many > listed.length ? note(`and ${plural(many - listed.length, "more group")}`) : null);
 }
 
 /** @param {Problems} problems */

@@ -1,4 +1,4 @@
-// Puts the report together from the data inside it.
+// Builds the report from the data inside it.
 import { button, copyButton, find, make, note, plural } from "../parts/dom.js";
 import { confidenceChart } from "./charts.js";
 import { ReportPage } from "./page.js";
@@ -25,11 +25,11 @@ function start() {
   return page;
 }
 
-/** Goes to the section in the address: the browser looked for it before it was made. */
+/** Scrolls to the section in the address: it did not exist yet when the browser looked for it. */
 function followAddress() {
   const [visit] = /** @type {PerformanceNavigationTiming[]} */ (performance.getEntriesByType("navigation"));
-  const section = visit?.type === "navigate" ? document.getElementById(location.hash.slice(1)) : null; // else it is where it was
-  requestAnimationFrame(() => requestAnimationFrame(() => section?.scrollIntoView({ behavior: "instant" }))); // cards have their height
+  const section = visit?.type === "navigate" ? document.getElementById(location.hash.slice(1)) : null; // after a reload the browser restores the position
+  requestAnimationFrame(() => requestAnimationFrame(() => section?.scrollIntoView({ behavior: "instant" }))); // once cards have their height
 }
 
 /**
@@ -53,7 +53,7 @@ function fillHead({ head, confidence }) {
 }
 
 /**
- * A typical image of each of the largest clusters, which leads to its card.
+ * A typical image of each of the largest clusters, linked to its card.
  * @param {ReportPage} page
  */
 function fillStrip(page) {
@@ -88,7 +88,7 @@ function fillFooter({ run, thumbnails }) {
   find("footer").append(...parts.filter((part) => part !== null));
 }
 
-/** On paper everything that folds is open. */
+/** Opens all folded sections for printing. */
 function openForPrint() {
   /** @type {HTMLDetailsElement[]} */
   let opened = [];

@@ -1,4 +1,4 @@
-// Pictures from sheets of tiles. A sheet is decoded when something of it is first shown.
+// Pictures from sheets of tiles. A sheet is decoded when one of its tiles is first shown.
 import { make } from "../parts/dom.js";
 
 /** @import { ReportData, ThumbnailLayout, TileSize } from "../types.js" */
@@ -20,7 +20,7 @@ export class Thumbnails {
   }
 
   /**
-   * The size in which an image has a picture, if possible the wanted one; null for none.
+   * The size of an image's picture, if possible the requested one; null if it has none.
    * @param {number} image
    * @param {TileSize} wanted
    * @returns {TileSize | null}
@@ -50,7 +50,7 @@ export class Thumbnails {
   }
 
   /**
-   * A picture as an element that stretches to its place; null where there is none.
+   * A picture as an element that fills its container; null if there is none.
    * @param {number} image
    * @param {TileSize} wanted
    */

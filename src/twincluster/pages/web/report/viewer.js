@@ -46,13 +46,18 @@ export class ReportViewer extends Viewer {
    * @param {string} kind
    */
   gallery(images, kind) {
+    return gallery(this.thumbs(images), kind);
+  }
+
+  /** @param {number[]} images */
+  thumbs(images) {
     const { path, confidence } = this.data.images;
-    return gallery(images.map((image, at) => {
+    return images.map((image, at) => {
       const title = `${path[image]}, confidence ${decimal(confidence[image])}`;
       return {
         picture: this.thumbnails.element(image, "large"), name: baseName(path[image]), label: `Enlarge ${title}`, title,
         open: () => this.open(images, at),
       };
-    }), kind);
+    });
   }
 }
