@@ -120,13 +120,7 @@ class Ruc(Method):
 
     def _refuse_none_clean(self, labels: Tensor, clean: Tensor) -> None:
         """A cluster without clean labels would vanish."""
-        total = labels.bincount(minlength=self.n_clusters)
-        if (
-            lost := ((total > 0) & (labels[clean].bincount(minlength=self.n_clusters) == 0))
-            .nonzero()
-            .flatten()
-            .tolist()
-        ):
+        if lost := sorted(set(labels.tolist()) - set(labels[clean].tolist())):
             raise InputError(
                 f"cluster {lost[0]} of the earlier run has no clean label: lower the confidence that makes a label "
                 f"clean, --set own.confidence={self.settings.confidence - 0.1:.2g}, or set own.clean=neighbours"
@@ -148,16 +142,16 @@ class Ruc(Method):
         clean, label = self.clean[samples], self.labels[samples]
         with torch.no_grad():
             seen = [half.logits(torch.cat([plain, one, two])).softmax(1).chunk(3) for half in self.online.halves]
-            guess = sum(first + second for _, first, second in seen) / 4
+            guess = (seen[0][1] + seen[0][2] + seen[1][1] + seen[1][2]) / 4
             guess = peer_losses.sharpened(guess, self.settings.temperature)
-        total, metrics = guess.new_zeros(()), {}
+        total, metrics = guess.new_zeros(()), dict[str, Tensor]()
         for number, half in enumerate(self.online.halves):
             doubt = self.doubt[1 - number, samples][:, None].to(guess.dtype)
             refined = (1 - doubt) * F.one_hot(label, self.n_clusters) + doubt * seen[1 - number][0]
             target = torch.where(clean[:, None], peer_losses.sharpened(refined, self.settings.temperature), guess)
             images, target = self._mixed(torch.cat([one, two]), torch.cat([target, target]), keys, number)
             log_q = F.log_softmax(half.logits(torch.cat([images, strong])), 1)
-            mixed, firm = log_q.split([2 * len(samples), len(samples)])
+            mixed, firm = log_q[: 2 * len(samples)], log_q[2 * len(samples) :]
             entropy, error = peer_losses.mixed_losses(mixed, target, clean.repeat(2))
             smooth = peer_losses.smooth_label_loss(firm, label, clean, self.settings.smoothing)
             total = total + entropy + self.ramp * error + smooth
