@@ -33,7 +33,7 @@ class RucSettings:
 
     clean: Literal["confidence", "neighbours", "both"] = "both"  # what makes a label of the earlier run clean
     confidence: Share = 0.99  # of a clean label, in the earlier run and later
-    neighbours: Count = 100  # images by whose majority a clean label stands, with the image itself
+    neighbours: Count = 100  # images with the same majority label, at most; the image itself is one of them
     temperature: Positive = 0.5  # T: smaller sharpens refined and guessed labels more
     mix: Count = 4  # alpha of the Beta distribution of mixtures
     guess_weight: Amount = 25.0  # of guessed labels at the end; it begins at a tenth
@@ -110,7 +110,9 @@ class Ruc(Method):
         sure, labels = probabilities.max(1)
         agreed = torch.ones_like(labels, dtype=torch.bool)
         if self.settings.clean != "confidence":
-            nearest = neighbours.nearest_rows(features, self.settings.neighbours - 1)
+            # differs from the authors' code, which is for large sets: at most half of an even cluster
+            count = min(self.settings.neighbours, max(2, len(labels) // (2 * self.n_clusters)))
+            nearest = neighbours.nearest_rows(features, count - 1)
             agreed = peer_losses.majority(labels, nearest, self.n_clusters) == labels
         if self.settings.clean != "neighbours":
             agreed &= sure >= self.settings.confidence
