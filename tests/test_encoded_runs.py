@@ -296,3 +296,20 @@ def test_yes_is_stored_and_a_damaged_answer_is_told(tmp_path: Path, monkeypatch:
     (tmp_path / "twincluster" / "encoder.json").write_text("{")
     with pytest.raises(InputError, match=r"encoder\.json holds no name of an encoder: remove it"):
         preferred_encoder()
+
+
+def test_encoders_are_compared_on_a_sample_without_labels(tmp_path: Path) -> None:
+    np.save(tmp_path / "images.npy", colours(90)[0])
+    weights = f"small:{own_weights(tmp_path)}"
+    pair = (tmp_path / "images.npy", weights, f"{weights}@24")
+    said = worked("encoders", "compare", *pair, "-k", "3", "--images", "60").out.splitlines()
+    assert said[0] == "60 images of images.npy, 3 clusters; no labels are used"
+    assert {line.split()[0] for line in said[2:4]} == {weights, f"{weights}@24"}
+    assert all(line.endswith("of 3 clusters") for line in said[2:4])
+    compared = json.loads(worked("encoders", "compare", *pair, "--json").out)
+    assert compared["images"] == 90
+    assert compared["clusters"] >= 2
+    assert {row["name"] for row in compared["encoders"]} == {weights, f"{weights}@24"}
+    assert all(sum(row["sizes"]) == 90 for row in compared["encoders"])
+    for words in (pair[:1], pair[:2], (*pair[:2], weights)):
+        assert "name a source and two or more encoders" in command("encoders", "compare", *words).complaint

@@ -74,6 +74,7 @@ from twincluster.runs import (
     answer_line,
     applied,
     initial,
+    lines_of_first,
     provenance,
     read_stamps,
 )
@@ -420,7 +421,7 @@ class TwinContrastClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, Tran
             state, taught, own = edits.state, edits.taught, len(model.labels_)
             head = taught.head if taught is not None else None
             model._lessons = _Lessons(replace(state.first(own), head=None), folder=run.folder, head=head)
-            model._lessons.lines = [] if len(state.home) > own else list(edits.history[0])
+            model._lessons.lines = lines_of_first(edits.history[0], own)
             model._follow(model._lessons.state)
         if not model._model.sees_images:
             model.n_features_in_ = run.shape.n_inputs

@@ -130,7 +130,7 @@ def fit(
             if not processes.first:
                 return None
             run = _begin(out, config, shape, data, resume, reporter, started)
-            before = unbind(run)
+            before = unbind(run) if (out / EDITS).is_file() else None
             return run
 
         trained = train(
@@ -148,7 +148,8 @@ def fit(
             choice=trained.choice,
         )  # fmt: skip
         write_tree(trained.run, trained.tree(result))
-        bind(trained.run)
+        if (out / EDITS).is_file():
+            bind(trained.run)
         if reporter and (warning := trained.health_warning(result)):
             reporter.warn(warning)
         scores = _scores(listing.labels, result.assignments.clusters, scored)

@@ -19,7 +19,7 @@ import numpy as np
 from twincluster.clustering import NO_EXAMPLE, Lesson, Space, choose_questions, saturated, share_interval
 from twincluster.core import InputError, counted
 from twincluster.run_images import RunImages
-from twincluster.runs import NONE, UNREADABLE, Learned, State
+from twincluster.runs import NONE, UNREADABLE, Learned, State, is_by_hand
 
 RANDOM_EVERY = 5  # every fifth question is about a random image; only these answers feed the estimate
 LIKELIEST = 5  # clusters offered with a question
@@ -28,7 +28,6 @@ STEP = 50  # images by which a cluster grows
 FEWEST_OF_CLUSTER = 10  # random answers needed to estimate one cluster
 FOLDS = 5  # of the cross-fitted estimate
 UNLIKE_WEIGHT = 0.5  # of negative examples, relative to positive ones
-BY_HAND = ("answer", "move", "junk", "unjunk", "confirm")  # kinds of edits in which a person says where rows belong
 LESSONS_KEPT = 4
 LISTED = 5  # names in a message
 Kept = TypeVar("Kept")
@@ -417,7 +416,7 @@ def _share(right: np.ndarray, known: int, rest: int) -> Share:
 
 def _without(line: dict[str, Any], rows: np.ndarray) -> dict[str, Any]:
     """Return an edit without what a person said in it of some rows."""
-    if line["kind"] not in BY_HAND:
+    if not is_by_hand(line):
         return line
     kept = np.flatnonzero(~np.isin(np.array(line["rows"], np.int64), rows)).tolist()
     lists = {name: line[name] for name in ("rows", "to") if isinstance(line.get(name), list)}

@@ -76,12 +76,9 @@ def test_whole_numbers_are_never_rounded() -> None:
         command = functools.reduce(lambda app, word: app[word], words, APPS[program]).default_command
         if command is None:
             continue
-        needed = [p for p in inspect.signature(command).parameters.values() if p.default is p.empty]
-        given = [
-            word
-            for p in needed
-            for word in ([] if p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL) else [f"--{p.name}"]) + ["csv"]
-        ]
+        parameters = inspect.signature(command).parameters.values()
+        needed = [p for p in parameters if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
+        given = [word for p in needed for word in ([] if p.kind is p.POSITIONAL_ONLY else [f"--{p.name}"]) + ["csv"]]
         for name, hint in get_type_hints(command).items():
             option = f"--{name.replace('_', '-')}"
             for number in ("1.5", "1e3", "0x10", "-1", "ten") if int in (hint, *get_args(hint)) else ():

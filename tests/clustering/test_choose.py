@@ -5,13 +5,15 @@ import itertools
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from sklearn.metrics import adjusted_rand_score, silhouette_score
 from torch import Tensor
 
-from twincluster.clustering import Candidate, Choice, choose, choose_clusters, plot, spherical_kmeans
+from twincluster.clustering import Candidate, Choice, choose, choose_clusters, compare_spaces, plot, spherical_kmeans
+from twincluster.clustering.choose import _overlap
 from twincluster.core import InputError
 
 
@@ -193,3 +195,30 @@ def test_plot_writes_an_image(tmp_path: Path, clear: bool) -> None:
     with image.open(tmp_path / "k.png") as drawn:
         assert drawn.size[0] > 500
         assert len(drawn.convert("RGB").getcolors(2**20)) > 10
+
+
+def test_the_clearer_of_two_spaces_is_the_more_stable() -> None:
+    random = np.random.default_rng(0)
+    kinds = np.repeat(np.arange(4), 60)
+    clear = 6 * np.eye(4)[kinds] @ random.normal(size=(4, 200)) + random.normal(size=(240, 200))
+    again = clear @ random.normal(size=(200, 150)) / 14
+    vague = random.normal(size=(240, 200))
+    first, second, third = compare_spaces([clear, again, vague], 4, seed=0)
+    assert first.stability == pytest.approx(1)
+    assert second.stability > 0.9 > 0.3 > third.stability
+    assert first.sizes == second.sizes == (60, 60, 60, 60)
+    assert sum(third.sizes) == 240
+    alone, other = compare_spaces([clear, again], 4, seed=0)
+    assert (alone.found_again, other.overlap) == (4, pytest.approx((1, 1, 1, 1)))
+    assert third.found_again == 0
+
+
+def test_an_overlap_is_the_share_of_common_rows() -> None:
+    own = F.one_hot(torch.tensor([0, 0, 0, 1, 1, 1]), 2).double()
+    other = F.one_hot(torch.tensor([1, 1, 1, 1, 0, 0]), 2).double()
+    assert _overlap(own, other).tolist() == pytest.approx([3 / 4, 2 / 3])
+
+
+def test_too_few_rows_to_compare_on_are_refused() -> None:
+    with pytest.raises(InputError, match="add images, to 40 or more"):
+        compare_spaces([np.eye(12), np.eye(12)], 10, seed=0)

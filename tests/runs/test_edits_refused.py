@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from edited_runs import features, table, untrained_run
-from twincluster.core import InputError
+from twincluster.core import InputError, without_checksum
 from twincluster.runs import ConflictError, Edits, Run
 
 CLUSTERS = [0, 0, 0, 0, 1, 1, 1, 2, 2, -1]
@@ -66,6 +66,15 @@ def test_any_text_is_a_name(run: Run, name: str) -> None:
     Edits(run).rename(1, name)
     assert Edits(run).state.names[1] == name
     assert len((run.folder / "edits.jsonl").read_bytes().splitlines()) == 2
+
+
+def test_a_zero_character_in_an_old_name_is_shown_as_a_replacement(run: Run) -> None:
+    edits = Edits(run)
+    edits.rename(1, "a?b")
+    log = run.folder / "edits.jsonl"
+    lines = [without_checksum(json.loads(line)) for line in log.read_text().splitlines()]
+    log.write_text("".join(json.dumps(line).replace("a?b", "a\\u0000b") + "\n" for line in lines))
+    assert Edits(run).state.names[1] == "a\ufffdb"
 
 
 def test_somebody_elses_edit_is_noticed_when_asked_for(run: Run) -> None:

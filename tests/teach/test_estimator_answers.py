@@ -178,6 +178,27 @@ def test_load_reads_edits_and_answers_that_were_not_accepted(mixed: Path, tmp_pa
     assert TwinContrastClustering.load(run).cluster_names_ == {}
 
 
+def test_edits_of_a_run_with_updated_rows_are_saved_without_these_rows(mixed: Path, tmp_path: Path) -> None:
+    run, data = copy_of(mixed, tmp_path), np.load(mixed / "rows.npy")
+    np.save(tmp_path / "more.npy", np.concatenate([data, data[:12] + 0.1]))
+    edits = RunImages(Run.open(run), device="cpu").edits
+    edits.split(0, 2)
+    worked("update", run, tmp_path / "more.npy")
+    edits = Edits(Run.open(run))
+    edits.move([7, 305], name="apart")
+    edits.answer([3, 306], 1, sample=True)
+    edits.refuse([4, 307], 1)
+    state = edits.accept([9, 308], [1, 1], head=RunImages(Run.open(run), device="cpu").learn(edits.state).head)
+    model = TwinContrastClustering.load(run)
+    model.save(tmp_path / "again")
+    again = Edits(Run.open(tmp_path / "again"))
+    assert len(again.state.clusters) == 300
+    assert again.state.clusters.tolist() == state.clusters[:300].tolist() == model.labels_.tolist()
+    assert again.state.names == state.names
+    assert again.state.refused[1].tolist() == [4]
+    assert np.array_equal(TwinContrastClustering.load(tmp_path / "again").predict(data), model.predict(data))
+
+
 def test_a_split_in_the_run_folder_decides_in_python(mixed: Path, tmp_path: Path) -> None:
     run, data = copy_of(mixed, tmp_path), np.load(mixed / "rows.npy")
     state = RunImages(Run.open(run), device="cpu").edits.split(0, 2)

@@ -66,6 +66,18 @@ def test_answers_and_acceptance_go_together(run: Run, tmp_path: Path) -> None:
     assert done["recorded"] == 20
     assert done["images"] == sum(move["count"] for move in done["moves"]) > 0
     assert [line["kind"] for line in Edits(run).history[0]] == ["answer", "accept"]
+    estimate = done["estimate"]
+    assert estimate["answers"] == 4
+    assert estimate["low"] <= estimate["share"] <= estimate["high"]
+
+
+def test_json_says_when_more_answers_would_change_little_and_what_is_estimated(run: Run, tmp_path: Path) -> None:
+    assert json.loads(worked("teach", run.folder, "--ask", 1, "--json").out)["enough"] is False
+    file = write(tmp_path / "first.csv", {"000.png": colour_of("000.png")})
+    assert json.loads(worked("teach", run.folder, "--answers", file, "--json").out)["estimate"] is None
+    file = write(tmp_path / "many.csv", truth_of(asked(run, 60)))
+    assert json.loads(worked("teach", run.folder, "--answers", file, "--json").out)["estimate"]["answers"] == 12
+    assert json.loads(worked("teach", run.folder, "--ask", 1, "--json").out)["enough"] is True
 
 
 def test_questions_are_as_many_as_were_asked_for_until_all_images_are_answered(run: Run, tmp_path: Path) -> None:

@@ -81,7 +81,11 @@ app.command(update, group=USE, usage="twincluster update [OPTIONS] RUN [SOURCE]"
 app.command(evaluate, group=USE)
 app.command(export, group=USE)
 app.command(recipes, group=LOOK_UP, usage="twincluster recipes [OPTIONS] [NAME]")
-app.command(encoders, group=LOOK_UP, usage="twincluster encoders [OPTIONS] [fetch|prefer NAME]")
+app.command(
+    encoders,
+    group=LOOK_UP,
+    usage="twincluster encoders [OPTIONS] [ACTION NAMES]",
+)
 app.command(methods, group=LOOK_UP, usage="twincluster methods [NAME]")
 app.command(doctor, group=LOOK_UP, usage="twincluster doctor [OPTIONS]")
 app.command(reproduce, group=LOOK_UP, usage="twincluster reproduce [OPTIONS] [NAME]")

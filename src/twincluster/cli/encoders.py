@@ -7,12 +7,13 @@ import json
 import os
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from twincluster.cli.terminal import Count
 from twincluster.config import (
     BUNDLED,
     KNOWN,
@@ -22,23 +23,31 @@ from twincluster.config import (
     prefer,
     preferred_encoder,
     read_name,
+    trust_addresses,
 )
 from twincluster.core import InputError, closest
 from twincluster.parallel import several
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from twincluster.data import Listing
+    from twincluster.training import Progress
 
 MEASURED = (8, 2.0)  # images at once, and seconds at least, when speed is asked for
 
 
 def encoders(
-    action: Literal["fetch", "prefer"] | None = None,
-    name: str | None = None,
+    action: Literal["fetch", "prefer", "compare"] | None = None,
     /,
-    *,
+    *names: str,
     to: Path | None = None,
+    clusters: Annotated[Count | None, Parameter(name=("--clusters", "-k"))] = None,
+    images: Count = 2_000,
     measure: Annotated[bool, Parameter(negative=())] = False,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> None:
-    """List the pretrained encoders that have a name, fetch one, or make one the default.
+    """List the pretrained encoders that have a name, fetch one, make one the default, or compare some on your images.
 
     Example: twincluster encoders fetch tinyvit-5m --to models
 
@@ -46,24 +55,35 @@ def encoders(
     ----------
     action
         fetch downloads the weights of an encoder, or copies those that are here, and checks them. prefer stores, in
-        your configuration, the encoder that fit takes by itself. Left out, all encoders are listed.
-    name
-        What to fetch or prefer: a name of the list, NAME+NAME, or onnx:https://...#sha256=HEX. auto prefers none.
+        your configuration, the encoder that fit takes by itself. compare clusters a sample of your images with several
+        encoders and says how stable the clusters of each are. Left out, all encoders are listed.
+    names
+        What to fetch or prefer: a name of the list, NAME+NAME, or onnx:https://...#sha256=HEX. auto prefers none. For
+        compare, the source of the images, then two or more encoders.
     to
         Fetch into this folder, to carry it to a machine without a network, which then needs TWINCLUSTER_MODELS=FOLDER.
+    clusters
+        Number of clusters to compare on. Without it, the first encoder's features decide.
+    images
+        Compare on a random sample of this many images.
     measure
         In the list, also say how many images per second those that are here encode on this machine.
     as_json
-        Print the list as JSON.
+        Print the list or the comparison as JSON.
     """
-    if action == "fetch":
-        _fetch(name, to)
-    elif action == "prefer":
-        _prefer(name)
-    elif to is not None:
+    if to is not None and action != "fetch":
         raise InputError("--to is where to fetch an encoder to: twincluster encoders fetch NAME --to FOLDER")
-    else:
+    if action == "compare":
+        _compare(names, clusters, images, as_json)
+    elif action is None:
         _list(measure, as_json)
+    elif len(names) != 1:
+        default = ", or auto for none" if action == "prefer" else ""
+        raise InputError(f"say which encoder to {action}: twincluster encoders {action} NAME{default}")
+    elif action == "fetch":
+        _fetch(names[0], to)
+    else:
+        _prefer(names[0])
 
 
 def offer_better() -> bool:
@@ -89,9 +109,7 @@ def _can_ask() -> bool:
     return terminal and not offline and importlib.util.find_spec("timm") is not None
 
 
-def _prefer(name: str | None) -> None:
-    if not name:
-        raise InputError("say which encoder to prefer: twincluster encoders prefer NAME, or auto for none")
+def _prefer(name: str) -> None:
     chosen = "" if name == "auto" else absolute_name(name)
     for part in read_name(chosen):
         if not part.rest and part.kind not in (BUNDLED, *KNOWN):
@@ -115,11 +133,9 @@ def _list(measure: bool, as_json: bool) -> None:
     )
 
 
-def _fetch(name: str | None, to: Path | None) -> None:
+def _fetch(name: str, to: Path | None) -> None:
     from twincluster import nn
 
-    if not name:
-        raise InputError("say which encoder to fetch: twincluster encoders fetch NAME")
     paths = nn.fetch(name, to)
     if not paths:
         hint = closest(name, KNOWN) or ": `twincluster encoders` lists those that have weights to fetch"
@@ -128,6 +144,54 @@ def _fetch(name: str | None, to: Path | None) -> None:
         print(path)
     if to is not None:
         print(f"on the other machine, set TWINCLUSTER_MODELS to where {to} lies there")
+
+
+def _compare(words: tuple[str, ...], n_clusters: int | None, sample: int, as_json: bool) -> None:
+    """Encode a sample of a source with several encoders, and print how their clusters compare."""
+    if len(words) < 3 or len(set(words)) < len(words):
+        raise InputError("name a source and two or more encoders: twincluster encoders compare photos/ NAME NAME")
+    import numpy as np
+
+    from twincluster.clustering import choose_clusters, compare_spaces
+    from twincluster.data import open_source
+    from twincluster.training import Progress
+
+    source, *named = words
+    listing = open_source(source, labels="none")
+    some = np.sort(np.random.default_rng(0).permutation(len(listing.paths))[:sample])
+    with Progress() as progress:
+        encoded = [_encode(listing.part(some.tolist()), name, progress) for name in named]
+    spaces, speeds = [space for space, _ in encoded], [speed for _, speed in encoded]
+    n_clusters = n_clusters or choose_clusters(spaces[0], 2, min(50, len(spaces[0]) // 4), seed=0).n_clusters
+    rows: list[dict[str, Any]] = [
+        {"name": name, "images_per_second": speed, **asdict(standing), "found_again": standing.found_again}
+        for name, speed, standing in zip(named, speeds, compare_spaces(spaces, n_clusters, seed=0), strict=True)
+    ]
+    rows.sort(key=lambda row: -row["stability"])
+    if as_json:
+        print(json.dumps({"images": len(spaces[0]), "clusters": n_clusters, "encoders": rows}, indent=2))
+        return
+    print(f"{len(spaces[0]):,} images of {listing.name}, {n_clusters} clusters; no labels are used")
+    width = max(map(len, named))
+    print(f"{'encoder':{width}}  images/s  stability  found again by the others")
+    for row in rows:
+        again = f"{row['found_again']} of {n_clusters} clusters"
+        print(f"{row['name']:{width}}  {row['images_per_second']:8.1f}  {row['stability']:9.2f}  {again}")
+    print("stability: how alike the clusters of two halves of the images are, 1 at most; the best encoder comes first")
+
+
+def _encode(listing: Listing, name: str, progress: Progress) -> tuple[np.ndarray, float]:
+    """Return the features of the readable images of a listing, and how many it encoded per second."""
+    from twincluster.data import open_images
+    from twincluster.nn import encode, load_encoder
+    from twincluster.resolve import resolve_device
+
+    trust_addresses(name)
+    encoder = replace(load_encoder(name), version="")  # so that nothing comes from the cache
+    images = open_images(listing, side=encoder.side, progress=progress.decoding)
+    start = time.monotonic()
+    features = encode(images, encoder, resolve_device("auto"), progress.encoding)
+    return features.pixels[images.usable], len(listing.paths) / (time.monotonic() - start)
 
 
 def _described(name: str) -> dict[str, Any]:

@@ -89,7 +89,7 @@ def _ask(teacher: Teacher, count: int, json: bool) -> None:
     questions = teacher.questions(state, count)
     if json:
         asked = [{"path": paths[one.row], "clusters": _as_json(one.clusters, state)} for one in questions]
-        _print_json({"questions": asked})
+        _print_json({"questions": asked, "enough": teacher.enough(state)})
         return
     for one in questions:
         likely = ", ".join(f"{_called(cluster, state)} {chance:.0%}" for cluster, chance in one.clusters)
@@ -108,12 +108,13 @@ def _learn(teacher: Teacher, labels: dict[int, str], accept: bool, json: bool) -
     opened = [_called(cluster, state) for cluster in state.names if cluster not in clusters]
     groups = teacher.proposals(state)
     count = sum(len(group.rows) for group in groups)
-    if accept and groups:
-        now = teacher.accept(state, groups)
+    trust = teacher.trust(teacher.accept(state, groups) if accept and groups else state)
     moved = f"moved {count:,}" if accept else f"{count:,} would move"
     if json:
         moves = [{"source": group.source, "to": group.to, "count": len(group.rows)} for group in groups]
-        _print_json({"recorded": len(labels), "accepted": accept, "images": count, "moves": moves})
+        estimate = trust.to_dict() if trust is not None else None
+        done = {"recorded": len(labels), "accepted": accept, "images": count, "moves": moves, "estimate": estimate}
+        _print_json(done)
         return
     if labels:
         print(f"{counted(len(labels), 'answer')} recorded")
@@ -122,7 +123,7 @@ def _learn(teacher: Teacher, labels: dict[int, str], accept: bool, json: bool) -
     print(f"{moved} of {len(state.home):,} images{':' if groups else ''}")
     for line in _lines_of(groups, state):
         print(line)
-    if (trust := teacher.trust(now if accept and groups else state)) is not None:
+    if trust is not None:
         print(trust.to_text())
     if accept and not groups:
         print("nothing was accepted: new images keep the clusters that they had")

@@ -4,7 +4,9 @@ from twincluster.clustering.choose import FEWEST_DIRECTIONS as FEWEST_DIRECTIONS
 from twincluster.clustering.choose import FEWEST_PER_CLUSTER as FEWEST_PER_CLUSTER
 from twincluster.clustering.choose import Candidate as Candidate
 from twincluster.clustering.choose import Choice as Choice
+from twincluster.clustering.choose import Standing as Standing
 from twincluster.clustering.choose import choose_clusters as choose_clusters
+from twincluster.clustering.choose import compare_spaces as compare_spaces
 from twincluster.clustering.choose import plot as plot
 from twincluster.clustering.classic import CLASSICS as CLASSICS
 from twincluster.clustering.classic import TITLES as TITLES

@@ -6,6 +6,7 @@ features that are not whitened decides ties and may raise doubt. Shapes: N rows,
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +33,8 @@ APART = 1.3  # numbers with a smaller ratio count as the same answer
 SECOND_ROWS = 5_000  # sampled rows for the silhouette
 SECOND_STARTS = 3  # of k-means for the silhouette
 TIE = 0.06  # difference of scores within noise: about two standard errors of a mean of three splits
+DIRECTIONS = 128  # in which encoders are compared, as in the recipe `pretrained`
+FOUND_AGAIN = 0.5  # least overlap of two clusters that count as the same
 EVIDENCE = 0.15  # least difference from the agreement on a Gaussian cloud without clusters
 
 
@@ -81,6 +84,51 @@ def choose_clusters(features: Tensor | np.ndarray, low: int, high: int, *, seed:
         by_chance = _candidate(cloud, best.n_clusters, seed)
     reason = _doubt(best, by_chance, others, candidates) or _second_doubt(best, second)
     return Choice(best.n_clusters, candidates, tuple(others), clear=not reason, reason=reason)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How the clusters of one encoder stand up to a second look; no label is needed."""
+
+    stability: float  # adjusted Rand index between the clusters of two halves
+    sizes: tuple[int, ...]  # of the clusters, largest first
+    overlap: tuple[float, ...]  # of each cluster with the most similar one of another encoder (Jaccard), mean over them
+
+    @property
+    def found_again(self) -> int:
+        """The number of clusters that the other encoders find, too."""
+        return sum(share >= FOUND_AGAIN for share in self.overlap)
+
+
+@torch.no_grad()
+def compare_spaces(spaces: Sequence[np.ndarray], n_clusters: int, *, seed: int) -> list[Standing]:
+    """Compare the clusters that k-means finds in several encoders' features (N,D) of the same images."""
+    rows = [_main_directions(torch.as_tensor(np.asarray(space)).float()) for space in spaces]
+    for space in rows:
+        _check(space, n_clusters, n_clusters)
+    labels = [kmeans.spherical_kmeans(space, n_clusters, seed=seed, n_init=STARTS).labels for space in rows]
+    members = [F.one_hot(label, n_clusters).double() for label in labels]  # (N,K)
+    standings = []
+    for place, own in enumerate(members):
+        sizes, order = own.sum(0).sort(descending=True)
+        overlaps = [_overlap(own, other) for number, other in enumerate(members) if number != place]
+        mean = torch.stack(overlaps).mean(0)[order] if overlaps else torch.zeros(0)
+        stability = _candidate(rows[place], n_clusters, seed).score
+        standings.append(Standing(stability, tuple(map(int, sizes.tolist())), tuple(mean.tolist())))
+    return standings
+
+
+def _main_directions(features: Tensor) -> Tensor:
+    """Return unit rows (N,d) in the directions of largest variance, which keep their proportions."""
+    centred = features - features.mean(0)
+    _, directions = kmeans.principal_directions(centred)
+    return F.normalize(centred @ directions[:, -DIRECTIONS:], dim=1)
+
+
+def _overlap(own: Tensor, other: Tensor) -> Tensor:
+    """Return the Jaccard index (K,) of each cluster with the most similar cluster of another labelling."""
+    common = own.T @ other  # (K,K)
+    return (common / (own.sum(0)[:, None] + other.sum(0) - common).clamp(min=1)).amax(1)
 
 
 def plot(choice: Choice, path: str | Path) -> None:

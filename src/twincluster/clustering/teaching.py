@@ -23,16 +23,20 @@ JUNK, UNREADABLE = -2, -1  # in `clusters`, as in runs/edit_state.py; JUNK in `e
 DIRECTIONS = 256  # principal directions of each kind of features
 NEIGHBOURS = 15
 COMPARED, PART = 20_000, 500  # rows: each of so many is compared with each; more are divided into parts of this size
-ROUNDS, REACH = 20, 0.8  # of spreading: F <- REACH S F + (1 - REACH) Y
-TRUST = 2.0  # answers that a cluster is worth: so many against it, and its rows no longer follow it
-PRIOR, DOUBT = 40.0, 8  # of the clusters so far, if answers agree by a share s, all but d: PRIOR s^DOUBT / (1 + d)
+LIKENESS = 8  # power of the cosine: how much more a near neighbour counts
+ROUNDS, REACH = 6, 0.8  # of spreading: F <- REACH S F + (1 - REACH) Y
+TRUST = 0.5  # answers that a cluster is worth: so many against it, and its rows no longer follow it
+PRIOR, DOUBT = 160.0, 6  # of the clusters so far, if answers agree by a share s, all but d: PRIOR s^DOUBT / (1 + d)
+PASSES, AGAIN = 2, 20.0  # once more, with what was learned as the prior, of this weight
 OTHERS = 200.0  # answers that all rows without one are worth together, in the head's fit
-EVEN = 0.5  # of the head's bias: 1 takes classes to be of one size, 0 of the sizes that the answers suggest
+EVEN = 0.1  # share of all rows by which classes may come nearer to one size than the answers suggest
 DECAY = 0.5  # of the head's weights; an answer counts 1
 SHARPNESS = 8.0  # of probabilities: softmax of so many times the fitted values
 FITTED = 20_000  # rows that the head is fitted to, besides answers
 POOL = 2500  # rows among which questions are chosen
-BREADTH = 2.0  # of the first questions: an answer tells exp(BREADTH (cosine - 1)) of another row
+FIRST, BREADTH = 8.0, 4.0  # an answer tells exp(FIRST (cosine - 1)) of another row, BREADTH after ten answers
+UNKNOWN = 0.5  # how probably a lesson is wrong about a row that it puts into a cluster without an example
+RARE, OWN = 0.1, 60.0  # where a lesson expects fewer errors, putting one right counts as telling so many rows about it
 FEWEST = 20  # answers before which a lesson knows neither which rows are hard nor whether more would change little
 STILL = 0.02  # share of rows that twice the answers would move: below it, more of them change little
 
@@ -89,11 +93,11 @@ class Space:
 
     @cached_property
     def affinity(self) -> Any:
-        """S, sparse (n,n): cosines cubed, either way, with symmetric normalisation."""
+        """S, sparse (n,n): powers of cosines, either way, with symmetric normalisation."""
         from scipy.sparse import csr_array
 
         n, k = self.neighbours.shape
-        weight = np.maximum(self.cosine, 0).ravel() ** 3
+        weight = np.maximum(self.cosine, 0).ravel() ** LIKENESS
         ways = csr_array((weight, (np.arange(n).repeat(k), self.neighbours.ravel())), shape=(n, n))
         both = (ways + ways.T).tocsr()
         scale = 1 / np.sqrt(np.maximum(both.sum(1), 1e-12))
@@ -188,13 +192,19 @@ def teach(
     classes = np.unique(np.concatenate([clusters[clusters >= 0], examples[given]]))
     if not len(classes):
         raise InputError("no row has a cluster or an answer: there is nothing to learn from")
-    banned = _banned(classes, refused or {}, len(clusters))
-    target = _only(given, np.searchsorted(classes, examples), _spread(space, classes, clusters, examples, banned))
-    head = _fit(space, classes, target, given, seed)
-    chances = np.where(banned, 0, head.probabilities(space.rows))
-    chances /= np.maximum(chances.sum(1, keepdims=True), 1e-12)
-    chances = _only(given, np.searchsorted(classes, examples), chances)
-    return Lesson(classes, chances.astype(np.float32), head, examples.copy())
+    banned, place = _banned(classes, refused or {}, len(clusters)), np.searchsorted(classes, examples)
+    answers = _only(given, place, np.zeros((len(clusters), len(classes)), np.float32))
+    prior, weight = _prior(classes, clusters, answers), _weight(clusters, examples)
+    refused_rows = np.asarray(banned.any(1))
+    for _ in range(1 + PASSES):
+        share = np.where(refused_rows, 0, weight * len(classes) / len(clusters))  # they say nothing about other rows
+        seeds = answers + share[:, None].astype(np.float32) * prior
+        target = _only(given, place, _spread(space, seeds, prior, banned))
+        head = _fit(space, classes, target, given, refused_rows, seed)
+        chances = np.where(banned, 0, head.probabilities(space.rows))
+        chances /= np.maximum(chances.sum(1, keepdims=True), 1e-12)
+        prior, weight = _only(given, place, chances.astype(np.float32)), AGAIN
+    return Lesson(classes, prior, head, examples.copy())
 
 
 def choose_questions(
@@ -203,8 +213,8 @@ def choose_questions(
     """Rows to ask a person about next, at most `count` of them, the most useful first.
 
     Each is the row that tells most about rows like it which no answer tells about yet; after the first questions rows
-    count by how unsure the lesson is about them. At first an answer tells about distant rows too, later only about
-    near ones.
+    count by how probably the lesson is wrong about them. The more answers there are, the nearer are the rows that one
+    more tells about. Where errors are rare, the most doubtful rows come first.
     """
     # Uncertainty herding (Bae et al. 2024): gain(s) = sum of u(x) max(0, k(x,s) - cover(x)) over all x
     free = np.flatnonzero((examples == NO_EXAMPLE) & (clusters >= 0))
@@ -213,16 +223,18 @@ def choose_questions(
     if len(free) > max(POOL, count):
         free = np.sort(np.random.default_rng(seed).permutation(free)[: max(POOL, count)])
     answered = space.rows[np.flatnonzero(examples != NO_EXAMPLE)[-POOL:]]
-    breadth = BREADTH * math.sqrt(max(1.0, len(answered) / 10))
+    breadth = FIRST if len(answered) < 10 else BREADTH * math.sqrt(len(answered) / 10)
     if lesson is None or len(answered) < FEWEST:
         unsure = np.ones(len(free), np.float32)
     else:
-        unsure = 1 - _gap(lesson.probabilities[free])
+        unsure = 1 - lesson.probabilities[free].max(1)
+        unsure[~np.isin(lesson.clusters[free], examples)] = UNKNOWN  # nobody has shown what is in this cluster
+    own = OWN * unsure if unsure.mean() < RARE else 0 * unsure
     likeness = np.exp(breadth * (space.rows[free] @ space.rows[free].T - 1))
     cover = np.exp(breadth * (_highest(space.rows[free], answered) - 1))
     chosen = np.empty(count, np.int64)
     for number in range(count):
-        gain = unsure @ np.maximum(likeness - cover[:, None], 0)
+        gain = unsure @ np.maximum(likeness - cover[:, None], 0) + own
         gain[chosen[:number]] = -1
         chosen[number] = gain.argmax()
         cover = np.maximum(cover, likeness[:, chosen[number]])
@@ -399,21 +411,18 @@ def _only(given: np.ndarray, place: np.ndarray, chances: np.ndarray) -> np.ndarr
     return chances
 
 
-def _spread(
-    space: Space, classes: np.ndarray, clusters: np.ndarray, examples: np.ndarray, banned: np.ndarray
-) -> np.ndarray:
-    """(n,C) examples and prior, spread over the graph; rows sum to 1."""
-    given = examples != NO_EXAMPLE
-    answers = np.zeros((len(clusters), len(classes)), np.float32)
-    answers[given, np.searchsorted(classes, examples[given])] = 1
-    prior = _prior(classes, clusters, answers)
+def _weight(clusters: np.ndarray, examples: np.ndarray) -> float:
+    """How many answers for each class the clusters so far are worth, all together."""
     placed = examples >= 0
-    against = (clusters != examples)[placed].sum()
+    against = int((clusters != examples)[placed].sum())
     agreeing = (placed.sum() - against + 1) / (placed.sum() + 2)
     junk = min(2, (examples == JUNK).sum())  # a hundred junk images say no more against the clusters than two
-    weight = float(PRIOR * agreeing**DOUBT / (1 + against + junk) * len(classes) / len(clusters))
-    seeds = answers + weight * prior
-    seeds[banned] = 0
+    return float(PRIOR * agreeing**DOUBT / (1 + against + junk))
+
+
+def _spread(space: Space, seeds: np.ndarray, prior: np.ndarray, banned: np.ndarray) -> np.ndarray:
+    """(n,C) seeds spread over the graph; rows sum to 1. Rows that nothing reaches have the prior."""
+    seeds = np.where(banned, 0, seeds)
     spread = seeds
     for _ in range(ROUNDS):
         spread = REACH * (space.affinity @ spread) + (1 - REACH) * seeds
@@ -441,15 +450,18 @@ def _gap(chances: np.ndarray) -> np.ndarray:
     return np.asarray(best[:, -1] - best[:, -2])
 
 
-def _fit(space: Space, classes: np.ndarray, target: np.ndarray, given: np.ndarray, seed: int) -> Head:
-    """A linear head by ridge regression. An answer weighs 1; other rows weigh less, the surest most."""
-    others = np.flatnonzero(~given)
+def _fit(
+    space: Space, classes: np.ndarray, target: np.ndarray, given: np.ndarray, refused: np.ndarray, seed: int
+) -> Head:
+    """A linear head by ridge regression. An answer weighs 1; other rows weigh less, the surest most, refused none."""
+    others = np.flatnonzero(~given & ~refused)
     if len(others) > FITTED:
         others = np.random.default_rng(seed).choice(others, FITTED, replace=False)
     weights = np.concatenate([np.ones(given.sum()), OTHERS / max(len(others), 1) * _gap(target[others])])
     fitted = np.concatenate([np.flatnonzero(given), others])
-    rows, shares = space.rows[fitted], weights @ target[fitted] / max(weights.sum(), 1e-12)
-    middle = EVEN / len(classes) + (1 - EVEN) * shares  # what rows at the centre of the space get
+    rows, rest = space.rows[fitted], weights * ~given[fitted] if len(others) else weights
+    shares = rest @ target[fitted] / max(rest.sum(), 1e-12)
+    middle = shares + np.clip(1 / len(classes) - shares, -EVEN, EVEN)  # what rows at the centre of the space get
     weighted = rows * weights[:, None].astype(np.float32)
     square = (weighted.T @ rows).astype(np.float64) + DECAY * np.eye(rows.shape[1])
     slopes = np.linalg.solve(square, (weighted.T @ (target[fitted] - middle)).astype(np.float64))

@@ -9,6 +9,9 @@ from twincluster.runs.edit_history import ConflictError as ConflictError
 from twincluster.runs.edit_history import EditLog as EditLog
 from twincluster.runs.edit_kinds import Line as Line
 from twincluster.runs.edit_kinds import applied as applied
+from twincluster.runs.edit_kinds import describe as describe
+from twincluster.runs.edit_kinds import is_by_hand as is_by_hand
+from twincluster.runs.edit_kinds import lines_of_first as lines_of_first
 from twincluster.runs.edit_state import JUNK as JUNK
 from twincluster.runs.edit_state import JUNK_STATUS as JUNK_STATUS
 from twincluster.runs.edit_state import NONE as NONE

@@ -17,7 +17,7 @@ from twincluster.runs.folder import Run
 class Carried:
     """Examples, names and junk of one run as an edit of another."""
 
-    line: Line | None  # None where nothing is left
+    line: Line | None  # None if nothing remains
     examples: int
     junk: int
     names: tuple[str, ...]  # of clusters
@@ -69,7 +69,7 @@ def _homes(belongs: Mapping[int, int], clusters: np.ndarray, taken: Iterable[int
 
 
 def unbind(run: Run) -> State | None:
-    """Prepare the edits of a run for more training: make them valid for any model. Return their state, None without."""
+    """Make the edits of a run valid for any model, before more training. Return their state, None if there are none."""
     log = EditLog(run.folder / EDITS_FILE)
     if not (lines := log.read()) or not run.model.is_file():
         return None

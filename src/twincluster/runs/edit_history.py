@@ -25,7 +25,7 @@ from twincluster.core import (
     refuse_held,
     write_atomically,
 )
-from twincluster.runs.edit_kinds import KINDS, Later, Line, applied
+from twincluster.runs.edit_kinds import KINDS, Later, Line, applied, without_rows
 from twincluster.runs.edit_state import UNREADABLE, Features, Kinds, State, apply_edits, initial
 from twincluster.runs.folder import Assignments, Run
 from twincluster.runs.inputs import read_stamps, row_names, stamps_of
@@ -37,12 +37,11 @@ if TYPE_CHECKING:
 
 Stamp = tuple[tuple[int, int] | None, ...]
 EDITS_FILE = "edits.jsonl"
-TRAINS_ON = ""  # in the place of the model's checksum, while a run with edits is trained further
-OF_ROWS = ("junk", "unjunk", "confirm", "refuse")  # kinds of edits that decide about the images they name alone
+TRAINS_ON = ""  # instead of the model's checksum, while a run with edits is trained further
 
 
 class ConflictError(InputError):
-    """Somebody else wrote in between. `last` is the number of their newest line."""
+    """Another process has written in between. `last` is the number of its newest line."""
 
     def __init__(self, last: int, what: str = "") -> None:
         super().__init__(what or f"somebody else has edited meanwhile (edit {last}): look again, and repeat it")
@@ -50,7 +49,7 @@ class ConflictError(InputError):
 
 
 class EditLog:
-    """The lines of one file. Only new lines are read again."""
+    """The lines of one file. Lines that were read before are not read again."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -63,8 +62,8 @@ class EditLog:
     def append(self, build: Callable[[list[Line]], list[Line]], expected: int | None = None) -> list[Line]:
         """Add what `build` makes of the lines, while no other process can write, and return all lines.
 
-        Lines get a number and a time. `expected` is the number of the newest line the caller knows: if there is a newer
-        one, nothing is written. Edits of a run that another process writes are refused: its model is being replaced.
+        Lines get a number and a time. `expected` is the number of the newest line that the caller knows: if there is a
+        newer one, nothing is written. Raise InputError while another process writes the run: its model is replaced.
         """
 
         def numbered(lines: list[Line]) -> list[Line]:
@@ -78,7 +77,7 @@ class EditLog:
         with _room(self.path):
             while True:
                 refuse_held(self.path.parent)
-                with suppress(HeldError):  # by a process that came in between and waits for this file
+                with suppress(HeldError):  # another process took the run in between and waits for this file
                     return self._lines.append(numbered)
 
     def rewrite(self, lines: Sequence[Line]) -> None:
@@ -87,7 +86,7 @@ class EditLog:
 
 
 def in_force(lines: Sequence[Line]) -> tuple[list[Line], list[Line]]:
-    """The edits that count, and those that were undone and can be done again, the next one last."""
+    """Return the edits that count, and those that `redo` would bring back, the next one last."""
     done: list[Line] = []
     undone: list[Line] = []
     for line in lines:
@@ -102,19 +101,19 @@ def in_force(lines: Sequence[Line]) -> tuple[list[Line], list[Line]]:
 
 
 def _line_of(line: Line, place: int) -> Line:
-    """Check the number, the kind and the types of a line; a kind of a later version passes."""
+    """Check the number, the kind and the types of a line; kinds of later versions pass."""
     if type(line.get("edit")) is not int or line["edit"] != place:
         raise ValueError(f"its number is {str(line.get('edit'))[:20]}, expected {place}")
     if not isinstance(line.get("kind"), str):
         raise ValueError("it has no kind")
     if line["kind"] in KINDS:
-        record_of(KINDS[line["kind"]][0], line, f"edit {place}")
+        record_of(KINDS[line["kind"]].line, line, f"edit {place}")
     return line
 
 
 @contextmanager
 def _room(path: Path) -> Iterator[None]:
-    """Refuse an edit for which the disk has no room."""
+    """Raise InputError for an edit that the disk has no room for."""
     try:
         with naming(path):
             yield
@@ -125,11 +124,11 @@ def _room(path: Path) -> Iterator[None]:
 
 
 class EditHistory:
-    """What the edits of one run say; `Edits` adds the methods that make more.
+    """The edits of one run, read only; `Edits` adds the methods that make edits.
 
-    `features` gives the features of rows of the run, their embedding last; it is asked only for rows that came by
-    `update` after their cluster had been split or the model taught. `relearn` makes the head of an `accept` again, by
-    its number.
+    `features` gives the features of rows of the run, their embedding last; it is called only for rows that `update`
+    added after their cluster had been split or the model taught. `relearn` computes the head of an `accept` again,
+    given its number.
     """
 
     def __init__(
@@ -146,8 +145,8 @@ class EditHistory:
         self._model_clusters = np.empty(0, np.int64)  # a model can be shared without its rows
         self._stamp: Stamp | None = None  # of assignments.csv and taught.safetensors, when they were read
         self._taught: Taught | None = None
-        self._known: tuple[list[Line], State] | None = None  # the edits in force, and what they make of the run
-        self._checked: Line | None = None  # the first line, once it is known to be about this run
+        self._known: tuple[list[Line], State] | None = None  # the edits in force, and the state after them
+        self._checked: Line | None = None  # the first line, once it has been checked
         self._guard = RLock()  # of the six above
 
     @property
@@ -156,14 +155,14 @@ class EditHistory:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """What the rows are called in assignments.csv."""
+        """The names of the rows in assignments.csv."""
         with self._guard:
             self._read_rows([])
             return self._paths
 
     @property
     def any(self) -> bool:
-        """Whether an edit is in force."""
+        """True if an edit is in force."""
         return bool(self.history[0])
 
     @property
@@ -207,7 +206,7 @@ class EditHistory:
     def applied_to(
         self, found: Assignments, listing: Listing, location: str | None, kinds: Callable[[np.ndarray], Kinds]
     ) -> Assignments:
-        """Return what the model made of a source as these edits have it; `location` opens the source again."""
+        """Apply the edits to the model's assignments of a source; `location` opens the source again."""
         if not self.any:
             return found
         return apply_edits(found, self.state, self._rows_of(listing, location), kinds)
@@ -224,24 +223,13 @@ class EditHistory:
         """Lines that decide about other images as these edits do, and name none of the run's own: to go with a copy of
         the model. Junk is left out, and so is what was undone."""
         start = self._start() | {"inputs": 0, "paths": _digest_of_paths(())}
-        kept = [line for line in in_force(self._log.read())[0] if line["kind"] not in OF_ROWS]
-        lines = [start]
-        for line in kept:
-            rowless: Line = {name: [] for name in ("rows", "to") if isinstance(line.get(name), list)}
-            if line["kind"] == "split":
-                rowless["parts"] = [part | {"rows": []} for part in line["parts"]]
-            elif line["kind"] == "cut":
-                rowless["ended"] = [
-                    one | {"parts": [part | {"rows": []} for part in one["parts"]]} for one in line["ended"]
-                ]
-            lines.append(line | rowless)
-        return [
-            {"edit": number, "time": kept[0].get("time", "") if kept else ""} | line | {"edit": number}
-            for number, line in enumerate(lines)
-        ]
+        done, _ = in_force(self._log.read())
+        lines = [start, *without_rows(done)]
+        time = lines[1].get("time", "") if len(lines) > 1 else ""
+        return [{"edit": number, "time": time} | line | {"edit": number} for number, line in enumerate(lines)]
 
     def _state_of(self, lines: list[Line]) -> State:
-        """Only what came since the last time is applied, unless something was undone or `update` added rows."""
+        """Return the state. Apply only new edits, unless something was undone or `update` added rows."""
         done, _ = in_force(lines)
         with self._guard:
             self._read_rows(lines)
@@ -277,7 +265,7 @@ class EditHistory:
         """Return the taught clusters of rows added after the newest lesson, (m,); UNREADABLE where unknown."""
         try:
             taught = self.taught
-        except InputError:  # it is told to those who need it for new images
+        except InputError:  # reported where new images need it
             return None
         if taught is None:
             return None
@@ -305,7 +293,7 @@ class EditHistory:
             raise InputError(
                 f"{path} {problem}, and cannot be made again ({error}): put back a copy, or undo edit {number}"
             ) from error
-        with suppress(OSError):  # where nothing can be written it is learned each time
+        with suppress(OSError):  # if nothing can be written, it is learned each time
             taught.write(self._run.folder)
         return taught
 
@@ -326,7 +314,7 @@ class EditHistory:
             self._checked = lines[0]
 
     def _rows_of(self, listing: Listing, location: str | None) -> np.ndarray:
-        """(m,) the row in the run of each input; -1 for those it does not know, or that have changed since."""
+        """Return the row of each input, (m,); -1 for inputs that the run does not have, or that have changed since."""
         names = row_names(listing, location, self._run.data, self.paths)
         places = {path: row for row, path in reversed(list(enumerate(self.paths)))}
         stamps = read_stamps(self._run.folder)
@@ -337,7 +325,7 @@ class EditHistory:
         return np.array(rows, dtype=np.int64)
 
     def _start(self) -> Line:
-        """What the edits are about, so that they are never applied to something else."""
+        """Return the first line: what the edits are about, so that they are never applied to anything else."""
         return {
             "kind": "start",
             "clusters": self.n_clusters,

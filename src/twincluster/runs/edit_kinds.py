@@ -8,18 +8,25 @@ Shapes: n rows of the run, m other images, P parts, D features.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from twincluster.core import InputError
+from twincluster.core import InputError, counted
 from twincluster.runs.edit_state import JUNK, UNREADABLE, Learned, Merge, Split, State, nearest_part
 
 Line = dict[str, Any]
 LONGEST_NAME = 200  # characters
-DAMAGE = (KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError)  # what odd lines can raise
+DAMAGE = (
+    KeyError,
+    TypeError,
+    ValueError,
+    IndexError,
+    OverflowError,
+    AttributeError,
+)  # errors that damaged lines can raise
 
 
 @dataclass(frozen=True)
@@ -66,7 +73,7 @@ class _RowsLine:
 class _Named:
     cluster: int
     name: str
-    new: bool  # else the cluster had no name yet
+    new: bool  # whether the edit creates the cluster
 
 
 @dataclass(frozen=True)
@@ -75,7 +82,7 @@ class _AnswerLine:
     to: list[int]  # of each row; JUNK too
     names: list[_Named] | None = None
     sample: bool = False  # answers to random questions, which count for the estimate
-    samples: list[int] | None = None  # rows whose answers do, where not all of them do
+    samples: list[int] | None = None  # rows whose answers count, if not all do
 
 
 @dataclass(frozen=True)
@@ -129,14 +136,14 @@ class Later:
 
 
 def applied(state: State, line: Line, later: Later | None = None) -> State:
-    """A state after one more edit."""
+    """Return the state after one more edit."""
     if line["kind"] not in KINDS:
         raise InputError(
             f"edit {line['edit']} in edits.jsonl is of a kind that this version does not know: {line['kind'][:40]!r}; "
             "a newer version of twincluster made it: install that one"
         )
     try:
-        return KINDS[line["kind"]][1](state, line, later)
+        return KINDS[line["kind"]].apply(state, line, later)
     except InputError:
         raise
     except DAMAGE as error:
@@ -194,7 +201,7 @@ def _divided(
     shown, inside = state.shown.copy(), left.copy()
     for part, given in parts:
         rows = _rows(state, given)
-        rows = rows[inside[rows]]  # a file that was replaced since may lie elsewhere now
+        rows = rows[inside[rows]]  # a file replaced since may be in another cluster
         home[rows], left[rows] = part, False
         if part in examples:
             shown[rows] = True
@@ -203,7 +210,7 @@ def _divided(
         seen = later.features(rows) if later and step.centres is not None else None
         home[rows] = nearest_part(step, seen)
         guessed[rows] = seen is None
-    sample, before = (  # what was right is so still
+    sample, before = (  # what was right before is still right
         np.where(inside & (where == step.cluster), home, where) for where in (state.sample, state.before)
     )
     refused = dict(state.refused)
@@ -323,7 +330,7 @@ def _refuse(state: State, line: Line, later: Later | None) -> State:
 
 
 def _put(state: State, rows: np.ndarray, to: np.ndarray, by_hand: bool) -> State:
-    """Put rows (m,) into clusters (m,); junk stays in its cluster besides. What a person does makes examples."""
+    """Put rows (m,) into clusters (m,); junk stays in its cluster besides. Edits `by_hand` make examples."""
     home, junk, guessed = state.home.copy(), state.junk.copy(), state.guessed.copy()
     home[rows] = np.where(to == JUNK, home[rows], to)
     junk[rows], guessed[rows] = to == JUNK, guessed[rows] & (to == JUNK)
@@ -341,7 +348,7 @@ def _put(state: State, rows: np.ndarray, to: np.ndarray, by_hand: bool) -> State
 
 
 def _pairs(state: State, line: Line, names: Mapping[int, str]) -> tuple[np.ndarray, np.ndarray]:
-    """Rows that can be read, and the cluster of each."""
+    """Return the readable rows of a line, and the cluster of each."""
     given, to = np.array(line["rows"], dtype=np.int64), np.array(line["to"], dtype=np.int64)
     if len(given) != len(to):
         raise ValueError(f"it names {len(given)} images and {len(to)} clusters")
@@ -364,7 +371,7 @@ def _new(names: Mapping[int, str], cluster: Any) -> int:
 
 
 def _rows(state: State, given: Any) -> np.ndarray:
-    """Those that can be read: a file may have become unreadable since."""
+    """Return the readable rows of a line: a file may have become unreadable since."""
     rows = np.array(given, dtype=np.int64).reshape(-1)
     if len(rows) and (rows.min() < 0 or rows.max() >= len(state.home)):
         raise ValueError("it names images that the run does not have")
@@ -372,13 +379,15 @@ def _rows(state: State, given: Any) -> np.ndarray:
 
 
 def _text(name: Any) -> str:
+    if isinstance(name, str):
+        name = name.replace("\0", "\ufffd")  # older versions accepted zero characters
     if complaint := name_complaint(name):
         raise ValueError(complaint)
     return str(name)
 
 
 def name_complaint(name: Any) -> str:
-    """What is wrong with the name of a cluster, if anything: any text will do, markup and line breaks too."""
+    """Return what is wrong with the name of a cluster, or "". Any text is valid, also markup and line breaks."""
     if not isinstance(name, str) or not name.strip():
         return "a cluster needs a name of at least one letter"
     if len(name) > LONGEST_NAME:
@@ -391,31 +400,130 @@ def name_complaint(name: Any) -> str:
 
 
 def next_id(lines: Sequence[Line], n_clusters: int) -> int:
-    """An id that no cluster has ever had, not even one of an edit that was undone."""
+    """Return an id that no cluster has ever had, not even one of an edit that was undone."""
     used = [n_clusters - 1]
     for line in lines:
-        if line["kind"] == "split":
-            used += [int(part["id"]) for part in line["parts"]]
-        elif line["kind"] == "move":
-            used.append(int(line["to"]))
-        elif line["kind"] == "answer":
-            used += [one["cluster"] for one in line.get("names") or []]
-        elif line["kind"] == "cut":
-            used += [group["id"] for group in line["groups"]]
+        used += _kind(line).new_ids(line)
     return max(used) + 1
 
 
-# what each kind of line holds, and what it does
-KINDS: dict[str, tuple[type, Callable[[State, Line, Later | None], State]]] = {
-    "rename": (_RenameLine, _rename),
-    "merge": (_MergeLine, _merge),
-    "split": (_SplitLine, _split),
-    "move": (_MoveLine, _move),
-    "junk": (_RowsLine, _junk),
-    "unjunk": (_RowsLine, _unjunk),
-    "confirm": (_RowsLine, _confirm),
-    "answer": (_AnswerLine, _answer),
-    "accept": (_AcceptLine, _accept),
-    "refuse": (_RefuseLine, _refuse),
-    "cut": (_CutLine, _cut),
+def describe(line: Line, state: State) -> str:
+    """Describe an edit in a few words."""
+
+    def name(cluster: int) -> str:
+        called = state.names.get(cluster, "")
+        return called if called not in ("", str(cluster)) else f"cluster {cluster}"
+
+    return _kind(line).text(line, name)
+
+
+def without_rows(lines: Sequence[Line]) -> list[Line]:
+    """Return lines that decide about other images as these do, and name no row of the run."""
+    return [line | _kind(line).rowless(line) for line in lines if not _kind(line).of_rows]
+
+
+def lines_of_first(lines: Sequence[Line], count: int) -> list[Line]:
+    """Return edits as they would be without the rows from `count` on, which came by `twincluster update`."""
+    return [_of_first(line, count) for line in lines]
+
+
+def _of_first(line: Line, count: int) -> Line:
+    kept = dict(line)
+    for name in ("rows", "to", "samples"):
+        if isinstance(line.get(name), list) and not (name == "to" and line["kind"] == "refuse"):
+            rows = line[name] if name == "samples" else line["rows"]
+            kept[name] = [value for value, row in zip(line[name], rows, strict=True) if row < count]
+    if line["kind"] == "split":
+        kept["parts"] = _parts_of_first(line["parts"], count)
+    elif line["kind"] == "cut":
+        kept["ended"] = [one | {"parts": _parts_of_first(one["parts"], count)} for one in line["ended"]]
+    elif line["kind"] == "accept":
+        kept["inputs"] = min(line["inputs"], count)
+    return kept
+
+
+def _parts_of_first(parts: Sequence[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+    return [part | {"rows": [row for row in part["rows"] if row < count]} for part in parts]
+
+
+def is_by_hand(line: Line) -> bool:
+    """Return True for an edit in which a person says where rows belong."""
+    return _kind(line).by_hand
+
+
+def _kind(line: Line) -> Kind:
+    return KINDS.get(line["kind"], OTHER)
+
+
+def _images(line: Line) -> str:
+    return counted(len(line["rows"]), "image")
+
+
+def _empty_lists(line: Line) -> Line:
+    return {name: [] for name in ("rows", "to") if isinstance(line.get(name), list)}
+
+
+def _empty_parts(line: Line) -> Line:
+    return {"parts": [part | {"rows": []} for part in line["parts"]]}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of edit."""
+
+    line: type  # the fields of its line
+    apply: Callable[[State, Line, Later | None], State]
+    text: Callable[[Line, Callable[[int], str]], str]  # describes a line, given a function that names clusters
+    new_ids: Callable[[Line], Iterable[int]] = lambda line: ()  # of clusters that a line creates
+    rowless: Callable[[Line], Line] = _empty_lists  # the fields that name rows, without them
+    of_rows: bool = False  # whether it decides about the rows in its line only
+    by_hand: bool = False  # whether a person says with it where rows belong
+
+
+KINDS = {
+    "rename": Kind(_RenameLine, _rename, lambda line, name: f"rename cluster {line['cluster']} to {line['name']}"),
+    "merge": Kind(
+        _MergeLine, _merge, lambda line, name: f"merge {len(line['clusters']) + 1} clusters into {name(line['into'])}"
+    ),
+    "split": Kind(
+        _SplitLine,
+        _split,
+        lambda line, name: f"split cluster {line['cluster']} into {len(line['parts'])}",
+        new_ids=lambda line: (int(part["id"]) for part in line["parts"]),
+        rowless=_empty_parts,
+    ),
+    "cut": Kind(
+        _CutLine,
+        _cut,
+        lambda line, name: f"cut the tree to {line['count']:,} clusters",
+        new_ids=lambda line: (group["id"] for group in line["groups"]),
+        rowless=lambda line: {"ended": [one | _empty_parts(one) for one in line["ended"]]},
+    ),
+    "move": Kind(
+        _MoveLine,
+        _move,
+        lambda line, name: f"move {_images(line)} to {name(line['to'])}",
+        new_ids=lambda line: (int(line["to"]),),
+        by_hand=True,
+    ),
+    "junk": Kind(_RowsLine, _junk, lambda line, name: f"mark {_images(line)} as junk", of_rows=True, by_hand=True),
+    "unjunk": Kind(
+        _RowsLine, _unjunk, lambda line, name: f"take {_images(line)} out of the junk", of_rows=True, by_hand=True
+    ),
+    "confirm": Kind(_RowsLine, _confirm, lambda line, name: f"confirm {_images(line)}", of_rows=True, by_hand=True),
+    "answer": Kind(
+        _AnswerLine,
+        _answer,
+        lambda line, name: f"answer about {_images(line)}",
+        new_ids=lambda line: (one["cluster"] for one in line.get("names") or []),
+        by_hand=True,
+    ),
+    "accept": Kind(_AcceptLine, _accept, lambda line, name: f"accept that {_images(line)} move"),
+    "refuse": Kind(
+        _RefuseLine,
+        _refuse,
+        lambda line, name: f"keep {_images(line)} out of {', '.join(map(name, line['to']))}",
+        of_rows=True,
+    ),
 }
+OTHER = Kind(dict, lambda state, line, later: state, lambda line, name: line["kind"])  # start, undo and redo

@@ -1,4 +1,4 @@
-"""What the edits of a run make of its rows, and of images that they do not name.
+"""The state of a run after its edits, and the clusters of images that the edits do not name.
 
 `State` says where each row is and what the clusters are called. `State.decide` and `apply_edits` follow the edits for
 other images: merges, splits and the taught model. Shapes: n rows of the run, m other images, P parts, D features.
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from twincluster.clustering import Head
     from twincluster.runs.folder import Assignments
 
-UNREADABLE, JUNK = -1, -2  # in the place of a cluster
-NONE = -3  # in the place of a cluster: a row that is no example, or not in the sample
+UNREADABLE, JUNK = -1, -2  # instead of a cluster
+NONE = -3  # instead of a cluster: no example, or not in the sample
 JUNK_STATUS = "junk"
 Kinds = tuple[np.ndarray, ...]  # features of m images, each (m,D): what `Model.kinds` returns, the embedding last
 Features = Callable[[np.ndarray], np.ndarray]  # rows (m,) to the network's embedding of them, (m,D)
@@ -35,7 +35,7 @@ class Merge:
 class Split:
     cluster: int
     parts: np.ndarray  # (P,) ids; several of a part with several centres
-    rest: int  # where images go that cannot be compared with the centres
+    rest: int  # the part for images without features
     centres: np.ndarray | None  # (P,D) unit rows
 
 
@@ -46,23 +46,25 @@ class Learned:
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """Where every image is, and what the clusters are called."""
+    """The cluster of every row, and the names of the clusters."""
 
     home: np.ndarray  # (n,) int64: the cluster of each row, of junk too; -1 unreadable
     junk: np.ndarray  # (n,) bool
-    moved: np.ndarray  # (n,) bool: put where it is by hand
-    guessed: np.ndarray  # (n,) bool: came after a split or a lesson, and nobody could tell its cluster
-    shown: np.ndarray  # (n,) bool: an example, which a person has put where it is or confirmed there
+    moved: np.ndarray  # (n,) bool: placed by hand
+    guessed: np.ndarray  # (n,) bool: added after a split or a lesson, without the features to tell its cluster
+    shown: np.ndarray  # (n,) bool: an example, which a person has placed or confirmed
     sample: np.ndarray  # (n,) int64: the cluster a row had before a random question about it was answered, else NONE
     before: np.ndarray  # (n,) int64: the cluster an example had before a person placed it, else NONE
-    names: Mapping[int, str]  # of the clusters there are, by id
+    names: Mapping[int, str]  # of the current clusters, by id
     refused: Mapping[int, np.ndarray] = field(default_factory=dict)  # rows that a person keeps out of a cluster
-    ended: Mapping[str, int] = field(default_factory=dict)  # names of clusters that were merged, and into which
+    ended: Mapping[str, int] = field(
+        default_factory=dict
+    )  # names of merged clusters, and the cluster that each became part of
     by_hand: frozenset[int] = frozenset()  # clusters that a person made, which a cut leaves alone
     closed: Mapping[int, str] = field(default_factory=dict)  # names of clusters that a cut has ended, by id
     joined: tuple[Merge | Split | Learned, ...] = ()  # what decides about other images, in order
     number: int = 0  # of the newest line, undone ones and those that undo included
-    head: Callable[[], Head] | None = None  # gives the taught model, where there is one
+    head: Callable[[], Head] | None = None  # returns the taught model, if there is one
 
     @property
     def clusters(self) -> np.ndarray:
@@ -76,12 +78,12 @@ class State:
 
     @property
     def is_taught(self) -> bool:
-        """Whether accepted proposals are in force: a taught model decides about other images."""
+        """True if accepted proposals are in force: a taught model decides about other images."""
         return any(isinstance(step, Learned) for step in self.joined)
 
     @property
     def clusters_before(self) -> np.ndarray:
-        """(n,) the cluster of each row, of examples the one in which a person found them: it was right, or was not."""
+        """(n,) the cluster of each row, for examples the one before a person placed them."""
         moved = self.shown & (self.before != NONE) & ~self.junk
         return np.where(moved, self.before, self.clusters)
 
@@ -91,11 +93,11 @@ class State:
 
     @property
     def needs_features(self) -> bool:
-        """Whether `route` looks at features."""
+        """True if `route` needs features."""
         return self.is_split or self.is_taught
 
     def chances(self, own: np.ndarray, kinds: Kinds | None = None) -> np.ndarray:
-        """(m,C) probability of each cluster, by the taught model where there is one, else by the model's `own` (m,K).
+        """Return probabilities of clusters, (m,C), by the taught model if there is one, else the model's `own` (m,K).
 
         Merges add them up, and splits give all to the part with the nearest centre.
         """
@@ -140,21 +142,21 @@ class State:
         return np.flatnonzero((self.home == cluster) & ~self.junk)
 
     def sizes(self) -> dict[int, int]:
-        """Images in each cluster, empty ones included."""
+        """Return the number of images in each cluster, including empty ones."""
         found, counts = np.unique(self.home[~self.junk], return_counts=True)
         held = dict(zip(found.tolist(), counts.tolist(), strict=True))
         return {cluster: held.get(cluster, 0) for cluster in self.names}
 
     def route(self, clusters: np.ndarray, kinds: np.ndarray | Kinds | None = None) -> np.ndarray:
-        """Clusters of images that the edits do not name, (m,), from the model's (m,) and their features."""
+        """Return clusters of images that the edits do not name, (m,), from the model's (m,) and their features."""
         return self.decide(clusters, np.zeros(len(clusters)), kinds)[0]
 
     def decide(
         self, clusters: np.ndarray, confidence: np.ndarray, kinds: np.ndarray | Kinds | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Clusters and confidence of images that the edits do not name, from the model's, (m,).
+        """Return clusters and confidence of images that the edits do not name, from the model's, (m,).
 
-        The taught model, where there is one, decides first. Later merges take images along, and a later split gives
+        The taught model, if there is one, decides first. Later merges take images along, and a later split gives
         each to the part with the nearest centre. `kinds` are all features of the images, or the embedding alone.
         """
         found, sure, steps = np.array(clusters, dtype=np.int64), np.array(confidence), self.joined
@@ -175,7 +177,7 @@ class State:
 
 
 def initial(clusters: np.ndarray, n_clusters: int) -> State:
-    """The model's own clusters, which are called by their numbers."""
+    """Return the state without edits: the model's clusters, named by their numbers."""
     none = np.zeros(len(clusters), dtype=bool)
     home = np.array(clusters, dtype=np.int64)
     names = {cluster: str(cluster) for cluster in range(n_clusters)}
@@ -188,7 +190,7 @@ def apply_edits(
     rows: np.ndarray | None = None,
     kinds: Callable[[np.ndarray], np.ndarray | Kinds] | None = None,
 ) -> Assignments:
-    """Return what the model made of some inputs as the edits of its run have it.
+    """Apply the edits of a run to the model's assignments of some inputs.
 
     `rows` (m,) are the inputs' rows in the run, -1 for images that it does not know; None: all rows of the run. Known
     images stay where a person put them, or let the taught model put them; others go where that model says, and follow

@@ -39,21 +39,21 @@ class Edits(EditHistory):
 
     def rename(self, cluster: int, name: str, *, expected: int | None = None) -> State:
         def build(state: State, lines: list[Line]) -> Line:
-            renamed = a_cluster(state, cluster)
-            return {"kind": "rename", "cluster": renamed, "name": a_name(state, name, renamed)}
+            renamed = checked_cluster(state, cluster)
+            return {"kind": "rename", "cluster": renamed, "name": checked_name(state, name, renamed)}
 
         return self._append(build, expected)
 
     def merge(self, clusters: Sequence[int], *, name: str | None = None, expected: int | None = None) -> State:
-        """Put all into the first of them, which keeps its id and, unless one is given, its name."""
+        """Put all into the first of them, which keeps its id and, unless `name` is given, its name."""
 
         def build(state: State, lines: list[Line]) -> Line:
-            chosen = list(dict.fromkeys(a_cluster(state, cluster) for cluster in clusters))
+            chosen = list(dict.fromkeys(checked_cluster(state, cluster) for cluster in clusters))
             if len(chosen) < 2:
                 raise InputError("name at least two clusters to merge")
             into, *others = chosen
             line = {"kind": "merge", "into": into, "clusters": others}
-            return line | ({"name": a_name(state, name, into, *others)} if name is not None else {})
+            return line | ({"name": checked_name(state, name, into, *others)} if name is not None else {})
 
         return self._append(build, expected)
 
@@ -62,7 +62,7 @@ class Edits(EditHistory):
     ) -> State:
         """Divide a cluster by k-means on the network's embedding, or on `features`; the largest part is first."""
         state = self.state
-        cluster = a_cluster(state, cluster)
+        cluster = checked_cluster(state, cluster)
         visible, everyone = state.members(cluster), np.flatnonzero(state.home == cluster)
         most = max(2, min(len(visible), MOST_PARTS))
         if not 2 <= parts <= most or len(visible) < 2:
@@ -70,7 +70,7 @@ class Edits(EditHistory):
         embed = features or self._embed
         if embed is None:
             raise InputError("a split needs the features of the images: give features, or use RunImages(run).edits")
-        found = by_k_means(everyone, unit(embed(everyone)), visible, parts, seed)
+        found = k_means_parts(everyone, unit(embed(everyone)), visible, parts, seed)
         if len(found) < 2:
             raise InputError(f"all images of cluster {cluster} look the same to the network: select some instead")
 
@@ -78,7 +78,7 @@ class Edits(EditHistory):
             _same_images(now, cluster, everyone)
             first, old = next_id(lines, self.n_clusters), now.names[cluster]
             made = [
-                a_part(first + place, free_name(now, part_name(cluster, old, place + 1), cluster), rows, centre)
+                part_line(first + place, free_name(now, part_name(cluster, old, place + 1), cluster), rows, centre)
                 for place, (rows, centre) in enumerate(found)
             ]
             return {"kind": "split", "cluster": cluster, "how": "k-means", "rest": first, "parts": made}
@@ -99,8 +99,8 @@ class Edits(EditHistory):
         Without features (`Edits.features` gives them) new images cannot be compared with the two parts, and stay with
         the others.
         """
-        state, chosen = self.state, some_rows(rows)
-        cluster = a_cluster(state, cluster)
+        state, chosen = self.state, checked_rows(rows)
+        cluster = checked_cluster(state, cluster)
         everyone = np.flatnonzero(state.home == cluster)
         embedded = unit(features(everyone)) if features else None
 
@@ -111,11 +111,15 @@ class Edits(EditHistory):
                 raise InputError(f"select some images of cluster {cluster}, but not all of them")
             new, taken = next_id(lines, self.n_clusters), np.isin(everyone, chosen)
             default = part_name(cluster, now.names[cluster], 2)
-            called = free_name(now, default) if name is None else a_name(now, name)
-            middles = [middle(embedded[~taken]), middle(embedded[taken])] if embedded is not None else [None, None]
+            called = free_name(now, default) if name is None else checked_name(now, name)
+            middles = (
+                [mean_direction(embedded[~taken]), mean_direction(embedded[taken])]
+                if embedded is not None
+                else [None, None]
+            )
             made = [
-                a_part(cluster, now.names[cluster], everyone[~taken], middles[0]),
-                a_part(new, called, everyone[taken], middles[1]),
+                part_line(cluster, now.names[cluster], everyone[~taken], middles[0]),
+                part_line(new, called, everyone[taken], middles[1]),
             ]
             return {"kind": "split", "cluster": cluster, "how": "selection", "rest": cluster, "parts": made}
 
@@ -146,21 +150,21 @@ class Edits(EditHistory):
     def move(
         self, rows: Iterable[int], to: int | None = None, *, name: str | None = None, expected: int | None = None
     ) -> State:
-        """Put images into a cluster, or, without `to`, into a new one: these images, and none that come later."""
-        chosen = some_rows(rows)
+        """Put images into a cluster, or, without `to`, into a new one. Later images are not affected."""
+        chosen = checked_rows(rows)
 
         def build(state: State, lines: list[Line]) -> Line:
             line: Line = {"kind": "move", "rows": readable(state, chosen)}
             if to is not None:
-                return line | {"to": a_cluster(state, to)}
+                return line | {"to": checked_cluster(state, to)}
             new = next_id(lines, self.n_clusters)
-            return line | {"to": new, "name": free_name(state, str(new)) if name is None else a_name(state, name)}
+            return line | {"to": new, "name": free_name(state, str(new)) if name is None else checked_name(state, name)}
 
         return self._append(build, expected)
 
     def confirm(self, rows: Iterable[int], *, expected: int | None = None) -> State:
-        """Say that images are right where they are: they become examples."""
-        chosen = some_rows(rows)
+        """Confirm that images are in the right cluster: they become examples."""
+        chosen = checked_rows(rows)
         return self._append(lambda state, lines: {"kind": "confirm", "rows": readable(state, chosen)}, expected)
 
     def answer(
@@ -172,19 +176,19 @@ class Edits(EditHistory):
         sample: bool = False,
         expected: int | None = None,
     ) -> State:
-        """Say where images belong: in the cluster `to`, in a new one called `name`, or, with JUNK, nowhere.
+        """Record where images belong: in the cluster `to`, in a new one called `name`, or, with JUNK, nowhere.
 
         With both, `to` gets the name. `sample` marks the answer to a random question, which counts for the estimate.
         """
-        chosen = some_rows(rows)
+        chosen = checked_rows(rows)
 
         def build(state: State, lines: list[Line]) -> Line:
             if to is None and name is None:
                 raise InputError("an answer needs a cluster, or the name of a new one")
-            target = next_id(lines, self.n_clusters) if to is None else a_target(state, to)
+            target = next_id(lines, self.n_clusters) if to is None else checked_target(state, to)
             named = []
             if name is not None and target != JUNK:
-                named = [{"cluster": target, "name": a_name(state, name, target), "new": to is None}]
+                named = [{"cluster": target, "name": checked_name(state, name, target), "new": to is None}]
             return {
                 "kind": "answer", "rows": readable(state, chosen), "to": [target] * len(chosen), "names": named,
                 "sample": sample,
@@ -201,7 +205,7 @@ class Edits(EditHistory):
         cluster that holds most of its rows, if they outnumber there the rows of each other label; else it opens a new
         cluster. `samples` are rows of random questions.
         """
-        chosen = some_rows(list(labels))
+        chosen = checked_rows(list(labels))
 
         def build(state: State, lines: list[Line]) -> Line:
             return answer_line(
@@ -237,13 +241,13 @@ class Edits(EditHistory):
         From now on the taught model, `head`, decides about images that the run does not know.
         """
         given, targets = list(rows), list(to)
-        chosen = some_rows(given)
+        chosen = checked_rows(given)
         if len(targets) != len(given) or len(chosen) != len(given):
             raise InputError("give each image once, and a cluster for each")
         order = np.argsort(np.asarray(given), kind="stable")
 
         def build(state: State, lines: list[Line]) -> Line:
-            placed = [a_target(state, targets[at]) for at in order]
+            placed = [checked_target(state, targets[at]) for at in order]
             if state.shown[readable(state, chosen)].any():
                 raise InputError("an image that a person has placed is never moved by a proposal: look again")
             others = _decided_since(state, lines, chosen)  # the lesson that decided about them ends
@@ -261,30 +265,30 @@ class Edits(EditHistory):
         return self.state
 
     def refuse(self, rows: Iterable[int], to: int | Iterable[int], *, expected: int | None = None) -> State:
-        """Say that images do not belong to a cluster, or to any of several, and nothing else."""
-        chosen = some_rows(rows)
+        """Record that images do not belong to a cluster, or to any of several."""
+        chosen = checked_rows(rows)
         targets = [to] if isinstance(to, int | np.integer) else list(to)
 
         def build(state: State, lines: list[Line]) -> Line:
             if not targets:
                 raise InputError("say which cluster the images do not belong to")
-            kept_out = [a_target(state, target) for target in targets]
+            kept_out = [checked_target(state, target) for target in targets]
             return {"kind": "refuse", "rows": readable(state, chosen), "to": kept_out}
 
         return self._append(build, expected)
 
     def mark_junk(self, rows: Iterable[int], *, expected: int | None = None) -> State:
         """Take images out of their clusters."""
-        chosen = some_rows(rows)
+        chosen = checked_rows(rows)
         return self._append(lambda state, lines: {"kind": "junk", "rows": readable(state, chosen)}, expected)
 
     def unmark_junk(self, rows: Iterable[int], *, expected: int | None = None) -> State:
-        """Put images back into the clusters they were in, or that those have become part of."""
-        chosen = some_rows(rows)
+        """Put images back into their clusters, or into those that these have become part of."""
+        chosen = checked_rows(rows)
         return self._append(lambda state, lines: {"kind": "unjunk", "rows": readable(state, chosen)}, expected)
 
     def undo(self, *, expected: int | None = None) -> State:
-        """Take back the newest edit that is in force, whoever made it."""
+        """Undo the newest edit in force, whoever made it."""
 
         def build(state: State, lines: list[Line]) -> Line:
             done, _ = in_force(lines)
@@ -295,7 +299,7 @@ class Edits(EditHistory):
         return self._forgetting(build, expected)
 
     def redo(self, *, expected: int | None = None) -> State:
-        """Bring back what was undone last, unless another edit has come since."""
+        """Redo what was undone last, unless another edit has been made since."""
 
         def build(state: State, lines: list[Line]) -> Line:
             _, undone = in_force(lines)
@@ -329,7 +333,7 @@ def answer_line(state: State, labels: Mapping[int, str], samples: Iterable[int],
     names = names_of(state)
     called = {row: label for row, label in labels.items() if label.casefold() != JUNK_STATUS or label in names}
     for label in dict.fromkeys(called.values()):
-        _refuse_ended(state, a_label(label))
+        _refuse_ended(state, checked_label(label))
         number = int(label) if label.isdecimal() else -1
         if label not in names and number in state.names:
             raise InputError(f"{label} is the number of the cluster {state.names[number]!r}: answer with its name")
@@ -355,13 +359,13 @@ def _decided_since(state: State, lines: list[Line], chosen: np.ndarray) -> list[
 
 
 def _same_images(now: State, cluster: int, everyone: np.ndarray) -> None:
-    """Features were computed before the lock was taken, which is not held for as long as that takes."""
+    """Raise ConflictError if a cluster has changed while its features were computed, without the lock."""
     if cluster not in now.names or not np.array_equal(np.flatnonzero(now.home == cluster), everyone):
         raise ConflictError(now.number, f"cluster {cluster} has been changed meanwhile: look again")
 
 
-def a_name(state: State, name: str, *owners: int) -> str:
-    """The name as it is, if it can be one and no cluster but `owners` has it."""
+def checked_name(state: State, name: str, *owners: int) -> str:
+    """Return the name if it is valid and no cluster but `owners` has it. Raise InputError otherwise."""
     if complaint := name_complaint(name):
         raise InputError(complaint)
     for cluster, taken in state.names.items():
@@ -370,7 +374,7 @@ def a_name(state: State, name: str, *owners: int) -> str:
     return name
 
 
-def a_label(label: str) -> str:
+def checked_label(label: str) -> str:
     if complaint := name_complaint(label):
         raise InputError(complaint)
     return label
@@ -387,7 +391,7 @@ def _refuse_ended(state: State, label: str) -> None:
 
 
 def free_name(state: State, wanted: str, *owners: int) -> str:
-    """The wanted name, with a number behind it where another cluster than `owners` has it."""
+    """Return the wanted name, with a number appended if another cluster than `owners` has it."""
     taken = {name for cluster, name in state.names.items() if cluster not in owners}
     found, number = wanted, 2
     while found in taken:
@@ -395,7 +399,7 @@ def free_name(state: State, wanted: str, *owners: int) -> str:
     return found
 
 
-def a_cluster(state: State, cluster: Any) -> int:
+def checked_cluster(state: State, cluster: Any) -> int:
     if isinstance(cluster, bool | np.bool_) or not isinstance(cluster, int | np.integer):
         raise InputError(f"{str(cluster)[:40]!r} is no cluster: give its number")
     if int(cluster) not in state.names:
@@ -403,13 +407,13 @@ def a_cluster(state: State, cluster: Any) -> int:
     return int(cluster)
 
 
-def a_target(state: State, cluster: Any) -> int:
-    """A cluster there is, or junk."""
-    return JUNK if cluster == JUNK else a_cluster(state, cluster)
+def checked_target(state: State, cluster: Any) -> int:
+    """Return an existing cluster, or JUNK. Raise InputError otherwise."""
+    return JUNK if cluster == JUNK else checked_cluster(state, cluster)
 
 
-def some_rows(rows: Iterable[int]) -> np.ndarray:
-    """(m,) int64, each once, rising."""
+def checked_rows(rows: Iterable[int]) -> np.ndarray:
+    """Return rows as (m,) int64, unique and sorted. Raise InputError if they are no row numbers."""
     given = rows if isinstance(rows, np.ndarray) else list(rows)
     array = np.asarray(given)
     if array.ndim != 1 or not array.size:
@@ -420,7 +424,7 @@ def some_rows(rows: Iterable[int]) -> np.ndarray:
 
 
 def readable(state: State, rows: np.ndarray) -> list[int]:
-    """The rows as they go into a line; all are images of the run that could be read."""
+    """Return rows as a list for a line. Raise InputError if one is not a readable image of the run."""
     if rows[0] < 0 or rows[-1] >= len(state.home):
         odd = rows[0] if rows[0] < 0 else rows[-1]
         raise InputError(f"there is no image {odd}: the run has {len(state.home):,}, counted from 0")
@@ -431,26 +435,26 @@ def readable(state: State, rows: np.ndarray) -> list[int]:
     return listed
 
 
-def a_part(cluster: int, name: str, rows: np.ndarray, centre: np.ndarray | None) -> dict[str, Any]:
+def part_line(cluster: int, name: str, rows: np.ndarray, centre: np.ndarray | None) -> dict[str, Any]:
     numbers = None if centre is None else [round(float(number), DECIMALS) for number in centre]
     return {"id": cluster, "name": name, "rows": rows.tolist(), "centre": numbers}
 
 
 def part_name(cluster: int, name: str, number: int) -> str:
-    """What a part of a cluster is called, no longer than names may be: "beaches 2", or "8, part 2" without a name."""
+    """Return the name of a part of a cluster: "beaches 2", or "8, part 2" if the cluster has no name."""
     ending = f", part {number}" if name == str(cluster) else f" {number}"
     return name[: LONGEST_NAME - len(ending)] + ending
 
 
-def middle(embedded: np.ndarray) -> np.ndarray:
-    """(D,) the direction of unit rows (m,D) taken together."""
+def mean_direction(embedded: np.ndarray) -> np.ndarray:
+    """Return the direction of the sum of unit rows (m,D), (D,)."""
     return np.asarray(unit(embedded.mean(0, keepdims=True))[0])
 
 
-def by_k_means(
+def k_means_parts(
     everyone: np.ndarray, embedded: np.ndarray, visible: np.ndarray, parts: int, seed: int
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Rows and centre (D,) of each part, the largest first. Junk, which is not visible, follows the centres."""
+    """Return rows and centre (D,) of each part, the largest first. Junk goes to the nearest centre."""
     import torch
 
     from twincluster.clustering import spherical_kmeans

@@ -14,7 +14,7 @@ import numpy as np
 import twincluster
 from twincluster.clustering import how_many
 from twincluster.pages.explorer.library import Library
-from twincluster.runs import JUNK, PROBLEM_KINDS, RISING, UNREADABLE, Line, Problem, State
+from twincluster.runs import JUNK, PROBLEM_KINDS, RISING, UNREADABLE, Line, Problem, State, describe
 
 ON_CARDS = 4_000  # images on all cards together; each card shows at least a few
 MOST, FEWEST, DOUBTFUL = 8, 4, 3
@@ -147,36 +147,6 @@ def _suspicious(suspects: list[Problem], row_of: dict[str, int]) -> list[dict[st
          "values": [one.value for one in group]}
         for group in groups.values()
     ]  # fmt: skip
-
-
-def describe(line: Line, state: State) -> str:
-    """Describe an edit in a few words."""
-    kind = line["kind"]
-
-    def name(cluster: int) -> str:
-        called = state.names.get(cluster, "")
-        return called if called != str(cluster) and called else f"cluster {cluster}"
-
-    if kind == "rename":
-        return f"rename cluster {line['cluster']} to {line['name']}"
-    if kind == "merge":
-        return f"merge {len(line['clusters']) + 1} clusters into {name(line['into'])}"
-    if kind == "split":
-        return f"split cluster {line['cluster']} into {len(line['parts'])}"
-    if kind == "cut":
-        return f"cut the tree to {line['count']:,} clusters"
-    images = f"{len(line['rows']):,} image" + "s" * (len(line["rows"]) != 1)
-    if kind == "move":
-        return f"move {images} to {name(line['to'])}"
-    if kind == "confirm":
-        return f"confirm {images}"
-    if kind == "answer":
-        return f"answer about {images}"
-    if kind == "accept":
-        return f"accept that {images} move"
-    if kind == "refuse":
-        return f"keep {images} out of {', '.join(map(name, line['to']))}"
-    return f"mark {images} as junk" if kind == "junk" else f"take {images} out of the junk"
 
 
 def _nearness(library: Library, clusters: np.ndarray) -> np.ndarray:

@@ -111,11 +111,11 @@ def open_material(
     (assignments, groups), data = corrected_rows(inputs), inputs.data
     known: dict[str, Any] = {"choice": run.read_choice(), "metrics": run.read_metrics()}
     known["pictures"], known["no_pictures"] = inputs.pictures()
-    known["trust"] = trust_of(inputs)
+    known["trust"] = trust_of(inputs) if groups.corrections else None
     known["suspects"] = problems_of(inputs, write=problems)
     known["state"], known["tree"] = inputs.edits.state, read_tree(run)[0]
     codes, names = (source.labels, source.class_names) if source else (None, None)
-    if codes is None:
+    if codes is None and (labels is not None or source is None):
         codes, names = truth_of(run, labels, inputs.assignments, inputs.source)
     if codes is not None:
         known |= {"truth": codes, "class_names": names, **_scores(inputs.source, codes, assignments, data)}
