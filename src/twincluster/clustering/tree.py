@@ -22,10 +22,11 @@ DIRECTIONS = 128  # principal components that leaves and joins look at
 SAMPLE = 5_000  # rows whose halves are compared, and of a cluster that is divided
 MOST_OF_LEAF = 200  # rows of a leaf on average, of which k-means takes the centres
 SPLITS = 3  # into halves
-MOST_COMPARED = 30  # levels at which halves are compared
+MOST_COMPARED = 50  # levels at which halves are compared
 ROUNDS = 8  # of k-means, from the level of a half's own tree
 NEAR = 2  # levels on either side that a natural cut is compared with
 STANDS_OUT = 0.03  # least difference of a natural cut's agreement from the lowest of these
+MOST_NATURAL = 6  # that agree best
 EQUAL = 0.06  # difference of agreements within noise
 
 
@@ -118,11 +119,12 @@ class Tree:
     def natural(self) -> dict[int, float]:
         """Return the levels at which two halves agree better than around them, with their agreement."""
         values, found = self.agreement, {}
-        for at, value in enumerate(values):
+        for at, value in enumerate(values[:-1]):
             around = values[max(0, at - NEAR) : at + NEAR + 1]
-            if len(values) > 1 and value >= around.max() and value - around.min() >= STANDS_OUT:
+            if value >= around.max() and value - around.min() >= STANDS_OUT:
                 found[at + 2] = float(value)
-        return found
+        highest = sorted(found, key=lambda level: -found[level])[:MOST_NATURAL]
+        return {level: value for level, value in found.items() if level in highest}
 
     def best(self) -> list[int]:
         """Return the natural levels that agree best, up to noise."""
