@@ -441,6 +441,31 @@ def run_teach(
         found.plot(plot)
 
 
+@commands.command(name="choose", usage=f"{PROGRAM} choose [OPTIONS] [SOURCE...]")
+def run_choose(
+    *sources: str,
+    made_up: bool = True,
+    data_root: DataRoot = None,
+) -> None:
+    """Whether the right number of clusters is chosen, on made-up sets and on classes of image sets.
+
+    Example: python -m benchmarks choose digits photos/
+
+    Parameters
+    ----------
+    sources
+        Sets with labels, or folders of class folders. Images become features of the bundled encoder.
+    made_up
+        Also choose on made-up sets.
+    """
+    from benchmarks.choose import measure, to_text
+
+    answers = measure(sources, made=made_up, root=data_root, say=lambda line: print(line, flush=True))
+    if not answers:
+        raise InputError("there is no set to choose on: name some, or leave out --no-made-up")
+    print("\n" + to_text(answers))
+
+
 @commands.command(name="cleanup")
 def run_cleanup(
     photos: Path, /, *, seeds: Count = 2, no_encoder: Annotated[bool, Parameter(negative=())] = False

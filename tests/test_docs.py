@@ -11,6 +11,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 FOR_USERS = (
     "README.md", "docs/your-folder.md", "docs/pretrained.md", "docs/choosing-k.md", "docs/report.md",
     "docs/explorer.md", "docs/export.md", "docs/several-processes.md", "docs/ray.md", "docs/teach.md",
+    "docs/scale.md",
 )  # fmt: skip
 MOST_WORDS = 900
 CODE_BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)

@@ -254,6 +254,18 @@ def test_two_encoders_count_alike_and_are_cached_one_by_one(tmp_path: Path, own_
     assert "joins 2 encoders" in refused.complaint
 
 
+def test_three_encoders_are_joined(tmp_path: Path) -> None:
+    images, _ = colours(60)
+    np.save(tmp_path / "images.npy", images)
+    files = [colour_model(tmp_path / f"{side}.onnx", ("n", 3, side, side)) for side in (16, 20, 24)]
+    name = "+".join(f"onnx:{file}" for file in files)
+    worked("fit", tmp_path / "images.npy", "-k", "3", "--out", tmp_path / "run", "--backbone", name, *QUICK)
+    assert Run.open(tmp_path / "run").shape.widths == (8, 8, 8)
+    worked("predict", tmp_path / "run", tmp_path / "images.npy", "--out", tmp_path / "new.csv")
+    fitted, again = (path.read_text().splitlines() for path in (tmp_path / "run/assignments.csv", tmp_path / "new.csv"))
+    assert [row.split(",")[:2] for row in fitted] == [row.split(",")[:2] for row in again]
+
+
 def test_settings_of_an_encoder_without_one_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "images.npy", colours(40)[0])
     common = ("fit", tmp_path / "images.npy", "-k", "3", "--out", tmp_path / "no", "--device", "cpu")

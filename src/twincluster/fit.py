@@ -18,14 +18,24 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from twincluster.clustering import Choice, Health, Scores, Tree, grow_tree, health, score
+from twincluster.clustering import (
+    Choice,
+    Health,
+    Scores,
+    Tree,
+    grow_tree,
+    grow_tree_of_sample,
+    health,
+    score,
+    spread_sample,
+)
 from twincluster.config import DERIVED, SAME_NETWORK, Config, DataShape, Split, differences, flatten
 from twincluster.core import InputError, OnProgress, counted, hold, keep_freed, refuse_taken, settle
 from twincluster.data import Images, Listing
 from twincluster.methods import REFINERS, find_method
-from twincluster.model import Model, open_for, refuse_other_weights
+from twincluster.model import Model, assign, open_for, refuse_other_weights
 from twincluster.nn import Encoder, load_encoder
-from twincluster.parallel import join
+from twincluster.parallel import Processes, join
 from twincluster.resolve import check_method, data_shape, resolve, resolve_device, with_image_size
 from twincluster.runs import EDITS_FILE as EDITS
 from twincluster.runs import (
@@ -49,6 +59,8 @@ from twincluster.runs import (
 )
 from twincluster.training import Reporter, Trainer, has_checkpoint
 
+MOST_ROWS = 200_000  # of numbers or features to train on; of more, ...
+SAMPLE, PER_CLUSTER = 50_000, 200  # ... a sample of this size, or of so many rows per cluster if that is more
 MOST_SIZES = 100  # cluster sizes to print one by one
 
 
@@ -147,9 +159,9 @@ def fit(
             contents=contents_of(trained.images, trained.model.config.train.frame), made=trained.made,
             choice=trained.choice,
         )  # fmt: skip
-        write_tree(trained.run, trained.tree(result))
         if (out / EDITS).is_file():
             bind(trained.run)
+        write_tree(trained.run, trained.tree(result))
         if reporter and (warning := trained.health_warning(result)):
             reporter.warn(warning)
         scores = _scores(listing.labels, result.assignments.clusters, scored)
@@ -164,7 +176,7 @@ class Result:
 
     assignments: Assignments
     reference: Reference  # to compare later images with
-    probabilities: Tensor  # q of the usable inputs
+    probabilities: Tensor  # q of the inputs trained on
 
 
 @dataclass(eq=False)
@@ -182,17 +194,22 @@ class Trained:
 
     def result(self, predict: Callable[[Images], Tensor] | None = None) -> Result:
         """Predict the inputs, with `predict` instead of the model if given, and describe the training images."""
-        probabilities = (predict or self.model.predict)(self.images)
-        trained = probabilities[np.searchsorted(self.images.usable, self.training.usable)]
+        assignments, trained = assign(self.images, predict or self.model.predict, self.training.usable)
         step = math.ceil(len(self.training.usable) / REFERENCE_SAMPLE) or 1
         features = self.model.embed(self.training, self.training.usable[::step])
-        assignments = Assignments.of(self.images, self.images.usable, probabilities)
-        return Result(assignments, Reference.of(features, trained[::step]), probabilities)
+        return Result(assignments, Reference.of(features, trained[::step]), trained)
 
     def tree(self, result: Result) -> Tree:
         """Return the tree that has the clusters as one of its levels."""
-        rows, clusters = self.images.usable, result.assignments.clusters
-        return tree_of(self.model.embed(self.images).numpy(), rows, clusters, self.model.config.seed)
+        rows, clusters, seed = self.images.usable, result.assignments.clusters, self.model.config.seed
+        if len(rows) <= MOST_ROWS:
+            return tree_of(self.model.embed(self.images).numpy(), rows, clusters, seed)
+        tree = grow_tree_of_sample(
+            lambda some: self.model.embed(self.images, rows[some]).numpy(), clusters[rows], seed
+        )  # fmt: skip
+        leaf = np.full(len(clusters), -1, np.int32)
+        leaf[rows] = tree.leaf
+        return dataclasses.replace(tree, leaf=leaf)
 
     def health_warning(self, result: Result) -> str | None:
         """Return a warning if the clusters look unhealthy, otherwise None."""
@@ -262,12 +279,12 @@ def train(
     check_refinement(config, earlier)
     config = processes.in_turn(lambda: with_image_size(config, listing))  # may download an encoder
     stamps, device = stamps_of(listing), config.train.device
-    if config.train.frozen and encoder is None:
+    if config.train.frozen and encoder is None and listing.encoded is None:
         encoder = processes.in_turn(lambda: load_encoder(config.train.frozen, config.encoder))
     images = processes.in_turn(
         lambda: open_for(config, listing, decoding, encoder=encoder, device=device, encoding=encoding)
     )
-    training = dataclasses.replace(images, usable=_usable(images, split))
+    training = _sampled(dataclasses.replace(images, usable=_usable(images, split)), config, processes, reporter)
     if earlier:
         _refuse_other_images(earlier, training, config)
     flip_by_images, config = config.augment.flip == DERIVED, resolve(config, training)
@@ -275,7 +292,7 @@ def train(
     labels = listing.labels[training.usable] if listing.labels is not None else None
     # building an encoder draws random numbers: the trainer derives its shape after seeding, so seeds keep their weights
     known_shape = None if config.train.finetune else shape
-    trainer = Trainer(config, training, shape=known_shape, labels=labels, reporter=reporter)
+    trainer = Trainer(config, _in_memory(training, images), shape=known_shape, labels=labels, reporter=reporter)
     if earlier:
         model = Model.load(earlier, config.train.device)
         trainer.method.refine(model.network, model.predict(training), model.embed(training))
@@ -340,6 +357,28 @@ def _refuse_other_images(earlier: Run, training: Images, config: Config) -> None
         )
 
 
+def _sampled(images: Images, config: Config, processes: Processes, reporter: Reporter | None) -> Images:
+    """Return the images with a sample of their usable rows, if there are too many rows of numbers to train on all."""
+    n_clusters, count = config.n_clusters or config.clusters_between[1], len(images.usable)
+    wanted = config.train.rows or (max(SAMPLE, PER_CLUSTER * n_clusters) if count > MOST_ROWS else count)
+    if not images.is_rows or wanted >= count:
+        return images
+    rows = spread_sample(images.pixels, images.usable, wanted, config.seed)
+    if processes.count > 1:  # processors may differ in the last bits
+        rows = np.array(processes.broadcast_value(rows.tolist()), np.int64)
+    if reporter:
+        reporter.say(f"training on {wanted:,} of {count:,} rows, from all parts of the data; all are assigned")
+    return dataclasses.replace(images, usable=rows)
+
+
+def _in_memory(training: Images, images: Images) -> Images:
+    """Return the sampled rows alone, so that the trainer prepares no others."""
+    if not training.is_rows or len(images.usable) <= MOST_ROWS or len(training.usable) == len(images.usable):
+        return training
+    rows = np.asarray(training.pixels[training.usable], np.float32)
+    return dataclasses.replace(training, pixels=rows, usable=np.arange(len(rows)), status=("ok",) * len(rows))
+
+
 def _scores(labels: np.ndarray | None, clusters: np.ndarray, scored: np.ndarray) -> Scores | None:
     if labels is None or not (scored & (labels >= 0) & (clusters >= 0)).any():
         return None
@@ -373,6 +412,7 @@ def describe(
     encoder: Encoder | None = None,
 ) -> RunData:
     """Return the entry of config.json about the data."""
+    encoded = images.listing.encoded.data if images.listing.encoded else None
     return RunData(
         source=images.listing.name,
         location=location,
@@ -383,7 +423,8 @@ def describe(
         side=images.side,
         readable=len(images.usable),
         split=split,
-        encoder=(encoder.version or None) if encoder else None,
+        encoder=(encoder.version or None) if encoder else encoded.version or None if encoded else None,
+        base=encoded.base if encoded and encoded.base else None,
     )
 
 
@@ -431,7 +472,7 @@ def _usable(images: Images, split: Split) -> np.ndarray:
             f"none of the {len(listing.paths):,} images in {listing.name} can be read ({listing.paths[0]}: {why}): "
             "check the paths"
         )
-    return np.flatnonzero(_in_split(images.listing, split) & (np.array(images.status) == "ok"))
+    return np.asarray(images.usable[_in_split(images.listing, split)[images.usable]])
 
 
 FEW_NAMES = 5  # most settings to name in a message

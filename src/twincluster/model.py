@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import torch
 from PIL.Image import Image
 from torch import Tensor, nn
 
-from twincluster.config import Config, DataShape
+from twincluster.config import Config, DataShape, EncoderInput, absolute_name
 from twincluster.core import InputError, OnProgress, first_line, keep_freed
 from twincluster.data import (
     Content,
     Decoded,
+    EncodedData,
     Images,
     Listing,
     as_squares,
@@ -36,6 +38,8 @@ from twincluster.methods import Network, base, find_method
 from twincluster.nn import Encoder, encode, load_encoder, wrap_module
 from twincluster.resolve import full_side, resolve_device, store_side
 from twincluster.runs import Assignments, Edits, Run, RunData
+
+AT_ONCE = 16 * base.CHUNK_ROWS  # inputs whose probabilities are in memory
 
 
 def open_for(
@@ -54,6 +58,9 @@ def open_for(
     `side` is that size; 0 derives it from the files. The encoder is loaded by name unless it is given. Arrays keep
     their size unless they are much larger than training needs.
     """
+    if listing.encoded is not None:
+        _refuse_other_encoder(config, listing.encoded.data, listing.name)
+        return open_images(listing)
     if config.train.frozen:
         if listing.array is not None and listing.array.ndim == 2:
             raise InputError(
@@ -68,6 +75,19 @@ def open_for(
     # runs on smaller images were trained on arrays that were not shrunk
     array_side = side if side == full_side(config) else 0
     return open_images(listing, side=side, array_side=array_side, frame=config.train.frame, progress=decoding)
+
+
+def _refuse_other_encoder(config: Config, data: EncodedData, name: str) -> None:
+    """Raise InputError if an encoded folder does not have the features that a network takes."""
+    frozen = config.train.frozen
+    if not frozen:
+        raise InputError(
+            f"{name} has features of {data.encoder}, but this network takes images or rows of its own: name the images"
+        )
+    if absolute_name(frozen) != absolute_name(data.encoder) or config.encoder != EncoderInput():
+        raise InputError(f"{name} has features of {data.encoder}, not of {frozen}: encode its images with {frozen}")
+    if data.frame != config.train.frame:
+        raise InputError(f"{name} has features of {data.frame} squares, not {config.train.frame}: name the images")
 
 
 @dataclass(eq=False)
@@ -136,6 +156,9 @@ class Model:
     def open(self, listing: Listing, decoding: OnProgress | None = None, encoding: OnProgress | None = None) -> Images:
         """Return the network's input for a source: pixels, rows, or features of the encoder."""
         self._refuse_other_kind(listing)
+        if listing.encoded is not None:  # which needs no weights here
+            refuse_other_weights(self.name, self.data.encoder if self.data else None, listing.encoded.data.version)
+            return open_for(self.config, listing)
         return open_for(
             self.config, listing, decoding, encoder=self.encoder, device=self.device, encoding=encoding,
             side=later_side(self.config, self.data),
@@ -179,7 +202,7 @@ class Model:
 
     def assign(self, images: Images) -> Assignments:
         """Return a row per input."""
-        return Assignments.of(images, images.usable, self.predict(images))
+        return assign(images, self.predict, np.empty(0, np.int64))[0]
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the encoder, which `config` names and which may be large."""
@@ -197,11 +220,30 @@ class Model:
         return output
 
     def _refuse_other_kind(self, listing: Listing) -> None:
+        if listing.encoded is not None:
+            return  # `open_for` compares the encoders
         width = listing.array.shape[1] if listing.array is not None and listing.array.ndim == 2 else 0
         if width != (0 if self.sees_images else self.shape.n_inputs):
             trained_on = "images" if self.sees_images else f"rows of {self.shape.n_inputs} numbers"
             content = f"rows of {width} numbers" if width else "images"
             raise InputError(f"{listing.name} contains {content}, but {self.name} was trained on {trained_on}")
+
+
+def assign(
+    images: Images, predict: Callable[[Images], Tensor], wanted: np.ndarray
+) -> tuple[Assignments, Tensor]:  # fmt: skip
+    """Return a row per input, and the probabilities (m,K) of the usable inputs among `wanted`, ascending.
+
+    The probabilities of all inputs are never in memory at once.
+    """
+    clusters, confidence = np.full(len(images.status), -1, np.int64), np.full(len(images.status), np.nan)
+    kept = []
+    for start in range(0, max(1, len(images.usable)), AT_ONCE):
+        rows = images.usable[start : start + AT_ONCE]
+        probabilities = predict(dataclasses.replace(images, usable=rows))
+        clusters[rows], confidence[rows] = probabilities.argmax(1).numpy(), probabilities.amax(1).numpy()
+        kept.append(probabilities[torch.from_numpy(np.isin(rows, wanted))])
+    return Assignments(images.listing.paths, clusters, confidence, images.status), torch.cat(kept)
 
 
 def predict(

@@ -73,14 +73,22 @@ def choose_recipe(
     `configured` returns the settings of a recipe, `recipe` is the user's choice, `given` holds the settings the user
     changed, `earlier` is the encoder of the run to be resumed.
     """
-    if recipe:
-        return check_method(configured(str(recipe)), given), None
+    if recipe or listing.encoded:
+        config = configured(str(recipe or "pretrained"))
+        return check_method(_of_encoded(config, listing, configured("default")), given), None
     config = configured("default")
     if config.train.encoder or listing.is_rows:
         config = configured("pretrained" if config.train.encoder else "rows")
     wanted = _users_choice() if earlier is None else earlier
     config, why = _by_device(config, listing, configured, wanted)
     return check_method(config, given), why
+
+
+def _of_encoded(config: Config, listing: Listing, asked: Config) -> Config:
+    """Return the settings with the encoder of an encoded folder, unless the user names one, which is then compared."""
+    if listing.encoded is None or asked.train.encoder:
+        return config
+    return replace(config, train=replace(config.train, encoder=listing.encoded.data.encoder))
 
 
 def check_method(config: Config, given: Mapping[str, Any] | None = None) -> Config:

@@ -167,7 +167,7 @@ def test_options(options: list[str], complaint: str) -> None:
     (["fit", "a.jpg", "b.jpg", "c.jpg"], "unexpected argument 'b.jpg' and 1 more: name the folder instead of"),
     (["fti", "digits"], "no command 'fti', did you mean 'fit'? See twincluster --help"),
     (["fitt"], "no command 'fitt', did you mean 'fit'? See twincluster --help"),
-    (["xyzzy"], "no command 'xyzzy': choose one of demo, encoders, evaluate, export, fit, methods, predict, recipes"),
+    (["xyzzy"], "no command 'xyzzy': choose one of cut, demo, doctor, encode, encoders, evaluate, export"),
     (["texts"], "no command 'texts': to cluster its images, run twincluster fit texts; see twincluster --help"),
     (["--clusters", "3", "fit", "digits"], "no option '--clusters' before a command: write twincluster COMMAND"),
     (["--verison"], "no command '--verison', did you mean '--version'? See twincluster --help"),

@@ -12,7 +12,16 @@ import torch.nn.functional as F
 from sklearn.metrics import adjusted_rand_score, silhouette_score
 from torch import Tensor
 
-from twincluster.clustering import Candidate, Choice, choose, choose_clusters, compare_spaces, plot, spherical_kmeans
+from twincluster.clustering import (
+    Candidate,
+    Choice,
+    choose,
+    choose_clusters,
+    compare_spaces,
+    gaps,
+    plot,
+    spherical_kmeans,
+)
 from twincluster.clustering.choose import _overlap
 from twincluster.core import InputError
 
@@ -37,10 +46,34 @@ def test_finds_the_number_of_blobs(n_clusters: int, high: int) -> None:
     assert (choice.n_clusters, choice.clear, choice.reason) == (n_clusters, True, "")
 
 
-def test_finds_many_blobs_within_a_fifth() -> None:
+@pytest.mark.parametrize("seed", range(6))
+def test_finds_five_far_blobs_with_every_seed(seed: int) -> None:
+    """Halves of the data agreed better on four, so four was chosen, and called clear."""
+    rng = np.random.default_rng(seed)
+    centres = rng.standard_normal((5, 10))
+    gaps_between = np.linalg.norm(centres[:, None] - centres[None], axis=2)
+    centres *= 13 / gaps_between[~np.eye(5, dtype=bool)].min()
+    rows = centres[np.arange(1500) % 5] + rng.standard_normal((1500, 10))
+    choice = choose_clusters(rows, 2, 12, seed=seed)
+    assert (choice.n_clusters, choice.clear) == (5, True)
+
+
+def test_tries_numbers_that_are_missing_on_the_grid() -> None:
+    assert 9 not in choose._grid(2, 30)
+    choice = choose_clusters(blobs(9, d=6, spread=0.1), 2, 30, seed=0)
+    assert (choice.n_clusters, choice.clear) == (9, True)
+    assert 9 in [candidate.n_clusters for candidate in choice.candidates]
+
+
+def test_finds_many_blobs() -> None:
     choice = choose_clusters(blobs(40, n=1600, d=64), 20, 70, seed=0)
-    assert 32 <= choice.n_clusters <= 48
-    assert choice.clear
+    assert (choice.n_clusters, choice.clear) == (40, True)
+
+
+def test_blobs_that_overlap_are_not_clear() -> None:
+    choice = choose_clusters(blobs(6, d=16, spread=2.5), 2, 12, seed=0)
+    assert not choice.clear
+    assert choice.describe().startswith(f"cannot tell how many clusters there are, using {choice.n_clusters}: ")
 
 
 def test_directions_of_large_variance_decide_nothing() -> None:
@@ -92,6 +125,44 @@ def test_more_rows_than_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(seen) == {500}
 
 
+def groups(seed: int, *places: float, d: int = 8, n: int = 200) -> list[np.ndarray]:
+    """Round groups along a line."""
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal((n, d)) + place * np.eye(d)[0] for place in places]
+
+
+@pytest.mark.parametrize("d", [2, 32, 300])
+def test_a_valley_lies_between_two_groups_and_not_between_halves_of_one(d: int) -> None:
+    rng = np.random.default_rng(0)
+    one, two = groups(0, 0, 8, d=d)
+    assert gaps.valley(one, two, rng) < 0.1
+    lower = one[:, 1] < 0
+    assert gaps.valley(one[lower], one[~lower], rng) > 0.5
+    assert gaps.valley(one[:3], two, rng) == 1  # too few rows
+
+
+def test_a_gap_inside_a_cluster_is_found() -> None:
+    rng = np.random.default_rng(0)
+    one, two, three = groups(1, 0, 9, 18)
+    assert gaps._inside(one, rng) > 0.5
+    assert gaps._inside(np.concatenate([one, two]), rng) < 0.1
+    partition = gaps.set_apart(np.concatenate([one, two, three]), 2, 2, seed=0)
+    assert partition is not None
+    assert not partition.clear
+    assert "1 of 2 clusters have a gap inside" in partition.doubt()
+
+
+def test_small_clusters_and_outliers_make_the_number_a_guess() -> None:
+    even = gaps.Partition(3, 3.0, 1.0, np.zeros(3), np.ones(3), np.array([90, 90, 90]), np.ones(3))
+    assert even.clear
+    assert not dataclasses.replace(even, sizes=np.array([90, 90, 9])).clear
+    assert dataclasses.replace(even, sizes=np.array([90, 90, 30])).clear
+    scattered = dataclasses.replace(even, sizes=np.array([90, 90, 30]), widths=np.array([1.0, 1.0, 4.0]))
+    assert not scattered.clear
+    assert "1 of 3 clusters are small, or outliers" in scattered.doubt()
+    assert not dataclasses.replace(even, between=np.array([0.9, 0.9, 0.0])).clear
+
+
 @pytest.mark.parametrize(("low", "high"), [(2, 2), (2, 3), (2, 50), (10, 1000)])
 def test_every_number_between_neighbours_can_be_reached(low: int, high: int) -> None:
     grid = choose._grid(low, high)
@@ -123,28 +194,27 @@ def test_of_answers_that_tie_the_silhouette_decides_and_the_doubt_is_named() -> 
     best, *others = choose._settle(answers, {5: 0.1, 10: 0.2, 16: 0.9})
     assert best.n_clusters == 10
     assert others[0].n_clusters == 5
-    assert "5 clusters (0.69)" in choose._doubt(best, Candidate(10, 0.0, 0.0), others, table)
+    assert "5 clusters (0.69)" in choose._doubt(best, others, table)
 
 
 RISING = tuple(Candidate(k, score, 0.0) for k, score in [(2, 0.1), (20, 0.52), (37, 0.63), (49, 0.69), (50, 0.67)])
 
 
 def test_a_number_beside_the_largest_is_no_peak_unless_agreement_falls_behind_it() -> None:
-    nothing = Candidate(49, 0.0, 0.0)
-    doubt = choose._doubt(RISING[3], nothing, [RISING[1]], RISING)
+    doubt = choose._doubt(RISING[3], [RISING[1]], RISING)
     assert doubt.startswith(
         "two halves agree about as well on the largest number that was tried, 50 (0.67), as on 49 (0.69): set"
     )
     fallen = (*RISING[:4], Candidate(50, 0.69 - choose.TIE, 0.0))
-    assert choose._doubt(fallen[3], nothing, [fallen[1]], fallen) == ""
+    assert choose._doubt(fallen[3], [fallen[1]], fallen) == ""
     inside = (*RISING[:2], Candidate(37, 0.75, 0.0), Candidate(50, 0.74, 0.0))
-    assert choose._doubt(inside[2], nothing, [inside[1]], inside) == ""  # 50 is another answer
+    assert choose._doubt(inside[2], [inside[1]], inside) == ""  # 50 is another answer
 
 
 def test_the_largest_number_is_not_called_the_best_where_only_its_silhouette_is() -> None:
     table = (*RISING[:2], Candidate(37, 0.83, 0.0), Candidate(50, 0.80, 0.0))
     best, *others = choose._settle(choose._answers(table), {37: 0.5, 50: 0.6, 20: 0.1, 2: 0.1})
-    doubt = choose._doubt(best, Candidate(50, 0.0, 0.0), others, table)
+    doubt = choose._doubt(best, others, table)
     assert doubt.startswith(
         "two halves agree about as well on 37 clusters (0.83) as on the largest number that was tried, 50"
     )

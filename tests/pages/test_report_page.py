@@ -66,7 +66,7 @@ def show(page: Page, part: str) -> None:
 def test_all_parts_are_there_and_markup_in_names_is_text(watched: Watched) -> None:
     page = watched.page
     assert page.locator("main > section h2").all_text_contents() == [
-        "Clusters", "Map", "Labels", "Problems", "Training",
+        "Clusters", "Map", "Labels", "Problems", "Clean up", "Training",
     ]  # fmt: skip
     assert HOSTILE in page.locator("h1").inner_text()
     assert page.locator("img").count() == 0

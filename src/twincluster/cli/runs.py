@@ -18,7 +18,7 @@ from twincluster.core import InputError, check_writable, counted, strict_json
 if TYPE_CHECKING:
     from twincluster.clustering import Tree
     from twincluster.run_images import RunImages
-    from twincluster.runs import Run, State
+    from twincluster.runs import Edits, Run, State
 
 
 def predict(
@@ -205,8 +205,7 @@ def report(
         Compare with labels: `folders`, or a file: .csv or .parquet with path,label, or .npy with one integer per input.
         The default is the labels of a named set; `none` ignores them.
     figures
-        Also write the paper's figures for this run into RUN/figures, as PNG and SVG. Needs pip install
-        'twincluster[plots]'.
+        Also write figures into RUN/figures, as PNG and SVG. Needs pip install 'twincluster[plots]'.
     no_problems
         Do not write problems.csv if the run lacks it.
     data_root
@@ -293,8 +292,8 @@ def cut(
     /,
     *,
     clusters: Count | None = None,
-    opened: Annotated[list[int] | None, Parameter(name="--open", negative=())] = None,
-    closed: Annotated[list[int] | None, Parameter(name="--close", negative=())] = None,
+    opened: Annotated[list[int] | None, whole(0, name="--open")] = None,
+    closed: Annotated[list[int] | None, whole(0, name="--close")] = None,
     undo: Annotated[bool, Parameter(negative=())] = False,
     data_root: Path | None = None,
     json: Json = False,
@@ -334,9 +333,7 @@ def cut(
     edits = Edits(opened_run, lambda rows: _images_of(opened_run, data_root).kinds_later(rows))
     before = edits.state
     if undo:
-        if not (done := edits.history[0]) or done[-1]["kind"] != "cut":
-            raise InputError("the last edit is no cut: undo it on the page of twincluster serve")
-        after = edits.undo(expected=before.number)
+        after = _undo_cut(edits, before)
     else:
         tree, made = read_tree(opened_run)[0], ""
         if tree is None:
@@ -348,12 +345,22 @@ def cut(
             return
         after = edits.cut(tree, clusters, opened=opened or (), closed=closed or (), expected=before.number)
     opened_run.mark_outdated("cut")
+    _print_clusters(before, after, json)
+
+
+def _undo_cut(edits: Edits, before: State) -> State:
+    if not (done := edits.history[0]) or done[-1]["kind"] != "cut":
+        raise InputError("the last edit is no cut: undo it on the page of twincluster serve")
+    return edits.undo(expected=before.number)
+
+
+def _print_clusters(before: State, after: State, as_json: bool) -> None:
     sizes = after.sizes()
-    if json:
+    if as_json:
         print(strict_json({"clusters": len(sizes), "before": len(before.names), "sizes": sizes, "names": after.names}))
-    else:
-        print(f"{counted(len(sizes), 'cluster')}, {len(before.names)} before")
-        print("\n".join(f"  {size:7,}  {after.names[cluster]}" for cluster, size in sizes.items()))
+        return
+    print(f"{counted(len(sizes), 'cluster')}, {len(before.names)} before")
+    print("\n".join(f"  {size:7,}  {after.names[cluster]}" for cluster, size in sizes.items()))
 
 
 def _images_of(run: Run, root: Path | None) -> RunImages:

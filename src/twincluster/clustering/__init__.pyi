@@ -1,3 +1,4 @@
+from twincluster.clustering import gaps as gaps
 from twincluster.clustering import kmeans as kmeans
 from twincluster.clustering import neighbours as neighbours
 from twincluster.clustering.choose import FEWEST_DIRECTIONS as FEWEST_DIRECTIONS
@@ -36,6 +37,7 @@ from twincluster.clustering.neighbours import how_many as how_many
 from twincluster.clustering.neighbours import lay_out as lay_out
 from twincluster.clustering.neighbours import nearest_in_pool as nearest_in_pool
 from twincluster.clustering.neighbours import pool_step as pool_step
+from twincluster.clustering.sampling import spread_sample as spread_sample
 from twincluster.clustering.teaching import NO_EXAMPLE as NO_EXAMPLE
 from twincluster.clustering.teaching import Head as Head
 from twincluster.clustering.teaching import Lesson as Lesson
@@ -48,3 +50,4 @@ from twincluster.clustering.teaching import share_interval as share_interval
 from twincluster.clustering.teaching import teach as teach
 from twincluster.clustering.tree import Tree as Tree
 from twincluster.clustering.tree import grow_tree as grow_tree
+from twincluster.clustering.tree import grow_tree_of_sample as grow_tree_of_sample

@@ -1,8 +1,10 @@
-"""Choose the number of clusters from features alone: the number on which two halves of the data agree best.
+"""Choose the number of clusters from features alone.
 
-Whitening sets all true clusters equally far apart. So k-means with too few centroids merges some of them and with too
-many splits some, at random each time; only the right number gives the same clusters on two halves. The silhouette on
-features that are not whitened decides ties and may raise doubt. Shapes: N rows, K clusters, D features, M sampled rows.
+If gaps set clusters apart and none has a gap inside, their number is clear (`gaps.py`). Else it is a guess: the number
+that gaps confirm best, or that on which two halves of the data agree best. For the latter, whitening sets all true
+clusters equally far apart. So k-means with too few centroids merges some of them and with too many splits some, at
+random each time; only the right number gives the same clusters on two halves. The silhouette on features that are not
+whitened decides ties. Shapes: N rows, K clusters, D features, M sampled rows.
 """
 
 import math
@@ -15,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from twincluster.clustering import kmeans
+from twincluster.clustering import gaps, kmeans
 from twincluster.core import InputError
 
 ROWS = 12_000  # sampled rows, unless there are many clusters ...
@@ -57,15 +59,12 @@ class Choice:
         """Return the decision as one line."""
         if not self.clear:
             return f"cannot tell how many clusters there are, using {self.n_clusters}: {self.reason}"
-        others = " or ".join(str(other.n_clusters) for other in self.runners_up)
-        return f"{self.n_clusters} clusters, chosen because two halves of the data agree on them best" + (
-            f" (else {others})" if others else ""
-        )
+        return f"{self.n_clusters} clusters, chosen because gaps set them apart and none has a gap inside"
 
 
 @torch.no_grad()
 def choose_clusters(features: Tensor | np.ndarray, low: int, high: int, *, seed: int) -> Choice:
-    """Return the number of clusters from `low` to `high` that is reproduced best in features (N,D)."""
+    """Return the number of clusters from `low` to `high` that fits features (N,D) best."""
     features = torch.as_tensor(features).float()
     _check(features, low, high)
     generator = torch.Generator().manual_seed(seed)
@@ -74,15 +73,21 @@ def choose_clusters(features: Tensor | np.ndarray, low: int, high: int, *, seed:
         found = {k: _candidate(rows, k, seed) for k in _grid(low, high)}
         for k in _between(_best(found).n_clusters, sorted(found)):
             found[k] = _candidate(rows, k, seed)
+        apart = gaps.set_apart(features.cpu().numpy(), low, high, seed)
+        if apart and apart.plausible and apart.n_clusters not in found:
+            found[apart.n_clusters] = _candidate(rows, apart.n_clusters, seed)
         candidates = tuple(found[k] for k in sorted(found))
         answers = _answers(candidates)
         plain = features[torch.randperm(len(features), generator=generator)[:SECOND_ROWS].to(features.device)]
         plain = F.normalize(plain - plain.mean(0), dim=1)
         second = {answer.n_clusters: _silhouette(plain, answer.n_clusters, seed) for answer in answers}
         best, *others = _settle(answers, second)
-        cloud = torch.randn(rows.shape, generator=generator).to(rows.device) * variance.sqrt()
-        by_chance = _candidate(cloud, best.n_clusters, seed)
-    reason = _doubt(best, by_chance, others, candidates) or _second_doubt(best, second)
+        if apart and apart.plausible:
+            best, others = found[apart.n_clusters], [other for other in answers if other.n_clusters != apart.n_clusters]
+        reason = _reason(apart, best, others, candidates, second)
+        if not (apart and apart.clear):
+            cloud = torch.randn(rows.shape, generator=generator).to(rows.device) * variance.sqrt()
+            reason = _no_groups(best, _candidate(cloud, best.n_clusters, seed)) or reason
     return Choice(best.n_clusters, candidates, tuple(others), clear=not reason, reason=reason)
 
 
@@ -280,45 +285,78 @@ def _settle(answers: list[Candidate], second: dict[int, float]) -> list[Candidat
     return [leader, *(answer for answer in answers if answer is not leader)]
 
 
-def _doubt(best: Candidate, by_chance: Candidate, others: list[Candidate], tried: tuple[Candidate, ...]) -> str:
-    """Return why the number is uncertain, or "". The edge at 2 raises no doubt, because nothing smaller is possible."""
-    k, low = best.n_clusters, tried[0].n_clusters
+def _reason(
+    apart: gaps.Partition | None,
+    best: Candidate,
+    others: list[Candidate],
+    tried: tuple[Candidate, ...],
+    second: dict[int, float],
+) -> str:
+    """Return why the number is uncertain, or ""."""
     if len(tried) == 1:
-        return f"only {k} was tried: set a range"
-    if best.score < by_chance.score + EVIDENCE:
-        return (
-            f"two halves of the data agree hardly better ({best.score:.2f} at {k}) than data without clusters "
-            f"({by_chance.score:.2f}): the images form no distinct groups, or none that the features show"
-        )
-    if edge := _upper_edge(best, tried):
+        return f"only {best.n_clusters} was tried: set a range"
+    if apart and apart.clear:
+        return ""
+    if apart and apart.plausible:
+        return _edge(best, tried) or apart.doubt()
+    return (
+        _doubt(best, others, tried)
+        or _second_doubt(best, second)
+        or f"two halves of the data agree best on {best.n_clusters} clusters, but no gaps set them apart"
+    )
+
+
+def _no_groups(best: Candidate, by_chance: Candidate) -> str:
+    """Return a doubt if halves of a Gaussian cloud agree about as well, or ""."""
+    if best.score >= by_chance.score + EVIDENCE:
+        return ""
+    return (
+        f"two halves of the data agree hardly better ({best.score:.2f} at {best.n_clusters}) than data without "
+        f"clusters ({by_chance.score:.2f}): the images form no distinct groups, or none that the features show"
+    )
+
+
+def _doubt(best: Candidate, others: list[Candidate], tried: tuple[Candidate, ...]) -> str:
+    """Return a doubt from the agreement of halves, or "". The edge at 2 raises none: nothing smaller is possible."""
+    if edge := _upper_edge(best, tried) or _edge(best, tried):
         return edge
-    if k == low > 2:
-        return f"the best number is the smallest that was tried, {low}: set a range that begins lower"
     if others and others[0].score > best.score - TIE:
         other = others[0]
         return (
-            f"two halves agree about as well on {other.n_clusters} clusters ({other.score:.2f}) as on {k} "
-            f"({best.score:.2f}), which are better separated"
+            f"two halves agree about as well on {other.n_clusters} clusters ({other.score:.2f}) as on "
+            f"{best.n_clusters} ({best.score:.2f}), which are better separated"
         )
+    return ""
+
+
+FURTHER = "set a range that goes further, or the number that you want"
+
+
+def _edge(best: Candidate, tried: tuple[Candidate, ...]) -> str:
+    """Return a doubt if the best number is the smallest or largest that was tried, or ""."""
+    low = tried[0].n_clusters
+    if best is tried[-1]:
+        return f"the best number is the largest that was tried, {best.n_clusters}: {FURTHER}"
+    if best.n_clusters == low > 2:
+        return f"the best number is the smallest that was tried, {low}: set a range that begins lower"
     return ""
 
 
 def _upper_edge(best: Candidate, tried: tuple[Candidate, ...]) -> str:
     """Return a doubt if the best number is close to the largest one that was tried, or ""."""
     last, top = tried[-1], _best({candidate.n_clusters: candidate for candidate in tried})
-    further = "set a range that goes further, or the number that you want"
     if best is last and top is not last:  # it ties, and its silhouette made it the guess
         return (
             f"two halves agree about as well on {top.n_clusters} clusters ({top.score:.2f}) as on the largest number "
-            f"that was tried, {last.n_clusters} ({last.score:.2f}): {further}"
+            f"that was tried, {last.n_clusters} ({last.score:.2f}): {FURTHER}"
         )
     if best is last:
-        return f"the best number is the largest that was tried, {last.n_clusters}: {further}"
+        return _edge(best, tried)
     if _apart(best, last) or last.score <= best.score - TIE:
         return ""
     return (
         f"two halves agree about as well on the largest number that was tried, {last.n_clusters} ({last.score:.2f}), "
-        f"as on {best.n_clusters} ({best.score:.2f}): {further}"
+        f"as on {best.n_clusters} ({best.score:.2f}): {FURTHER}"
     )
 
 

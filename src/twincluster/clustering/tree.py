@@ -10,8 +10,8 @@ Shapes: n rows, L leaves, K clusters, D features.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -26,6 +26,7 @@ MOST_COMPARED = 50  # levels at which halves are compared
 ROUNDS = 8  # of k-means, from the level of a half's own tree
 NEAR = 2  # levels on either side that a natural cut is compared with
 STANDS_OUT = 0.03  # least difference of a natural cut's agreement from the lowest of these
+CHUNK = 65_536  # rows of a large source that are put on leaves at once
 MOST_NATURAL = 6  # that agree best
 EQUAL = 0.06  # difference of agreements within noise
 
@@ -171,6 +172,31 @@ def grow_tree(features: np.ndarray, clusters: np.ndarray, seed: int = 0) -> Tree
         leaf.astype(np.int32), joins.astype(np.int32), height.astype(np.float32), stability.astype(np.float32),
         centres.astype(np.float32), agreement.astype(np.float32),
     )  # fmt: skip
+
+
+def grow_tree_of_sample(
+    embed: Callable[[np.ndarray], np.ndarray], clusters: np.ndarray, seed: int = 0, count: int = 100_000
+) -> Tree:
+    """Grow a tree from about `count` rows, and put each other row on the nearest leaf of its own cluster.
+
+    `embed` returns the features (m,D) of some rows, `clusters` (n,) are those of all.
+    """
+    order = np.argsort(clusters, kind="stable")
+    sizes = np.unique(clusters, return_counts=True)[1]
+    step = np.maximum(1, np.minimum(len(clusters) // count, sizes // MOST_OF_LEAF))  # small clusters give all rows
+    rank = np.arange(len(clusters)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    sample = np.sort(order[rank % np.repeat(step, sizes) == 0])
+    tree = grow_tree(embed(sample), clusters[sample], seed)
+    owner = np.empty(tree.n_leaves, clusters.dtype)
+    owner[tree.leaf] = clusters[sample]
+    leaf = np.empty(len(clusters), np.int32)
+    for start in range(0, len(clusters), CHUNK):
+        rows = np.arange(start, min(start + CHUNK, len(clusters)))
+        cosine = embed(rows) @ (tree.centres / np.maximum(np.linalg.norm(tree.centres, axis=1, keepdims=True), 1e-12)).T
+        cosine[clusters[rows][:, None] != owner] = -np.inf
+        leaf[rows] = cosine.argmax(1)
+    leaf[sample] = tree.leaf
+    return replace(tree, leaf=leaf)
 
 
 def _main_directions(unit: np.ndarray) -> np.ndarray:

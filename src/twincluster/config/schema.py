@@ -99,6 +99,7 @@ class Train:
     precision: Precision = "auto"  # auto: bf16 backbone on CUDA; losses are always float32
     compile: bool = True  # CUDA only: compile losses and augmentation (networks have their own kernels)
     checkpoint_minutes: Amount = 3.0  # time between checkpoints
+    rows: CountOrNone = 0  # rows of numbers or features to train on; 0: all up to 200,000, a sample of more
     parts: CountOrNone = 0  # divide each batch to save memory; 0: as few parts as the GPU memory allows
 
     @property

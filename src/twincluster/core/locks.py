@@ -20,7 +20,7 @@ from typing import BinaryIO, Literal, NamedTuple
 from twincluster.core import InputError
 
 LOCK_FILE = ".twincluster.lock"
-Doing = Literal["training", "rows", "undo", "moves"]  # what the process that holds a folder writes
+Doing = Literal["training", "rows", "undo", "moves", "encoding"]  # what the process that holds a folder writes
 QUEUE: tuple[Doing, ...] = ("rows", "undo")  # updates of one run wait for each other
 POLL = 0.05  # seconds between two tries
 PATIENCE = 2.0  # seconds to wait for a new holder to write its name, or for an undo to end

@@ -16,6 +16,16 @@ from twincluster.data.decoding import decode_whole as decode_whole
 from twincluster.data.decoding import filled_side as filled_side
 from twincluster.data.decoding import largest_side as largest_side
 from twincluster.data.decoding import typical_side as typical_side
+from twincluster.data.encoded import COLUMNS as COLUMNS
+from twincluster.data.encoded import ENCODED_FILE as ENCODED_FILE
+from twincluster.data.encoded import FORMAT as FORMAT
+from twincluster.data.encoded import THUMBNAIL_SIDE as THUMBNAIL_SIDE
+from twincluster.data.encoded import EncodedData as EncodedData
+from twincluster.data.encoded import Originals as Originals
+from twincluster.data.encoded import Shard as Shard
+from twincluster.data.encoded import is_encoded as is_encoded
+from twincluster.data.encoded import perceptual_hash as perceptual_hash
+from twincluster.data.encoded import stamp_of as stamp_of
 from twincluster.data.images import Images as Images
 from twincluster.data.images import fingerprint_of as fingerprint_of
 from twincluster.data.images import is_much_larger as is_much_larger
@@ -28,8 +38,10 @@ from twincluster.data.listing import Content as Content
 from twincluster.data.listing import File as File
 from twincluster.data.listing import Listing as Listing
 from twincluster.data.listing import Member as Member
+from twincluster.data.listing import as_on_disk as as_on_disk
 from twincluster.data.listing import cache_folder as cache_folder
 from twincluster.data.listing import digest_of as digest_of
+from twincluster.data.listing import entry_of as entry_of
 from twincluster.data.listing import from_array as from_array
 from twincluster.data.listing import open_input as open_input
 from twincluster.data.listing import printable as printable
@@ -44,6 +56,8 @@ from twincluster.data.memory import is_rows as is_rows
 from twincluster.data.memory import outline as outline
 from twincluster.data.memory import range_of as range_of
 from twincluster.data.memory import refuse_times as refuse_times
+from twincluster.data.pool import RowFile as RowFile
+from twincluster.data.pool import decode_many as decode_many
 from twincluster.data.shards import labels_of_shards as labels_of_shards
 from twincluster.data.sources import location_of as location_of
 from twincluster.data.sources import open_source as open_source

@@ -28,6 +28,7 @@ from PIL import Image
 
 from twincluster.core import InputError, OnProgress, available_cores, write_atomically
 from twincluster.data.decoding import DEFAULT_SIDE, Frame, filled_side, letterboxed, square
+from twincluster.data.encoded import Encoded, Originals
 from twincluster.data.listing import Input, Listing, cache_folder, digest_of
 from twincluster.data.pool import decode_few
 from twincluster.data.store import (
@@ -64,7 +65,7 @@ class Images:
     status: tuple[str, ...]  # "ok", or the reason why the row is black
     usable: np.ndarray  # int64, rows to train on
     fingerprint: str  # SHA-256 of the data, independent of its location
-    pictures: np.ndarray | None = None  # (n,s,s,3), if `pixels` are an encoder's features of them
+    pictures: np.ndarray | Originals | None = None  # (n,s,s,3), if `pixels` are an encoder's features of them
     widths: tuple[int, ...] = ()  # columns of each, where several encoders made them
 
     @property
@@ -99,6 +100,8 @@ def open_images(
     done, rows in all).
     """
     workers, progress = workers or min(available_cores(), MOST_WORKERS), progress or (lambda done, total: None)
+    if listing.encoded is not None:
+        return _of_encoded(listing, listing.encoded)
     if listing.array is not None:
         small = partial(shrunk, side=array_side, frame=frame, workers=workers, cache=cache, progress=progress)
         return _of_array(listing, listing.array, array_side, frame, small)
@@ -160,6 +163,17 @@ def _of_array(
         pixels = small(pixels) if is_much_larger(filled, side) else _squares(pixels, frame)
     fingerprint = _array_fingerprint(array, "crop" if listing.is_rows else frame)
     return Images(listing, pixels, ("ok",) * len(array), np.arange(len(array), dtype=np.int64), fingerprint)
+
+
+def _of_encoded(listing: Listing, encoded: Encoded) -> Images:
+    """Return the features of an encoded folder; rows of unreadable images are zeros."""
+    assert listing.array is not None
+    usable = np.flatnonzero([status == "ok" for status in encoded.status]).astype(np.int64)
+    pictures = Originals(listing, encoded)
+    return Images(
+        listing, listing.array, encoded.status, usable, encoded.fingerprint,
+        pictures=pictures if pictures.any() else None, widths=encoded.data.widths,
+    )  # fmt: skip
 
 
 def _three_channels(array: np.ndarray) -> np.ndarray:

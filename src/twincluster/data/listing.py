@@ -27,6 +27,7 @@ from twincluster.core import InputError, uncollected
 
 if TYPE_CHECKING:
     from twincluster.data.decoding import Size
+    from twincluster.data.encoded import Encoded
 
 IMAGE_SUFFIXES: frozenset[str] = frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".gif", ".webp", ".bmp", ".dib", ".tif", ".tiff"}
@@ -180,6 +181,24 @@ def printable(name: str) -> str:
     return _UNWRITABLE.sub(_escape, name)
 
 
+_ESCAPED = re.compile(r"\\(?:([\\nrt])|x([0-9a-f]{2})|u([0-9a-f]{4}))")
+_LETTERS = {"\\": "\\", "n": "\n", "r": "\r", "t": "\t"}
+
+
+def as_on_disk(name: str) -> str:
+    """Return a file name as on disk from its escaped form, as `printable` makes it."""
+    return _ESCAPED.sub(_unescaped, name)
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    letter, byte, code = found.groups()
+    if letter:
+        return _LETTERS[letter]
+    if byte:  # from 0x80 on invalid UTF-8, as a surrogate escape
+        return chr(int(byte, 16) + (0xDC00 if byte >= "80" else 0))
+    return chr(int(code, 16))
+
+
 def _escape(found: re.Match[str]) -> str:
     code = ord(char := found.group())
     if char in "\\\n\r\t":
@@ -206,7 +225,7 @@ class Listing:
 
     name: str  # for messages and config.json, e.g. "digits", "photos/"
     paths: tuple[str, ...]  # as in assignments.csv: relative path, path in a list, or row number of an array
-    files: tuple[File, ...] | None = None  # absolute; None for arrays
+    files: Sequence[File] | None = None  # absolute; None for arrays
     array: np.ndarray | None = None  # uint8 (n,h,w) or (n,h,w,c), or float32 rows (n,d)
     labels: np.ndarray | None = None  # int64 (n,), -1 where unknown
     class_names: tuple[str, ...] | None = None  # names of labels 0, 1, ...
@@ -214,6 +233,7 @@ class Listing:
     skipped: int = 0  # files without an image suffix
     blurred: str = ""  # the first column of rows whose differences are lost in float32
     root: Path | None = None  # the folder that was searched, the list that was read, or the pattern of shards
+    encoded: Encoded | None = None  # if `array` has the features of images that were encoded before
 
     def __post_init__(self) -> None:
         longest = max(map(len, self.paths), default=0)
@@ -248,6 +268,7 @@ class Listing:
             labels=None if self.labels is None else self.labels[list(rows)],
             split=None if self.split is None else self.split[list(rows)],
             root=None,
+            encoded=self.encoded.part(rows) if self.encoded else None,
         )
 
     @cached_property
@@ -263,10 +284,11 @@ class Listing:
         by the next listing.
         """
         with uncollected():
-            return [_entry(path, file) for path, file in zip(self.paths, self.files or (), strict=True)]
+            return [entry_of(path, file) for path, file in zip(self.paths, self.files or (), strict=True)]
 
 
-def _entry(path: str, file: File) -> Entry:
+def entry_of(path: str, file: File) -> Entry:
+    """Return the size and time of change of a file, -1 if there is none."""
     if isinstance(file, Member):
         return path, file.size, file.changed
     try:

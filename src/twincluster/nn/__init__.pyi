@@ -22,6 +22,8 @@ from twincluster.nn.encoders import load_encoder as load_encoder
 from twincluster.nn.encoders import wrap_module as wrap_module
 from twincluster.nn.feature_cache import CPU_PIXELS as CPU_PIXELS
 from twincluster.nn.feature_cache import encode as encode
+from twincluster.nn.feature_shards import Encoding as Encoding
+from twincluster.nn.feature_shards import encode_folder as encode_folder
 from twincluster.nn.kernels.fused import pixels as pixels
 from twincluster.nn.kernels.norm import settle as settle
 from twincluster.nn.onnx_encoder import OnnxNetwork as OnnxNetwork

@@ -57,6 +57,13 @@ def encode(
         ) from None
 
 
+def encode_chunk(pixels: np.ndarray, encoder: Encoder, device: str) -> list[np.ndarray]:
+    """Return the features (N,D) of at most CHUNK images, one array for each joined encoder. Nothing is cached."""
+    if encoder.parts:
+        return [each for part in encoder.parts for each in encode_chunk(pixels, part, device)]
+    return [next(_chunks(pixels, encoder, device, [0], lambda done, total: None))]
+
+
 def _passed_on(encoder: Encoder) -> Iterator[Encoder]:
     """Return the parts of a joined encoder; none if the features of one cannot be cached."""
     return (part if encoder.version else replace(part, version="") for part in encoder.parts)

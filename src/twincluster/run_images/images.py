@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,8 +23,10 @@ from twincluster.data import (
     Images,
     Listing,
     Member,
+    Originals,
     Row,
     Store,
+    as_on_disk,
     cache_folder,
     decode,
     fingerprint_of,
@@ -58,12 +59,10 @@ from twincluster.runs import (
 )
 
 MOVED = "the images have moved or changed since"
+NO_ORIGINALS = "the images are no longer where they were encoded, and there are no thumbnails"
 IS_ROWS = "the inputs are rows of numbers, which have no pictures"
 
 SPACE_VERSION = 2  # of how features become a space: another number, another file in the cache
-
-_ESCAPE = re.compile(r"\\(?:([\\nrt])|x([0-9a-f]{2})|u([0-9a-f]{4}))")
-_LETTERS = {"\\": "\\", "n": "\n", "r": "\r", "t": "\t"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +72,7 @@ class Part:
     rows: np.ndarray  # (m,) ascending
     places: np.ndarray  # (m,) index of each row in ...
     images: Images  # ... the network's input, pixels or features of an encoder, ...
-    pictures: np.ndarray | None  # ... and in the pixels to show; None for rows of numbers
+    pictures: np.ndarray | Originals | None  # ... and in the pixels to show; None for rows of numbers
 
     def among(self, wanted: np.ndarray) -> Part:
         """Return the part of these rows that are wanted."""
@@ -220,8 +219,8 @@ class RunImages:
 
     def pictures(self) -> tuple[Pictures | None, str]:
         """Return the pictures to show, or None and the reason."""
-        if any(part.images.is_rows and part.pictures is None for part in self.parts):
-            return None, IS_ROWS
+        if self.parts and all(part.pictures is None for part in self.parts):
+            return None, IS_ROWS if self.parts[0].images.listing.encoded is None else NO_ORIGINALS
         if not self.parts:
             return None, self.absent
         return Pictures(len(self.assignments.paths), self.parts), ""
@@ -454,24 +453,12 @@ def _write_space(path: Path, rows: np.ndarray, space: Space) -> None:
         seal(partial)
 
 
-def pictures_of(images: Images) -> np.ndarray | None:
+def pictures_of(images: Images) -> np.ndarray | Originals | None:
     """Return the pixels as the network read them, or those that its encoder read."""
-    return None if images.listing.is_rows else images.pixels if images.pictures is None else images.pictures
+    if images.pictures is not None:
+        return images.pictures
+    return None if images.listing.is_rows else images.pixels
 
 
 def is_there(file: Path | Member) -> bool:
     return os.path.exists(file.archive if isinstance(file, Member) else file)
-
-
-def as_on_disk(name: str) -> str:
-    """Return a file name as on disk from its escaped form in a table."""
-    return _ESCAPE.sub(_unescaped, name)
-
-
-def _unescaped(found: re.Match[str]) -> str:
-    letter, byte, code = found.groups()
-    if letter:
-        return _LETTERS[letter]
-    if byte:  # from 0x80 on invalid UTF-8, as a surrogate escape
-        return chr(int(byte, 16) + (0xDC00 if byte >= "80" else 0))
-    return chr(int(code, 16))

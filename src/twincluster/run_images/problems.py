@@ -13,10 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from twincluster.core import SEAL, check_seal, seal, unfinished
-from twincluster.data import File, Looks, cache_folder
+from twincluster.data import File, Looks, Originals, cache_folder
 from twincluster.run_images.images import RunImages
 from twincluster.runs import Inspected, Problem, find_problems, read_problems, write_problems
 
+MOST_COMPARED = 200_000  # rows; of more, only exact copies are found
 LOOKS_VERSION = 1  # of the figures of an image
 
 
@@ -42,23 +43,27 @@ def problems_of(images: RunImages, *, write: bool = True) -> tuple[Problem, ...]
 
 
 def _inspected(images: RunImages) -> Inspected:
-    """Return what can be read again of the rows; a path that a list names twice counts once."""
+    """Return what can be read again of the rows; a path that a list names twice counts once.
+
+    Pictures of an encoded folder are not decoded again: it has content hashes, which find exact copies.
+    """
     contents, paths, named = images.contents(), images.assignments.paths, set[str]()
     rows: list[int] = []
     shown: list[tuple[np.ndarray, list[int], list[File]]] = []
     keys: list[str] = []
     features = []
+    compare = sum(len(part.rows) for part in images.parts) <= MOST_COMPARED
     for part in images.parts:
         new = [at for at, row in enumerate(part.rows.tolist()) if paths[row] not in named]
         named.update(paths[row] for row in part.rows[new].tolist())
         rows += part.rows[new].tolist()
         places, listing = part.places[new].tolist(), part.images.listing
-        if part.pictures is not None:
+        if part.pictures is not None and not isinstance(part.pictures, Originals) and compare:
             files = [listing.files[place] for place in places] if listing.files else []
             stamps = [listing.entries[place] for place in places] if files else places
             keys += [_key_of(stamp, contents.get(row)) for stamp, row in zip(stamps, part.rows[new], strict=True)]
             shown.append((part.pictures, places, files))
-        if part.images.is_rows:
+        if part.images.is_rows and compare:
             features.append(np.asarray(part.images.pixels[places]))
     is_complete = len(features) == len(images.parts) and len({each.shape[1] for each in features}) == 1
     return Inspected(

@@ -229,6 +229,7 @@ class RunData:
     readable: int
     split: Literal["all", "train", "test"]
     root: str | None = None  # where named data sets were kept
+    base: str | None = None  # where relative names start, if that is not the location: of an encoded folder
     side: int = 0  # pixels a side at which the images were read; 0: unknown, or rows
     encoder: str | None = None  # version of the encoder's weights
     columns: tuple[str, ...] | None = None  # names of the columns of a data frame

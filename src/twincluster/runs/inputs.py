@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from twincluster.core import MANIFEST, MISMATCH, SEAL, InputError, check_seal, read_table, seal, unfinished, write_table
-from twincluster.data import File, Listing, Member, digest_of, printable
+from twincluster.data import File, Listing, Member, digest_of, printable, stamp_of
 from twincluster.runs.folder import RunData, UpdateRecord, rows_of_table
 
 if TYPE_CHECKING:
@@ -36,10 +36,12 @@ STAMPS_FILE, CONTENTS_FILE = "stamps.csv", "contents.csv"
 
 def stamps_of(listing: Listing) -> list[str]:
     """One word per input: size and time of change of a file, a digest of a row of an array."""
+    if listing.encoded is not None:
+        return listing.encoded.column("stamp")
     if listing.files is None:
         array = listing.array if listing.array is not None else np.empty((0, 0))
         return [digest_of(row) for row in array]
-    return [_stamp(file, size, at) for file, (_, size, at) in zip(listing.files, listing.entries, strict=True)]
+    return [stamp_of(file, entry) for file, entry in zip(listing.files, listing.entries, strict=True)]
 
 
 def write_stamps(folder: Path, stamps: Mapping[str, str]) -> None:
@@ -53,11 +55,16 @@ def read_stamps(folder: Path) -> dict[str, str]:
 
 def contents_of(images: Images, frame: str) -> dict[str, str]:
     """Return a content hash of each readable input, by the names of rows."""
+    if images.listing.encoded is not None:
+        known = images.listing.encoded.column("content")
+        return {images.listing.paths[row]: known[row] for row in images.usable.tolist()}
     return {images.listing.paths[row]: content_of(images, row, frame) for row in images.usable.tolist()}
 
 
 def content_of(images: Images, row: int, frame: str) -> str:
     """Hash the decoded pixels of an image, or the numbers of a row."""
+    if images.listing.encoded is not None:
+        return str(images.listing.encoded.part([row]).column("content")[0])
     if images.listing.is_rows:
         return f"rows-{digest_of(images.pixels[row])}"
     return content_of_pixels((images.pixels if images.pictures is None else images.pictures)[row], frame)
@@ -122,6 +129,8 @@ def row_names(listing: Listing, location: str | None, data: RunData, known: Iter
 
 def base_of(data: RunData) -> str:
     """The folder that the names of a run's own files start in; `data` is what config.json says of its source."""
+    if data.base is not None:  # of an encoded folder: names start where its images were
+        return data.base
     location = str(data.location or os.path.join(os.getcwd(), "paths"))  # paths from Python start where we are
     return location if os.path.isdir(location) else os.path.dirname(location)
 
@@ -137,12 +146,6 @@ def within_source(name: str, records: Iterable[UpdateRecord]) -> str:
         )
         inside = min(inside, shorter, key=len)
     return inside
-
-
-def _stamp(file: File, size: int, changed: int) -> str:
-    if isinstance(file, Member):  # an image inside an archive knows its place, its size and its time of change
-        return "-".join(str(part) for part in file[1:])
-    return "missing" if size < 0 else f"{size}-{changed}"
 
 
 def _is_own(listing: Listing, location: str | None, data: RunData) -> bool:

@@ -86,6 +86,9 @@ class Progress(Reporter):
         else:
             self.step(row["progress"], self._remaining)
 
+    def say(self, message: str) -> None:
+        self._print(message)
+
     def warn(self, message: str) -> None:
         kind = re.sub(r"[0-9]+", "", message)  # print each kind once, whatever its numbers
         if self._row:  # warnings before the first epoch are not about clusters

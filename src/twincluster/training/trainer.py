@@ -56,6 +56,9 @@ class Reporter:
     def epoch(self, row: dict[str, Any]) -> None:
         """Receive the row of metrics.jsonl after each epoch."""
 
+    def say(self, message: str) -> None:
+        """Receive a line about the training that is no warning."""
+
     def warn(self, message: str) -> None:
         """Receive a warning: the clusters look unhealthy, or the batch was divided."""
 

@@ -127,10 +127,6 @@ def _branches(asked: dict[str, Any]) -> list[list[int]]:
     return groups
 
 
-def _is_pair(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(map(_is_whole, value))
-
-
 def _is_whole(value: Any) -> TypeGuard[int]:
     return type(value) is int and -(2**53) <= value <= 2**53  # beyond, JavaScript has no whole numbers
 

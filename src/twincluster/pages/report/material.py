@@ -115,7 +115,7 @@ def open_material(
     known["suspects"] = problems_of(inputs, write=problems)
     known["state"], known["tree"] = inputs.edits.state, read_tree(run)[0]
     codes, names = (source.labels, source.class_names) if source else (None, None)
-    if codes is None and (labels is not None or source is None):
+    if codes is None and labels != "none" and (labels or source is None):
         codes, names = truth_of(run, labels, inputs.assignments, inputs.source)
     if codes is not None:
         known |= {"truth": codes, "class_names": names, **_scores(inputs.source, codes, assignments, data)}

@@ -42,7 +42,7 @@ function kindPart(page, kind) {
     for (const [figure, row] of rows) row.hidden = !passes(figure);
     shown.textContent = `${count(rows.filter(([, row]) => !row.hidden).length)} shown`;
   });
-  const head = kind.groups ? ["Best", "Path", "Copies of it", ""] : ["Image", "Path", ""];
+  const head = kind.groups ? ["Best", "Path", "Copies of it", "Likeness"] : ["Image", "Path", "Value"];
   return make("details", { class: "problem" }, make("summary", {}, make("h3", { text: `${title} (${count(kind.count)})` })), note(why),
     slider ? make("div", { class: "row" }, slider, shown) : null,
     make("div", {}, make("table", { class: "suspects" },
