@@ -411,8 +411,8 @@ def undo_update(run: Run) -> Undone:
 
 def _unfollow(run: Run, records: Sequence[UpdateRecord]) -> None:
     """Remove the edit that the last update made of earlier corrections, if nothing was edited since."""
-    log = EditLog(run.folder / EDITS_FILE)
-    lines, back = log.read(), records[-1].undo if records else None
+    log, back = EditLog(run.folder / EDITS_FILE), records[-1].undo if records else None
+    lines = log.read() if back else []
     if back and lines and lines[-1].get("copied") and min(lines[-1]["rows"]) >= back.rows:
         log.rewrite(lines[:-1])
 
