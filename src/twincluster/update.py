@@ -77,6 +77,7 @@ class Updated:
     drift: Drift | None = None
     has_reference: bool = True
     suspects: tuple[Problem, ...] = ()  # added and changed images that may not belong, by kind
+    followed: int = 0  # new names of pictures that a person has placed, put into the same clusters
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -107,6 +108,9 @@ class Updated:
         ]
         if self.suspects:
             lines.append(f"to clean up among them: {in_words(self.suspects)}; see problems.csv")
+        if self.followed:
+            known = counted(self.followed, "picture")
+            lines.append(f"{known} that you have corrected before, under another name: put where you put them")
         if not self.added + self.changed:
             return "\n".join([*lines, "nothing to compare: no new images"])
         if not self.has_reference:
@@ -171,7 +175,23 @@ def update(
             changed = {task.name for task in tasks if fresh[task.row]}
             suspects = write_problems_of(RunImages(run, device=device), changed)
             done = dataclasses.replace(done, suspects=tuple(each for each in suspects if each.path in changed))
-    return done
+    return dataclasses.replace(done, followed=_follow(RunImages(run, device=device), done.suspects))
+
+
+def _follow(images: RunImages, suspects: Sequence[Problem]) -> int:
+    """Put new names of pictures where a person has put these pictures; return how many there are."""
+    edits, paths = images.edits, images.assignments.paths
+    if not edits.any or not suspects:
+        return 0
+    state, row_of = edits.state, {path: row for row, path in reversed(list(enumerate(paths)))}
+    targets = {}
+    for suspect in suspects:
+        new, old = row_of[suspect.path], row_of.get(suspect.copy_of, -1)
+        if suspect.kind == "exact_copy" and state.shown[old] and not state.shown[new]:
+            targets[new] = int(state.clusters[old])
+    if targets:
+        edits.follow(targets.keys(), targets.values())
+    return len(targets)
 
 
 class _Task(NamedTuple):
@@ -369,6 +389,7 @@ def undo_update(run: Run) -> Undone:
     with hold(run.folder, "undo"):
         settle(run.folder / EDITS_FILE)  # finish pending edits first: they may refer to rows of the update
         table, records = run.read_assignments(), run.read_updates()
+        _unfollow(run, records)
         back = _check(run, table, records)
         recover(run)
         count, replaced = back.rows, back.replaced
@@ -386,6 +407,14 @@ def undo_update(run: Run) -> Undone:
         run.drop_update()
     removed = len(table.paths) - count
     return Undone(run.folder / "assignments.csv", records[-1].source, removed, len(replaced), count)
+
+
+def _unfollow(run: Run, records: Sequence[UpdateRecord]) -> None:
+    """Remove the edit that the last update made of earlier corrections, if nothing was edited since."""
+    log, back = EditLog(run.folder / EDITS_FILE), records[-1].undo if records else None
+    lines = log.read() if back else []
+    if back and lines and lines[-1].get("copied") and min(lines[-1]["rows"]) >= back.rows:
+        log.rewrite(lines[:-1])
 
 
 def _as_they_are(table: Assignments, stamps: Mapping[str, str], rows: Iterable[int]) -> list[list[Any]]:

@@ -97,6 +97,8 @@ def test_a_missing_or_damaged_tree_is_made_again_and_a_cut_stays(run: Run) -> No
 def test_bad_input_is_one_line(run: Run, tmp_path: Path) -> None:
     worked("cut", run.folder)
     assert "the tree has 1 to 18 clusters, not 400" in command("cut", run.folder, "--clusters", 400).complaint
+    for odd in ("1.5", "x", "-1", ""):
+        assert "expected a whole number of at least 0" in command("cut", run.folder, f"--open={odd}").complaint
     assert "cluster 9 does not exist" in command("cut", run.folder, "--open", 9).complaint
     assert "nothing would change" in command("cut", run.folder, "--clusters", 3).complaint
     assert "the last edit is no cut" in command("cut", run.folder, "--undo").complaint

@@ -198,3 +198,29 @@ def test_an_update_that_finished_an_older_one_has_no_way_back(place: Path) -> No
     updated(run, pictures(place / "other", n=3, seed=2))
     updated(run, place / "more")
     assert "update after another one" in command("update", run, "--undo").complaint
+
+
+def test_a_known_picture_under_a_new_name_follows_its_corrections_until_the_update_is_undone(place: Path) -> None:
+    run, more = place / "run", place / "more"
+    edits = Edits(Run.open(run))
+    paths = list(Run.open(run).read_assignments().paths)
+    moved, junked = paths.index("red/00.png"), paths.index("green/01.png")
+    target = (int(edits.state.home[moved]) + 1) % 3
+    edits.move([moved], target)
+    edits.mark_junk([junked])
+    before, log = state(run), (run / "edits.jsonl").read_bytes()
+    more.mkdir()
+    for name in ("red/00.png", "green/01.png", "blue/02.png"):
+        shutil.copy(place / "photos" / name, more / name.replace("/", " "))
+    said = worked("update", run, more).out
+    assert "2 pictures that you have corrected before, under another name: put where you put them" in said
+    table = Run.open(run).read_assignments()
+    now = Edits(Run.open(run)).state
+    found = {Path(path).name: int(now.clusters[row]) for row, path in enumerate(table.paths) if row >= len(paths)}
+    assert found["red 00.png"] == target
+    assert found["green 01.png"] == -2
+    assert found["blue 02.png"] == int(now.clusters[paths.index("blue/02.png")])
+    assert json_rows(run / "edits.jsonl")[-1]["copied"]
+    worked("update", run, "--undo")
+    assert state(run) == before
+    assert (run / "edits.jsonl").read_bytes() == log

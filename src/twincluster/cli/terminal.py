@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
 import io
 import math
 import os
@@ -13,7 +14,7 @@ import sys
 import textwrap
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any, TextIO
@@ -23,7 +24,6 @@ from cyclopts import (
     Group,
     MissingArgumentError,
     Parameter,
-    Token,
     UnknownCommandError,
     UnusedCliTokensError,
 )
@@ -254,6 +254,9 @@ TAKES = {
     "--device": "NAME",
     "--precision": "NAME",
     "--balance": "N",
+    "--open": "CLUSTER",
+    "--close": "CLUSTER",
+    "--levels": "K,K",
 }
 
 NUMBERS = {"INT": "N", "INT...": "ID...", "FLOAT": "N"}
@@ -343,20 +346,31 @@ def results(as_json: bool) -> Iterator[dict[str, Any]]:
         print(strict_json(found, indent=2), flush=True)
 
 
-def whole(least: int, most: float = math.inf) -> Parameter:
-    """Return a parameter that accepts whole numbers within bounds. Cyclopts itself would round 1.5."""
+def whole(least: int, most: float = math.inf, *, name: str | None = None) -> Parameter:
+    """Return a parameter that accepts whole numbers within bounds. Cyclopts itself would round 1.5.
+
+    With a `name` it is an option that may be repeated, and gives a list.
+    """
     wanted = f"of at least {least}" if most == math.inf else f"from {least} to {most}"
 
-    def read(_: type, tokens: Sequence[Token]) -> int:
-        said = tokens[0].value
+    def read(said: str) -> int:
         if not re.fullmatch(r"[+-]?\d+", said) or not least <= int(said) <= most:
             raise ValueError(f"expected a whole number {wanted}, not {said or 'nothing'}")
         return int(said)
 
-    return Parameter(converter=read)
+    if name:
+        return Parameter(name=name, negative=(), converter=lambda _, tokens: [read(token.value) for token in tokens])
+    return Parameter(converter=lambda _, tokens: read(tokens[0].value))
 
 
 Json = Annotated[bool, Parameter(name="--json", negative=())]
 Count = Annotated[int, whole(1)]
 CountOrNone = Annotated[int, whole(0)]
 Seed = Annotated[int, whole(0, LARGEST_SEED)]
+
+
+def can_ask() -> bool:
+    """Return True if `fit` can offer an encoder: on a terminal, with a network and timm."""
+    terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+    offline = bool(os.environ.get("HF_HUB_OFFLINE")) or launch.several()
+    return terminal and not offline and importlib.util.find_spec("timm") is not None

@@ -196,6 +196,19 @@ class Edits(EditHistory):
 
         return self._append(build, expected)
 
+    def follow(self, rows: Iterable[int], targets: Iterable[int]) -> State:
+        """Put new rows where a person has put the same pictures under other names, as one edit. JUNK is a target, too.
+
+        The line is marked, so that undoing the update takes it back.
+        """
+        chosen = checked_rows(rows)
+
+        def build(state: State, lines: list[Line]) -> Line:
+            to = [checked_target(state, target) for target in targets]
+            return {"kind": "answer", "rows": readable(state, chosen), "to": to, "copied": True}
+
+        return self._append(build, None)
+
     def answer_labels(
         self, labels: Mapping[int, str], samples: Iterable[int] = (), *, expected: int | None = None
     ) -> State:
