@@ -269,7 +269,7 @@ def test_a_terminal_is_asked_once_about_the_better_encoder(tmp_path: Path, monke
     monkeypatch.setattr("builtins.input", lambda question: asked.append(question) or "n")
     worked(*common, tmp_path / "elsewhere")
     assert not asked  # this is no terminal
-    monkeypatch.setattr("twincluster.cli.encoders._can_ask", lambda: True)
+    monkeypatch.setattr("twincluster.cli.app.can_ask", lambda: True)
     assert "`twincluster encoders prefer NAME` changes it" in worked(*common, tmp_path / "first").out
     worked(*common, tmp_path / "second")
     (question,) = asked
@@ -288,7 +288,7 @@ def test_a_terminal_is_asked_once_about_the_better_encoder(tmp_path: Path, monke
 
 def test_yes_is_stored_and_a_damaged_answer_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    monkeypatch.setattr("twincluster.cli.encoders._can_ask", lambda: True)
+    monkeypatch.setattr("twincluster.cli.app.can_ask", lambda: True)
     monkeypatch.setattr("builtins.input", lambda question: "Yes ")
     assert offer_better()
     assert preferred_encoder() == "tinyvit-5m"

@@ -50,6 +50,18 @@ def test_the_file_gives_the_clusters_that_were_taught_merged_and_split(tmp_path:
     assert len(set(found[0].tolist())) > 1
 
 
+def test_the_file_follows_a_cut(tmp_path: Path) -> None:
+    run, new = fitted(tmp_path, colours(COUNT)[0], *TINY), colours(60, seed=1)[0]
+    worked("cut", run.folder, "--clusters", 6)
+    worked("export", run.folder, tmp_path / "model.onnx", "--to", "onnx")
+    (found,) = onnxruntime.InferenceSession(tmp_path / "model.onnx").run(["cluster"], {"images": new})
+    np.save(tmp_path / "new.npy", new)
+    worked("predict", run.folder, tmp_path / "new.npy", "--out", tmp_path / "new.csv")
+    assert found.tolist() == Assignments.read(tmp_path / "new.csv").clusters.tolist()
+    assert set(found.tolist()) <= set(Edits(run).state.names)
+    assert len(set(found.tolist())) > 1
+
+
 def routed(run: Run, state, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """By the graph, and as `predict` does it."""
     model = Model.load(run, "cpu")

@@ -23,7 +23,19 @@ from twincluster.cli.look_up import methods, recipes
 from twincluster.cli.reproduce import reproduce
 from twincluster.cli.runs import cut, evaluate, export, predict, report, serve, update
 from twincluster.cli.teach import teach
-from twincluster.cli.terminal import LOOK_UP, START, USE, Count, Json, PlainHelp, Seed, results, resumable, status_of
+from twincluster.cli.terminal import (
+    LOOK_UP,
+    START,
+    USE,
+    Count,
+    Json,
+    PlainHelp,
+    Seed,
+    can_ask,
+    results,
+    resumable,
+    status_of,
+)
 from twincluster.config import (
     BUNDLED,
     Config,
@@ -236,7 +248,7 @@ def fit(
         earlier = Run.open(out).config.train.frozen if resume and out else None  # a run keeps its encoder
         config, why = choose_recipe(listing, configured, recipe, changes, earlier)
         chosen_here = "encoder" not in train and earlier is None and recipe is None
-        if chosen_here and config.train.encoder == BUNDLED and offer_better():
+        if chosen_here and config.train.encoder == BUNDLED and can_ask() and offer_better():
             config, why = choose_recipe(listing, configured, recipe, changes, earlier)
         used = "pretrained" if config.train.encoder else "rows" if listing.is_rows else "default"
         named = recipe is None and config.method != DEFAULT

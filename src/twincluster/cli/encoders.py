@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import sys
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -26,7 +24,6 @@ from twincluster.config import (
     trust_addresses,
 )
 from twincluster.core import InputError, closest
-from twincluster.parallel import several
 
 if TYPE_CHECKING:
     import numpy as np
@@ -88,7 +85,7 @@ def encoders(
 
 def offer_better() -> bool:
     """Ask once, on a terminal, whether a better encoder than the bundled one becomes the default; return the answer."""
-    if not _can_ask() or preferred_encoder() is not None:
+    if preferred_encoder() is not None:
         return False
     from twincluster.nn import find_weights
 
@@ -100,13 +97,6 @@ def offer_better() -> bool:
     agreed = answer.strip().lower() in ("y", "yes")
     print(f"stored in {prefer(PREFERRED if agreed else '')}; `twincluster encoders prefer NAME` changes it", flush=True)
     return agreed
-
-
-def _can_ask() -> bool:
-    """Return True on a terminal, if the encoder that would be offered can be used."""
-    terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
-    offline = bool(os.environ.get("HF_HUB_OFFLINE")) or several()
-    return terminal and not offline and importlib.util.find_spec("timm") is not None
 
 
 def _prefer(name: str) -> None:

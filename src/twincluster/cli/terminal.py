@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
 import io
 import math
 import os
@@ -366,3 +367,10 @@ Json = Annotated[bool, Parameter(name="--json", negative=())]
 Count = Annotated[int, whole(1)]
 CountOrNone = Annotated[int, whole(0)]
 Seed = Annotated[int, whole(0, LARGEST_SEED)]
+
+
+def can_ask() -> bool:
+    """Return True if `fit` can offer an encoder: on a terminal, with a network and timm."""
+    terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+    offline = bool(os.environ.get("HF_HUB_OFFLINE")) or launch.several()
+    return terminal and not offline and importlib.util.find_spec("timm") is not None
