@@ -30,7 +30,7 @@ from twincluster.clustering import (
     spread_sample,
 )
 from twincluster.config import DERIVED, SAME_NETWORK, Config, DataShape, Split, differences, flatten
-from twincluster.core import InputError, OnProgress, counted, hold, keep_freed, refuse_taken, settle
+from twincluster.core import InputError, OnProgress, counted, hold, keep_freed, refuse_taken, return_freed, settle
 from twincluster.data import Images, Listing
 from twincluster.methods import REFINERS, find_method
 from twincluster.model import Model, assign, open_for, refuse_other_weights
@@ -162,6 +162,7 @@ def fit(
         if (out / EDITS).is_file():
             bind(trained.run)
         write_tree(trained.run, trained.tree(result))
+        return_freed()  # the report comes next
         if reporter and (warning := trained.health_warning(result)):
             reporter.warn(warning)
         scores = _scores(listing.labels, result.assignments.clusters, scored)
