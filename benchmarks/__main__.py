@@ -162,6 +162,36 @@ def run_memory(*, images: MadeUp = 100_000, epochs: Count = 1, settings: Setting
     print(measure(images, epochs, settings or []).to_text())
 
 
+@commands.command(name="scale")
+def run_scale(
+    *,
+    rows: Annotated[str, Parameter(help="How many, with commas between them.")] = "10000,100000,1000000",
+    columns: Count = 128,
+    clusters: Clusters = 50,
+    epochs: Count | None = None,
+) -> None:
+    """Memory, time and ARI of `fit` on more and more rows of numbers, and how they grow.
+
+    Example: python -m benchmarks scale --rows 10000,100000 --epochs 1
+
+    Parameters
+    ----------
+    columns
+        Numbers in a row.
+    epochs
+        Passes over the rows. Default: those of `fit`.
+    """
+    from benchmarks.scale import measure
+
+    try:
+        counts = [int(count) for count in rows.split(",")]
+    except ValueError:
+        counts = []
+    if not counts or min(counts) < 20 * clusters:
+        raise InputError(f"--rows is {rows}: name numbers of at least {20 * clusters}, with commas between them")
+    print(measure(counts, columns, clusters, epochs, say=lambda line: print(line, flush=True)).to_text())
+
+
 @commands.command(name="startup")
 def run_startup(*, runs: Count = 9) -> None:
     """Time of `twincluster --help`, beside an idle interpreter.

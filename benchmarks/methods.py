@@ -32,7 +32,7 @@ from twincluster.config.options import Recipe
 from twincluster.core import InputError, check_writable, closest, explained, run_child
 from twincluster.data import Images, Listing, location_of, open_source
 from twincluster.data.named import NAMED
-from twincluster.methods import METHODS, READINGS, import_method
+from twincluster.methods import METHODS, READINGS, REFINERS, import_method
 from twincluster.model import open_for
 from twincluster.resolve import check_method, resolve, with_image_size
 from twincluster.runs import Run
@@ -61,7 +61,7 @@ class Options:
 
 def measure(options: Options, say: Callable[[str], None] = lambda line: None) -> Table:
     """Run what is not in the folder yet, one after another; tables there grow with every result."""
-    usual = [name for name in METHODS if name not in ABLATIONS and name not in READINGS]
+    usual = [name for name in METHODS if name not in {*ABLATIONS, *READINGS, *REFINERS}]
     names = _checked_names(options.methods) or [*usual, *CLASSICS]
     listing = open_source(options.data, labels=options.labels, root=options.root)
     if listing.labels is None or not (listing.labels >= 0).any():

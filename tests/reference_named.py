@@ -1,4 +1,4 @@
-"""What PCL, VaDE, SPICE and our readings of SCL and DHOG compute, slowly: loops over plain numbers."""
+"""What PCL, VaDE, SPICE, RUC and our readings of SCL and DHOG compute, slowly: loops over plain numbers."""
 
 import math
 
@@ -82,3 +82,27 @@ def hierarchical_information(by_head: Array) -> float:
     for i in range(1, len(by_head)):
         total += math.fsum(paired_information(by_head[i], by_head[j], 1.0) for j in range(i)) / i
     return total
+
+
+def sharpened(assignment: Array, temperature: float) -> list[list[float]]:
+    powers = [[value ** (1 / temperature) for value in row] for row in assignment]
+    return [[value / math.fsum(row) for value in row] for row in powers]
+
+
+def mixed_losses(assignment: Array, target: Array, clean: list[bool]) -> tuple[float, float]:
+    entropies, errors = [], []
+    for q, t, is_clean in zip(assignment, target, clean, strict=True):
+        if is_clean:
+            entropies.append(-math.fsum(b * math.log(a) for a, b in zip(q, t, strict=True)))
+        else:
+            errors.append(math.fsum((a - b) ** 2 for a, b in zip(q, t, strict=True)) / len(q))
+    return math.fsum(entropies) / max(1, len(entropies)), math.fsum(errors) / max(1, len(errors))
+
+
+def smooth_label_loss(assignment: Array, label: list[int], clean: list[bool], smoothing: float) -> float:
+    terms = []
+    for q, own, is_clean in zip(assignment, label, clean, strict=True):
+        weights = [1 - smoothing if k == own else smoothing / (len(q) - 1) for k in range(len(q))]
+        if is_clean:
+            terms.append(-math.fsum(weight * math.log(value) for weight, value in zip(weights, q, strict=True)))
+    return math.fsum(terms) / max(1, len(terms))

@@ -45,6 +45,7 @@ SMALL_OWN = {  # what matters to a test; the width of heads and queues is what c
     "sccl": ("own.n_features=8", "own.cluster_start=0.2"),
     "vade": ("own.n_features=4", "own.width=4", "own.cluster_start=0.2"),
     "spice": ("own.queue_size=16", "own.n_features=8", "own.hidden=16", "own.cluster_start=0.2"),
+    "ruc": (),
     "scl": ("own.queue_size=16", "own.n_features=8", "own.hidden=16", "own.cluster_start=0.2"),
     "dhog": ("own.n_heads=2", "own.hidden=16"),
     "ddc": (),

@@ -29,10 +29,10 @@ from twincluster.clustering import (
     score,
     spread_sample,
 )
-from twincluster.config import DERIVED, Config, DataShape, Split, differences, flatten
-from twincluster.core import InputError, OnProgress, counted, hold, keep_freed, refuse_taken, settle
+from twincluster.config import DERIVED, SAME_NETWORK, Config, DataShape, Split, differences, flatten
+from twincluster.core import InputError, OnProgress, counted, hold, keep_freed, refuse_taken, return_freed, settle
 from twincluster.data import Images, Listing
-from twincluster.methods import find_method
+from twincluster.methods import REFINERS, find_method
 from twincluster.model import Model, assign, open_for, refuse_other_weights
 from twincluster.nn import Encoder, load_encoder
 from twincluster.parallel import Processes, join
@@ -50,6 +50,7 @@ from twincluster.runs import (
     contents_of,
     kinds_of,
     provenance,
+    read_contents,
     stamps_of,
     unbind,
     write_contents,
@@ -117,13 +118,14 @@ def fit(
     root: Path | None = None,
     split: Split = "all",
     resume: bool = False,
+    earlier: Run | None = None,
     reporter: Reporter | None = None,
     decoding: OnProgress | None = None,
     encoding: OnProgress | None = None,
 ) -> Fitted:
     """Train on a source and write the run folder `out`.
 
-    Later commands open the source again by `location` and `root`.
+    Later commands open the source again by `location` and `root`. `earlier` is the run that a method refines.
     """
     processes = join(config.train.device)
     with hold(out, "training") if processes.first else nullcontext():
@@ -144,8 +146,8 @@ def fit(
             return run
 
         trained = train(
-            listing, config, begin=begin, location=location, root=root, split=split, resume=resume, reporter=reporter,
-            decoding=decoding, encoding=encoding,
+            listing, config, begin=begin, location=location, root=root, split=split, resume=resume, earlier=earlier,
+            reporter=reporter, decoding=decoding, encoding=encoding,
         )  # fmt: skip
         if trained.run is None:
             raise SystemExit(0)  # the first process writes the result
@@ -160,6 +162,7 @@ def fit(
         if (out / EDITS).is_file():
             bind(trained.run)
         write_tree(trained.run, trained.tree(result))
+        return_freed()  # the report comes next
         if reporter and (warning := trained.health_warning(result)):
             reporter.warn(warning)
         scores = _scores(listing.labels, result.assignments.clusters, scored)
@@ -262,6 +265,7 @@ def train(
     root: Path | None = None,
     split: Split = "all",
     resume: bool = False,
+    earlier: Run | None = None,
     reporter: Reporter | None = None,
     decoding: OnProgress | None = None,
     encoding: OnProgress | None = None,
@@ -269,10 +273,11 @@ def train(
     """Train on a source: the single path from settings and a listing to a model.
 
     `begin` creates the run folder once the settings are resolved; without it nothing is written. `encoder` is a loaded
-    one, or the caller's own.
+    one, or the caller's own. `earlier` is the run that a method refines.
     """
     started = provenance.now()
     processes, config = join(config.train.device), check_method(config)
+    check_refinement(config, earlier)
     config = processes.in_turn(lambda: with_image_size(config, listing))  # may download an encoder
     stamps, device = stamps_of(listing), config.train.device
     if config.train.frozen and encoder is None and listing.encoded is None:
@@ -281,15 +286,18 @@ def train(
         lambda: open_for(config, listing, decoding, encoder=encoder, device=device, encoding=encoding)
     )
     training = _sampled(dataclasses.replace(images, usable=_usable(images, split)), config, processes, reporter)
+    if earlier:
+        _refuse_other_images(earlier, training, config)
     flip_by_images, config = config.augment.flip == DERIVED, resolve(config, training)
     shape, data = data_shape(config, training), describe(images, location, root, split, encoder)
-    run = begin(config, shape, data, started) if begin else None
     labels = listing.labels[training.usable] if listing.labels is not None else None
     # building an encoder draws random numbers: the trainer derives its shape after seeding, so seeds keep their weights
     known_shape = None if config.train.finetune else shape
-    trainer = Trainer(
-        config, _in_memory(training, images), run=run, shape=known_shape, labels=labels, reporter=reporter
-    )
+    trainer = Trainer(config, _in_memory(training, images), shape=known_shape, labels=labels, reporter=reporter)
+    if earlier:
+        model = Model.load(earlier, config.train.device)
+        trainer.method.refine(model.network, model.predict(training), model.embed(training))
+    trainer.run_folder = run = begin(config, shape, data, started) if begin else None
     method = trainer.run(resume=resume)
     if method.choice:
         config = dataclasses.replace(config, n_clusters=method.choice.n_clusters)
@@ -307,6 +315,47 @@ def train(
         handed=flip_by_images and not images.is_rows and not config.augment.flip,
         run=run,
     )
+
+
+def check_refinement(config: Config, earlier: Run | None) -> None:
+    """Raise InputError if a method that refines has no run to begin with, or one with another network or number of
+    clusters.
+    """
+    if config.method not in REFINERS:
+        return
+    if earlier is None:
+        raise InputError(
+            f"{config.method} refines a finished run: name one, as in twincluster fit SOURCE --method {config.method} "
+            "--from RUN"
+        )
+    before = earlier.config
+    if config.n_clusters != before.n_clusters:
+        raise InputError(
+            f"{earlier.folder} has {before.n_clusters} clusters, and {config.method} keeps their number: leave out "
+            "--clusters"
+        )
+    for name in SAME_NETWORK:
+        if getattr(config.train, name) != (then := getattr(before.train, name)):
+            raise InputError(
+                f"{config.method} continues the network of {earlier.folder}, whose train.{name} is {then!r}: leave out "
+                "--backbone and --set of it"
+            )
+
+
+def _refuse_other_images(earlier: Run, training: Images, config: Config) -> None:
+    """Raise InputError if a run to be refined has seen none of the images. Hashes are compared, or names if they are
+    of images at other sizes."""
+    before = read_contents(earlier.folder)
+    if not before or training.fingerprint == earlier.data.fingerprint:
+        return
+    now = contents_of(training, config.train.frame)
+    sizes = [{content.rpartition("-")[0] for content in contents.values()} for contents in (now, before)]
+    common = set(now.values()) & set(before.values()) if sizes[0] & sizes[1] else now.keys() & before.keys()
+    if not common:
+        raise InputError(
+            f"{earlier.folder} has none of the images of {training.listing.name}: {config.method} refines a run on its "
+            "own images; name their source, or another --from"
+        )
 
 
 def _sampled(images: Images, config: Config, processes: Processes, reporter: Reporter | None) -> Images:

@@ -46,6 +46,7 @@ from twincluster.config import (
     network_settings,
     other_settings,
     parse_overrides,
+    settings_to_refine,
 )
 from twincluster.core import (
     InputError,
@@ -209,7 +210,7 @@ def fit(
         Folder of named data sets. The default is $TWINCLUSTER_DATA.
     from_run
         Copy the corrections of another run: its examples, cluster names and junk, image by image. The settings of the
-        runs may differ. That run does not change.
+        runs may differ. That run does not change. With --method ruc, the run whose clusters are refined.
     resume
         Continue an interrupted run in --out.
     tensorboard
@@ -226,16 +227,23 @@ def fit(
     train |= network_settings(backbone, changes)
     options = {**cluster_settings(clusters), "seed": seed, "train": train}
     configured = partial(configure, settings=changes, options=options)
-    config = configured(recipe or ("pretrained" if "encoder" in train else "default"))
+    from twincluster.methods import REFINERS
+    from twincluster.runs import Run
+
+    config, refining = configured(recipe or ("pretrained" if "encoder" in train else "default")), None
+    if config.method in REFINERS and from_run is not None:
+        before = settings_to_refine(Run.open(from_run).config, augment=recipe is None)
+        config = refining = configure(recipe or f"{config.method}-cifar10", changes, options, before)
     if ":" in str(named := changes.get("method", "")):
         from twincluster.methods import import_method
 
         import_method(named)  # naming code on the command line is consent to run it; a recipe or a run is not
 
     def suited(listing: Listing) -> Config:
+        if refining:
+            return refining
         from twincluster.methods import DEFAULT
         from twincluster.resolve import choose_recipe
-        from twincluster.runs import Run
 
         earlier = Run.open(out).config.train.frozen if resume and out else None  # a run keeps its encoder
         config, why = choose_recipe(listing, configured, recipe, changes, earlier)
@@ -335,8 +343,13 @@ def _cluster(
 ) -> dict[str, Any]:  # fmt: skip
     """Train, write the run and its report, and return the results. `suited` returns the settings for a listing."""
     from twincluster.data import location_of, open_source
+    from twincluster.methods import REFINERS
+    from twincluster.runs import EDITS_FILE, Run
 
     # before torch is imported, so that a wrong name is reported at once
+    earlier = Run.open(from_run) if from_run is not None and config.method in REFINERS else None
+    if earlier and not (earlier.folder / EDITS_FILE).is_file():
+        from_run = None
     if from_run is not None:
         _check_corrections(from_run, out)
     listing = in_turn(config.train.device, lambda: open_source(source, labels=labels, root=root))
@@ -351,7 +364,7 @@ def _cluster(
     with resumable(out, "the same command with"), Progress(tensorboard=board) as progress:
         fitted = fit_run(
             listing, config, out, location=location_of(source), root=root, split=split, resume=resume,
-            reporter=progress, decoding=progress.decoding, encoding=progress.encoding,
+            earlier=earlier, reporter=progress, decoding=progress.decoding, encoding=progress.encoding,
         )  # fmt: skip
     print(fitted.summary(), flush=True)
     if from_run is not None:

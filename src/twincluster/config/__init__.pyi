@@ -13,6 +13,7 @@ from twincluster.config.encoder_names import preferred_encoder as preferred_enco
 from twincluster.config.encoder_names import read_name as read_name
 from twincluster.config.encoder_names import trust_addresses as trust_addresses
 from twincluster.config.options import LARGEST_SEED as LARGEST_SEED
+from twincluster.config.options import SAME_NETWORK as SAME_NETWORK
 from twincluster.config.options import Split as Split
 from twincluster.config.options import as_toml as as_toml
 from twincluster.config.options import cluster_settings as cluster_settings
@@ -27,6 +28,7 @@ from twincluster.config.options import other_settings as other_settings
 from twincluster.config.options import python_words as python_words
 from twincluster.config.options import recipe_names as recipe_names
 from twincluster.config.options import recipe_text as recipe_text
+from twincluster.config.options import settings_to_refine as settings_to_refine
 from twincluster.config.schema import DERIVED as DERIVED
 from twincluster.config.schema import OWN as OWN
 from twincluster.config.schema import Amount as Amount

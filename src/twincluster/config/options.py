@@ -21,19 +21,35 @@ from twincluster.core import InputError, closest
 
 Split = Literal["all", "train", "test"]
 OWN_BACKBONES = ("auto", "resnet18", "resnet34", "resnet50", "small", "mlp", "mlp_signed")  # those of backbones.py
+SAME_NETWORK = ("image_size", "frame", "backbone", "encoder", "finetune", "components")  # of [train], to refine a run
 LARGEST_SEED = 2**32 - 1  # of numpy and scikit-learn
 
 
-def configure(recipe: str | Path, settings: Mapping[str, object], options: Mapping[str, object]) -> Config:
-    """Build settings from a recipe, then `settings` (--set), then the given options."""
+def configure(
+    recipe: str | Path,
+    settings: Mapping[str, object],
+    options: Mapping[str, object],
+    earlier: Mapping[str, object] | None = None,
+) -> Config:
+    """Build settings from a recipe, then those of an `earlier` run, then `settings` (--set), then the given options."""
     try:
-        config = make_config(load_recipe(recipe).settings)
+        config = make_config(earlier or {}, make_config(load_recipe(recipe).settings))
         config = make_config(_given(options), make_config(settings, config))
     except RecursionError:
         raise InputError("the settings are nested too deeply: write GROUP.FIELD=VALUE") from None
     if not 0 <= config.seed <= LARGEST_SEED:
         raise InputError(f"the seed is {config.seed}: choose one from 0 to {LARGEST_SEED}")
     return config
+
+
+def settings_to_refine(earlier: Config, *, augment: bool) -> dict[str, object]:
+    """Return the settings that a method which refines shares with the earlier run: its clusters, network and input,
+    and with `augment` its augmentation.
+    """
+    settings = earlier.to_dict()
+    train = {name: settings["train"][name] for name in SAME_NETWORK}
+    same = {name: settings[name] for name in ("n_clusters", "encoder", *(("augment",) if augment else ()))}
+    return {**same, "train": train}
 
 
 def cluster_settings(wanted: str | None) -> dict[str, object]:

@@ -4,6 +4,7 @@ from twincluster.data.batches import Feed as Feed
 from twincluster.data.batches import are_strokes as are_strokes
 from twincluster.data.batches import augment_images as augment_images
 from twincluster.data.batches import augment_rows as augment_rows
+from twincluster.data.batches import hide as hide
 from twincluster.data.batches import left_differs_from_right as left_differs_from_right
 from twincluster.data.batches import plain_images as plain_images
 from twincluster.data.batches import read_ahead as read_ahead

@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, overload
 
@@ -135,7 +135,7 @@ class Encoded:
         row = row if self.rows is None else int(self.rows[row])
         for shard in self.data.shards:
             if row < shard.rows:
-                content = _read(self.folder, shard, ["thumbnail"])["thumbnail"][row].as_py()
+                content = _thumbnails(self.folder, shard)[row].as_py()
                 return None if content is None else np.asarray(Image.open(io.BytesIO(content)).convert("RGB"))
             row -= shard.rows
         return None
@@ -281,6 +281,12 @@ def features_in(folder: Path, data: EncodedData, shard: Shard) -> np.ndarray:
             f"row: {AGAIN}"
         )
     return np.asarray(values.reshape(shard.rows, data.features))
+
+
+@lru_cache(maxsize=8)
+def _thumbnails(folder: Path, shard: Shard) -> Any:
+    """Return the thumbnails of a shard, as bytes; the last few shards stay in memory."""
+    return _read(folder, shard, ["thumbnail"])["thumbnail"]
 
 
 def _read(folder: Path, shard: Shard, columns: list[str]) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from twincluster.core import InputError, counted, uncollected
-from twincluster.data.encoded import from_encoded, is_encoded
+from twincluster.data.encoded import ENCODED_FILE, from_encoded
 from twincluster.data.labels import Labels, as_labels, read_labels, read_table, read_text
 from twincluster.data.listing import (
     EXPECTED,
@@ -139,7 +139,7 @@ def _from_name(source: str | bytes | os.PathLike[Any], root: Path | None) -> Lis
     path = Path(os.path.expanduser(os.fsdecode(source)))
     shown = printable(os.fsdecode(source))
     if os.path.isdir(path):
-        if is_encoded(path):
+        if (path / ENCODED_FILE).is_file():
             return from_encoded(path)
         return from_prepared(path) if os.path.exists(path / "images.npy") else _folder(path)
     if os.path.exists(path):

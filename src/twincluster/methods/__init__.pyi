@@ -17,6 +17,7 @@ from twincluster.methods.peers import peer_losses as peer_losses
 from twincluster.methods.registry import DEFAULT as DEFAULT
 from twincluster.methods.registry import METHODS as METHODS
 from twincluster.methods.registry import READINGS as READINGS
+from twincluster.methods.registry import REFINERS as REFINERS
 from twincluster.methods.registry import find_method as find_method
 from twincluster.methods.registry import import_method as import_method
 from twincluster.methods.registry import method_or_base as method_or_base

@@ -158,6 +158,13 @@ class Method(nn.Module):
         """
         return config
 
+    def refine(self, earlier: Network, probabilities: Tensor, features: Tensor) -> None:
+        """Begin with a finished run, for the methods in REFINERS.
+
+        `earlier` is its network, (n,K) and (n,D) are its assignments and features of all samples, on the CPU.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no refine")
+
     def schedule(self, epoch: int, progress: float) -> None:
         """Set weights that are held as buffers.
 

@@ -62,11 +62,13 @@ _HOMES = {  # module in this room: class
     "sccl": "peers.sccl:Sccl",
     "vade": "peers.vade:Vade",
     "spice": "peers.spice:Spice",
+    "ruc": "peers.ruc:Ruc",
     "scl": "peers.readings:Scl",
     "dhog": "peers.readings:Dhog",
     "ddc": "peers.readings:Ddc",
 }
 READINGS = ("scl", "dhog", "ddc")  # of systems whose formulas were not found: no comparison claims to show them
+REFINERS = ("ruc",)  # methods that need a finished run to begin with
 
 
 class _Methods(Mapping[str, "type[Method]"]):

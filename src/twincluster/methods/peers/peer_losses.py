@@ -457,3 +457,33 @@ def transitive_relation(assignment: Tensor, threshold: float) -> Tensor:
     unit = F.normalize(assignment, dim=1)
     near = (unit @ unit.T >= threshold).to(unit.dtype)
     return (near @ near > 0).fill_diagonal_(True)
+
+
+def sharpened(assignment: Tensor, temperature: float) -> Tensor:
+    """MixMatch's targets (Berthelot et al. 2019, Eq. 7) of assignments (N,K): powers of them that sum to 1."""
+    powers = assignment.clamp(min=TINY) ** (1 / temperature)
+    return powers / powers.sum(1, keepdim=True)
+
+
+def mixed_losses(log_assignment: Tensor, target: Tensor, clean: Tensor) -> tuple[Tensor, Tensor]:
+    """RUC (Park et al. 2021), two scalars: the cross-entropy of the mixed rows (N,K) that begin with a `clean` (N,)
+    image, and the mean squared error of the others."""
+    entropy = -(target * log_assignment).sum(1)
+    error = (log_assignment.exp() - target).square().mean(1)
+    n_clean, n_others = clean.sum().clamp(min=1), (~clean).sum().clamp(min=1)
+    return torch.where(clean, entropy, 0.0).sum() / n_clean, torch.where(clean, 0.0, error).sum() / n_others
+
+
+def smooth_label_loss(log_assignment: Tensor, label: Tensor, clean: Tensor, smoothing: float) -> Tensor:
+    """RUC, a scalar: cross-entropy of the labels (N,) of `clean` (N,) rows, of which the other clusters get a share
+    `smoothing`."""
+    own = log_assignment.gather(1, label[:, None]).squeeze(1)
+    others = (log_assignment.sum(1) - own) / (log_assignment.shape[1] - 1)
+    loss = -(1 - smoothing) * own - smoothing * others
+    return torch.where(clean, loss, 0.0).sum() / clean.sum().clamp(min=1)
+
+
+def majority(labels: Tensor, nearest: Tensor, n_clusters: int) -> Tensor:
+    """RUC, (n,): the most frequent label among each row and its `nearest` (n,k)."""
+    votes = F.one_hot(labels, n_clusters)
+    return votes.scatter_add(1, labels[nearest], torch.ones_like(nearest)).argmax(1)

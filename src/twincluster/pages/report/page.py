@@ -413,11 +413,13 @@ def _composition(material: Material, cluster: int) -> dict[str, Any]:
 
 
 def _cleanup(material: Material, shown: _Shown) -> list[dict[str, Any]]:
-    """Return the images that may not belong here, by kind, most suspicious first; junk is left out."""
-    rows = material.row_of
+    """Return the images that may not belong here, by kind, most suspicious first, without junk and what is gone."""
+    rows, pictures = material.row_of, material.pictures
     by_kind: dict[str, list[Problem]] = {}
     for suspect in material.suspects:
-        if material.clusters[rows[suspect.path]] >= 0:
+        shown_rows = [rows[path] for path in (suspect.path, suspect.copy_of) if path]
+        is_there = pictures is None or all(row in pictures for row in shown_rows)
+        if is_there and material.clusters[shown_rows[0]] >= 0:
             by_kind.setdefault(suspect.kind, []).append(suspect)
 
     def image(path: str) -> int:
