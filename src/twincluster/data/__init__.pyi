@@ -25,7 +25,6 @@ from twincluster.data.encoded import Originals as Originals
 from twincluster.data.encoded import Shard as Shard
 from twincluster.data.encoded import is_encoded as is_encoded
 from twincluster.data.encoded import perceptual_hash as perceptual_hash
-from twincluster.data.encoded import stamp_of as stamp_of
 from twincluster.data.images import Images as Images
 from twincluster.data.images import fingerprint_of as fingerprint_of
 from twincluster.data.images import is_much_larger as is_much_larger
@@ -45,6 +44,7 @@ from twincluster.data.listing import entry_of as entry_of
 from twincluster.data.listing import from_array as from_array
 from twincluster.data.listing import open_input as open_input
 from twincluster.data.listing import printable as printable
+from twincluster.data.listing import stamp_of as stamp_of
 from twincluster.data.looks import Looks as Looks
 from twincluster.data.memory import Inputs as Inputs
 from twincluster.data.memory import are_open as are_open

@@ -22,7 +22,16 @@ from PIL import Image
 
 from twincluster.core import InputError, read_record, write_atomically
 from twincluster.data.decoding import Frame, decode
-from twincluster.data.listing import Entry, File, Listing, Member, as_on_disk, cache_folder, entry_of, printable
+from twincluster.data.listing import (
+    File,
+    Listing,
+    Member,
+    as_on_disk,
+    cache_folder,
+    entry_of,
+    printable,
+    stamp_of,
+)
 
 ENCODED_FILE = "encoded.json"
 FORMAT = 1  # of encoded.json and the shards
@@ -211,13 +220,6 @@ class Originals:
     @cached_property
     def _stamps(self) -> list[str]:
         return self._encoded.column("stamp")
-
-
-def stamp_of(file: File, entry: Entry) -> str:
-    """Return a word that changes with a file: its size and time of change; of an image in an archive also its place."""
-    if isinstance(file, Member):
-        return "-".join(str(part) for part in file[1:])
-    return "missing" if entry[1] < 0 else f"{entry[1]}-{entry[2]}"
 
 
 def perceptual_hash(pixels: np.ndarray) -> int:

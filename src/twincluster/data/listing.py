@@ -400,6 +400,13 @@ def data_root(root: Path | None) -> Path:
     return _folder(root, "TWINCLUSTER_DATA", "~/.cache/twincluster/data")
 
 
+def stamp_of(file: File, entry: Entry) -> str:
+    """Return a word that changes with a file: its size and time of change; of an image in an archive also its place."""
+    if isinstance(file, Member):
+        return "-".join(str(part) for part in file[1:])
+    return "missing" if entry[1] < 0 else f"{entry[1]}-{entry[2]}"
+
+
 def cache_folder(cache: Path | None = None) -> Path:
     """Return the folder for decoded images and features."""
     return _folder(cache, "TWINCLUSTER_CACHE", "~/.cache/twincluster/store")
