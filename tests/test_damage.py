@@ -399,6 +399,7 @@ def test_a_run_without_checksums_opens_as_before_and_gets_them(place: Path) -> N
         "assignments.csv",
         "stamps.csv",
         "contents.csv",
+        "problems.csv",
         "checksum",
     }
     assert ["checksum" in json.loads(line) for line in (run / "updates.jsonl").open()] == [False] * 3 + [True]

@@ -27,8 +27,10 @@ AS_ANOTHER = """
 import os, sys
 from twincluster.cli import main
 images, folder, out, *options = sys.argv[1:]
+os.environ["TWINCLUSTER_CACHE"] = out + "/cache-of-the-first"
 assert main(["fit", images, "--clusters", "3", "--out", out + "/first", *options]) == 0
 os.geteuid() or (os.setgroups([]), os.setgid(65534), os.setuid(65534))
+os.environ["TWINCLUSTER_CACHE"] = out + "/cache"
 status = main(["fit", folder, "--clusters", "3", "--out", out + "/run", *options])
 sys.exit(status or main(["predict", out + "/run", folder, "--out", out + "/new.csv"]))
 """
@@ -110,7 +112,6 @@ def test_every_file_has_its_row_and_its_reason(open_to_all: Path) -> None:
     expected = sound_files(folder) | bad_files(folder)
     np.save(open_to_all / "images.npy", np.stack([np.asarray(noise(seed)) for seed in range(12)]))
     environment = {**os.environ, "PYTHONPATH": str(Path(twincluster.__file__).parents[1])}
-    environment["TWINCLUSTER_CACHE"] = str(open_to_all / "cache")
     command = [sys.executable, "-c", AS_ANOTHER, open_to_all / "images.npy", folder, open_to_all, *TINY]
     run = subprocess.run(list(map(str, command)), capture_output=True, text=True, env=environment, check=False)
     assert run.returncode == 0, run.stderr

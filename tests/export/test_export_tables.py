@@ -43,7 +43,7 @@ def test_csv_without_edits_is_the_models_table(run: Run, tmp_path: Path) -> None
 
 def test_the_tables_of_a_run_are_not_replaced(run: Run, own_photos: Path) -> None:
     before = {file: file.read_bytes() for file in run.folder.glob("*.csv")}
-    assert {file.name for file in before} == {"assignments.csv", "stamps.csv", "contents.csv"}
+    assert {file.name for file in before} == {"assignments.csv", "stamps.csv", "contents.csv", "problems.csv"}
     for file in before:
         assert "is one of the run's own tables" in command("export", run.folder, file, "--to", "csv").complaint
         assert "is one of the run's own tables" in command("predict", run.folder, own_photos, "--out", file).complaint

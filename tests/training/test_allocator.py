@@ -30,7 +30,7 @@ print(steps())
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="what is set is glibc's")
 def test_memory_is_taken_from_the_system_once() -> None:
     found = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, check=True)
-    assert int(found.stdout) < 1000  # 327,360 without
+    assert int(found.stdout) < 33_000  # 327,360 without; some on a machine short of memory
 
 
 def test_an_encoder_finds_it_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

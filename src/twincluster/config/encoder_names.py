@@ -165,7 +165,7 @@ def preferred_encoder() -> str | None:
     if (named := os.environ.get("TWINCLUSTER_ENCODER")) is not None:
         return named
     file = preference_file()
-    if not file.is_file():
+    if not os.path.isfile(file):  # nor where the folder must not be read
         return None
     try:
         return str(read_json(file)["encoder"])
