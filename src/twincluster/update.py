@@ -468,8 +468,13 @@ def _is_half_way(run: Run, table: Assignments, n_records: int) -> bool:
 
 def _last_row(lines: list[Line]) -> int:
     """Return the largest row number in edits, including undone ones; -1 without edits."""
-    parts = [part for line in lines for part in (line, *line.get("parts", ()))]
-    return max([-1, *(int(row) for part in parts for row in part.get("rows", ()))])
+    last, waiting = -1, [*lines]
+    while waiting:  # rows may lie in parts, and parts in what a cut ends
+        line = waiting.pop()
+        last = max([last, *map(int, line.get("rows", ()))])
+        inside = (part for value in line.values() if isinstance(value, list) for part in value)
+        waiting += [part for part in inside if isinstance(part, dict)]
+    return last
 
 
 def _as_it_was(run: Run, table: Assignments, count: int, replaced: Iterable[Replaced]) -> Assignments:

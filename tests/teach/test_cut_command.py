@@ -101,7 +101,7 @@ def test_bad_input_is_one_line(run: Run, tmp_path: Path) -> None:
         assert "expected a whole number of at least 0" in command("cut", run.folder, f"--open={odd}").complaint
     assert "cluster 9 does not exist" in command("cut", run.folder, "--open", 9).complaint
     assert "nothing would change" in command("cut", run.folder, "--clusters", 3).complaint
-    assert "the last edit is no cut" in command("cut", run.folder, "--undo").complaint
+    assert "the last edit is not a cut" in command("cut", run.folder, "--undo").complaint
     assert "omit --clusters" in command("cut", run.folder, "--undo", "--clusters", 3).complaint
     assert "is not a run" in command("cut", tmp_path / "nowhere").complaint
     with subprocess.Popen([sys.executable, "-c", HOLDER, run.folder], stdin=-1, stdout=-1, text=True) as other:
@@ -117,3 +117,13 @@ def test_a_run_whose_images_are_gone_says_so(run: Run, tmp_path: Path, own_cache
     shutil.rmtree(own_cache)
     said = command("cut", run.folder, "--clusters", 4).complaint
     assert "has no usable tree.safetensors (there was none)" in said
+
+
+def test_an_update_is_not_undone_below_a_cut_that_names_its_images(run: Run, tmp_path: Path) -> None:
+    """Without its rows, a later cut could not be read, and all corrections would be lost with it."""
+    worked("cut", run.folder, "--clusters", 5)
+    worked("update", run.folder, colour_folder(tmp_path / "new"))
+    worked("cut", run.folder, "--clusters", 8)
+    refused = command("update", run.folder, "--undo").complaint
+    assert "has corrections by hand of images of that update" in refused
+    assert worked("cut", run.folder, "--undo").out.startswith("5 clusters, 8 before")

@@ -344,11 +344,11 @@ def _cluster(
     """Train, write the run and its report, and return the results. `suited` returns the settings for a listing."""
     from twincluster.data import location_of, open_source
     from twincluster.methods import REFINERS
-    from twincluster.runs import EDITS_FILE, Run
+    from twincluster.runs import Edits, Run
 
     # before torch is imported, so that a wrong name is reported at once
     earlier = Run.open(from_run) if from_run is not None and config.method in REFINERS else None
-    if earlier and not (earlier.folder / EDITS_FILE).is_file():
+    if earlier and not Edits(earlier).any:
         from_run = None
     if from_run is not None:
         _check_corrections(from_run, out)

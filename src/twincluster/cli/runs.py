@@ -303,7 +303,8 @@ def cut(
     Example: twincluster cut runs/photos --clusters 14
 
     Without an option, print the levels at which two halves of the images agree. A cut is an edit: report, serve,
-    predict, evaluate and export follow it, and assignments.csv keeps the clusters of the fit.
+    predict and export follow it, evaluate as long as no image was moved by hand, and assignments.csv keeps the clusters
+    of the fit.
 
     Parameters
     ----------
@@ -312,7 +313,7 @@ def cut(
     clusters
         The number of clusters. Those that you made by hand (merged, moved to, taught) count, and stay as they are.
     opened
-        Divide the branch of this cluster in two. May be repeated.
+        Divide the branch of this cluster in two, after --clusters. May be repeated.
     closed
         Join this cluster with the rest of the smallest branch that holds more than it. May be repeated.
     undo
@@ -350,7 +351,7 @@ def cut(
 
 def _undo_cut(edits: Edits, before: State) -> State:
     if not (done := edits.history[0]) or done[-1]["kind"] != "cut":
-        raise InputError("the last edit is no cut: undo it on the page of twincluster serve")
+        raise InputError("the last edit is not a cut: undo it in twincluster serve")
     return edits.undo(expected=before.number)
 
 
@@ -360,7 +361,8 @@ def _print_clusters(before: State, after: State, as_json: bool) -> None:
         print(strict_json({"clusters": len(sizes), "before": len(before.names), "sizes": sizes, "names": after.names}))
         return
     print(f"{counted(len(sizes), 'cluster')}, {len(before.names)} before")
-    print("\n".join(f"  {size:7,}  {after.names[cluster]}" for cluster, size in sizes.items()))
+    print("id, images and name:")
+    print("\n".join(f"  {cluster:5}  {size:7,}  {after.names[cluster]}" for cluster, size in sizes.items()))
 
 
 def _images_of(run: Run, root: Path | None) -> RunImages:
@@ -378,6 +380,7 @@ def levels_as_json(tree: Tree, state: State) -> str:
     natural = [
         {"clusters": level, "agreement": round(value, 4), "best": level in best}
         for level, value in tree.natural().items()
+        if living.fewest <= level <= living.most
     ]
     return strict_json({"clusters": len(state.names), "from": living.fewest, "to": living.most, "natural": natural})
 
@@ -386,7 +389,9 @@ def levels_as_text(tree: Tree, state: State) -> str:
     """Return the number of clusters now, the numbers there can be, and the natural ones."""
     from twincluster.runs import Living
 
-    living, natural, best = Living.of(tree, state), tree.natural(), tree.best()
+    living = Living.of(tree, state)
+    natural = {level: value for level, value in tree.natural().items() if living.fewest <= level <= living.most}
+    best = [level for level in tree.best() if level in natural]
     lines = [f"{counted(len(state.names), 'cluster')} now; the tree has {living.fewest} to {living.most:,}"]
     if not natural:
         return "\n".join([*lines, "two halves of the images agree on no number better than on the next ones"])

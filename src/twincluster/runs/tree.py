@@ -225,7 +225,7 @@ def cut_line(
     }
     ends = [at for at, cluster in enumerate(living.clusters) if cluster not in same.values()]
     if not ends:
-        raise InputError("these are the clusters there are: nothing would change")
+        raise InputError("the run has these clusters already: nothing would change")
     named = _identities(living, groups, same, state, lines, model_clusters, n_clusters)
     ended = []
     for at in ends:
