@@ -453,7 +453,7 @@ def _gap(chances: np.ndarray) -> np.ndarray:
 def _fit(
     space: Space, classes: np.ndarray, target: np.ndarray, given: np.ndarray, refused: np.ndarray, seed: int
 ) -> Head:
-    """Fit a linear head by ridge regression. An answer weighs 1; other rows weigh less, the surest most, refused none."""
+    """Fit a linear head by ridge regression. Answers weigh 1, other rows less, the surest most, refused ones 0."""
     others = np.flatnonzero(~given & ~refused)
     if len(others) > FITTED:
         others = np.random.default_rng(seed).choice(others, FITTED, replace=False)
