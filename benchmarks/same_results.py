@@ -18,6 +18,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,7 +27,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-WORK = Path("/tmp/twincluster-same-results")  # a fixed place: run folders name their sources
+WORK = Path(tempfile.gettempdir()) / "twincluster-same-results"  # a fixed place: run folders name their sources
 SMALL = (
     "--set",
     "train.backbone=small",

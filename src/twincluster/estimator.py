@@ -101,7 +101,7 @@ class _Lessons:
         return self.state
 
     def routed(self) -> State:
-        """The state with the head, if there is one, which decides about other inputs."""
+        """Return the state with the head, if there is one, which decides about other inputs."""
         head = self.head
         return replace(self.state, head=None if head is None else lambda: head)
 

@@ -69,7 +69,7 @@ def predict(
 
 
 def files_of(run: Run) -> dict[str, bytes]:
-    """What the workers need of a run; nothing of it names the run's own images."""
+    """Return what the workers need of a run; nothing of it names the run's own images."""
     files = {name: (run.folder / name).read_bytes() for name in FILES}
     if Edits(run).any:
         edits = RunImages(run).edits  # which can learn again what a damaged file held

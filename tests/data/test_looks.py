@@ -1,4 +1,4 @@
-"""Dark, bright, blank, blurred and tiny images and screenshots are told from photographs, and from one another."""
+"""Find dark, bright, blank, blurred and tiny images and screenshots among photographs, each by its own kind."""
 
 import sys
 from pathlib import Path

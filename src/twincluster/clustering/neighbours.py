@@ -80,7 +80,7 @@ def all_merged(unit: Tensor, n_clusters: int, *, share: float, neighbours: int, 
 
 
 def merged(unit: Tensor, group: np.ndarray, n_clusters: int, *, share: float, neighbours: int, near: int) -> np.ndarray:
-    """(n,) the groups (n,), from 0, of unit rows (n,F), once so large a share of them is merged with others.
+    """Return (n,) the groups (n,), from 0, of unit rows (n,F), once so large a share of them is merged with others.
 
     No fewer are left than `n_clusters`. `near`: how many of the affinities of a cluster say how much it stands out.
     """
@@ -108,7 +108,7 @@ def graph(unit: Tensor, neighbours: int) -> Any:
 
 
 def nearest(unit: Tensor, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Which rows are the nearest to each unit row, itself left out, and the squares of their distances, (n,k) each."""
+    """Return the nearest other rows of each unit row and their squared distances, (n,k) each."""
     count, everyone, parts = min(count, len(unit) - 1), torch.arange(len(unit), device=unit.device), []
     for part in torch.split(everyone, max(1, CELLS // len(unit))):
         similarity = unit[part] @ unit.T
@@ -147,7 +147,7 @@ class Agglomeration:
         self.queue: list[tuple[float, int, int, int]] = []
 
     def run(self, wanted: int) -> np.ndarray:
-        """(C,) the cluster that each is part of when as many as wanted are left."""
+        """Return (C,) the cluster that each is part of when as many as wanted are left."""
         self.enter_all()
         while self.left > wanted:
             one, two = self.next_pair()
@@ -241,7 +241,7 @@ def lay_out(features: np.ndarray, *, seed: int = 0, method: str | None = None) -
 
 
 def how_many(shown: int, visible: int, all_: int, what: str = "images") -> str:
-    """Which part of all inputs a map shows, where `visible` of them can still be seen."""
+    """Return which part of all inputs a map shows, where `visible` of them can still be seen."""
     if shown == all_:
         return f"all {all_:,} {what}"
     if visible == all_:
@@ -252,7 +252,7 @@ def how_many(shown: int, visible: int, all_: int, what: str = "images") -> str:
 
 
 def principal(features: np.ndarray, count: int) -> np.ndarray:
-    """The `count` first principal components (m,count), padded with zeros where there are fewer."""
+    """Return the `count` first principal components (m,count), padded with zeros where there are fewer."""
     centred = np.asarray(features, dtype=np.float64) - features.mean(0, dtype=np.float64) if len(features) else features
     _, directions = np.linalg.eigh(centred.T @ centred)  # smallest first
     directions = directions[:, ::-1][:, :count]

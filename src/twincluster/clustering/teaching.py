@@ -57,7 +57,7 @@ class View:
         return cls(mean, np.ascontiguousarray(directions[:, ::-1][:, :DIRECTIONS], dtype=np.float32))
 
     def place(self, features: np.ndarray) -> np.ndarray:
-        """(m,D) unit rows."""
+        """Return (m,D) unit rows."""
         return _unit((_checked(features) - self.mean) @ self.directions)
 
 
@@ -79,7 +79,7 @@ class Space:
         return cls(views, rows, *_nearest(rows, NEIGHBOURS, seed))
 
     def place(self, features: np.ndarray, second: np.ndarray | None = None) -> np.ndarray:
-        """(m,D) other rows in this space."""
+        """Return (m,D) other rows in this space."""
         return _joined(self.views, [features] if second is None else [features, second])
 
     def tensors(self) -> dict[str, np.ndarray]:
@@ -117,7 +117,7 @@ class Head:
     def predict(
         self, features: np.ndarray, second: np.ndarray | None = None, *, junk: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The class of each row (m,) and the probability of every class (m,C); junk is left out unless asked for."""
+        """Return the class of each row (m,) and all probabilities (m,C); junk is left out unless asked for."""
         rows = _joined(self.views, [features] if second is None else [features, second])
         chances = self.probabilities(rows, junk)
         return self.classes[chances.argmax(1)], chances
@@ -158,7 +158,7 @@ class Lesson:
         return np.asarray(self.classes[self.probabilities.argmax(1)])
 
     def proposals(self, clusters: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Rows that would move (m,), to which cluster (m,) and how certainly (m,), most certain first.
+        """Return rows that would move (m,), to which cluster (m,) and how certainly (m,), most certain first.
 
         Examples and unreadable rows stay where they are. Without examples nothing would move.
         """
@@ -210,7 +210,7 @@ def teach(
 def choose_questions(
     space: Space, lesson: Lesson | None, clusters: np.ndarray, examples: np.ndarray, count: int, seed: int = 0
 ) -> np.ndarray:
-    """Rows to ask a person about next, at most `count` of them, the most useful first.
+    """Return rows to ask a person about next, at most `count` of them, the most useful first.
 
     Each is the row that tells most about rows like it which no answer tells about yet; after the first questions rows
     count by how probably the lesson is wrong about them. The more answers there are, the nearer are the rows that one
@@ -244,7 +244,7 @@ def choose_questions(
 def clusters_for_labels(
     labels: Mapping[int, str], names: Mapping[int, str], clusters: np.ndarray
 ) -> dict[str, int | None]:
-    """Which cluster each label means; None: a new one.
+    """Return which cluster each label means; None: a new one.
 
     A label that is the name of a cluster means this one. Another label names the unnamed cluster in which most of its
     rows lie, if they outnumber there the rows of each other label.
@@ -276,7 +276,7 @@ def restlessness(before: Lesson, after: Lesson) -> float:
 
 
 def saturated(lessons: Sequence[Lesson]) -> bool:
-    """Whether more answers would change little: tell it lessons with rising numbers of answers, the newest last.
+    """Return whether more answers would change little: tell it lessons with rising numbers of answers, the newest last.
 
     Two lessons are enough, the earlier one with about half as many answers.
     """
@@ -287,7 +287,7 @@ def saturated(lessons: Sequence[Lesson]) -> bool:
 
 
 def share_interval(right: int, asked: int, total: int, confidence: float = 0.95) -> tuple[float, float]:
-    """The share of right ones among `total` rows, of which `asked` drawn at random were `right` times right.
+    """Return the share of right ones among `total` rows, of which `asked` drawn at random were `right` times right.
 
     Clopper and Pearson's interval (1934) for a sample without replacement: all shares under which neither so few nor so
     many right answers were surprising. It is exact, and the narrower the larger the part that was asked.
@@ -302,7 +302,7 @@ def share_interval(right: int, asked: int, total: int, confidence: float = 0.95)
 
 
 def _first(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    """The first whole number from `low` on for which a condition holds; it holds from there on, and at `high`."""
+    """Return the first whole number from `low` on for which a condition holds, as it does at `high`."""
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle + 1, high)
@@ -336,7 +336,7 @@ def _unit(rows: np.ndarray) -> np.ndarray:
 
 
 def _joined(views: Sequence[View], kinds: Sequence[np.ndarray]) -> np.ndarray:
-    """(m,D) rows in which each kind of features counts as much."""
+    """Return (m,D) rows in which each kind of features counts as much."""
     if len(kinds) != len(views):
         raise ValueError(f"the space has {len(views)} kinds of features, not {len(kinds)}")
     placed = [view.place(kind) for view, kind in zip(views, kinds, strict=True)]
@@ -344,7 +344,7 @@ def _joined(views: Sequence[View], kinds: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _nearest(rows: np.ndarray, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """(n,k) the rows of highest cosine to each, itself left out, nearest first; and the cosines.
+    """Return (n,k) the rows of highest cosine to each, itself left out, nearest first; and the cosines.
 
     Among many rows, only those in parts of the space near to a row's own are compared with it.
     """
@@ -363,7 +363,7 @@ def _nearest(rows: np.ndarray, count: int, seed: int) -> tuple[np.ndarray, np.nd
 
 
 def _near_parts(rows: np.ndarray, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Parts of the rows, each with the rows, rising, in which its neighbours are looked for."""
+    """Return parts of the rows, each with the sorted rows among which its neighbours are sought."""
     everyone = np.arange(len(rows))
     if len(rows) <= COMPARED:
         yield everyone, everyone
@@ -385,7 +385,7 @@ def _near_parts(rows: np.ndarray, seed: int) -> Iterator[tuple[np.ndarray, np.nd
 
 
 def _largest(values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Columns of the `count` largest values of each row, largest first, and the values."""
+    """Return the columns of the `count` largest values of each row, largest first, and the values."""
     places = np.argpartition(values, -count, axis=1)[:, -count:]
     order = np.argsort(-np.take_along_axis(values, places, 1), axis=1, kind="stable")
     places = np.take_along_axis(places, order, 1)
@@ -396,7 +396,7 @@ def _largest(values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _banned(classes: np.ndarray, refused: Mapping[int, np.ndarray], n: int) -> np.ndarray:
-    """(n,C) bool: what a person has refused. A row refused everywhere has nowhere else to go, so nothing is."""
+    """Return (n,C) bool: what a person has refused. A row refused everywhere has nowhere else to go, so nothing is."""
     banned = np.zeros((n, len(classes)), bool)
     for cluster, rows in refused.items():
         banned[np.asarray(rows, np.int64), np.flatnonzero(classes == cluster)] = True
@@ -405,14 +405,14 @@ def _banned(classes: np.ndarray, refused: Mapping[int, np.ndarray], n: int) -> n
 
 
 def _only(given: np.ndarray, place: np.ndarray, chances: np.ndarray) -> np.ndarray:
-    """The chances with certainty for examples."""
+    """Return the chances with certainty for examples."""
     chances[given] = 0
     chances[given, place[given]] = 1
     return chances
 
 
 def _weight(clusters: np.ndarray, examples: np.ndarray) -> float:
-    """How many answers for each class the clusters so far are worth, all together."""
+    """Return how many answers for each class the present clusters are worth in total."""
     placed = examples >= 0
     against = int((clusters != examples)[placed].sum())
     agreeing = (placed.sum() - against + 1) / (placed.sum() + 2)
@@ -421,7 +421,7 @@ def _weight(clusters: np.ndarray, examples: np.ndarray) -> float:
 
 
 def _spread(space: Space, seeds: np.ndarray, prior: np.ndarray, banned: np.ndarray) -> np.ndarray:
-    """(n,C) seeds spread over the graph; rows sum to 1. Rows that nothing reaches have the prior."""
+    """Return (n,C) seeds spread over the graph; rows sum to 1. Rows that nothing reaches have the prior."""
     seeds = np.where(banned, 0, seeds)
     spread = seeds
     for _ in range(ROUNDS):
@@ -432,7 +432,7 @@ def _spread(space: Space, seeds: np.ndarray, prior: np.ndarray, banned: np.ndarr
 
 
 def _prior(classes: np.ndarray, clusters: np.ndarray, answers: np.ndarray) -> np.ndarray:
-    """(n,C) what the cluster of a row says about its class, by the examples in this cluster."""
+    """Return (n,C) what the cluster of a row says about its class, by the examples in this cluster."""
     inside = clusters >= 0
     member = np.searchsorted(classes, clusters[inside])
     counts = TRUST * np.eye(len(classes), dtype=np.float32)
@@ -443,7 +443,7 @@ def _prior(classes: np.ndarray, clusters: np.ndarray, answers: np.ndarray) -> np
 
 
 def _gap(chances: np.ndarray) -> np.ndarray:
-    """(n,) how far the best class is ahead of the next."""
+    """Return (n,) how far the best class is ahead of the next."""
     if chances.shape[1] < 2:
         return np.ones(len(chances), np.float32)
     best = np.partition(chances, -2, axis=1)
@@ -453,7 +453,7 @@ def _gap(chances: np.ndarray) -> np.ndarray:
 def _fit(
     space: Space, classes: np.ndarray, target: np.ndarray, given: np.ndarray, refused: np.ndarray, seed: int
 ) -> Head:
-    """A linear head by ridge regression. An answer weighs 1; other rows weigh less, the surest most, refused none."""
+    """Fit a linear head by ridge regression. Answers weigh 1, other rows less, the surest most, refused ones 0."""
     others = np.flatnonzero(~given & ~refused)
     if len(others) > FITTED:
         others = np.random.default_rng(seed).choice(others, FITTED, replace=False)
@@ -477,5 +477,5 @@ def _softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def _highest(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """(m,) the cosine of each row and the nearest of the others; without any, -inf."""
+    """Return (m,) the cosine of each row and the nearest of the others; without any, -inf."""
     return np.asarray((rows @ others.T).max(1, initial=-np.inf))

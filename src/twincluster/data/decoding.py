@@ -284,7 +284,7 @@ def _fit_jpeg(image: JpegImageFile, file: BinaryIO, side: int) -> int:
 
 
 def _is_streamed(image: JpegImageFile, file: BinaryIO) -> bool:
-    """Whether all channels are in the first scan, so that no line has to wait for what comes later in the file."""
+    """Return whether all channels are in the first scan, so that no line waits for what comes later."""
     here = file.tell()  # Pillow stops behind the header of that scan
     header = bytes([0, 6 + 2 * image.layers, image.layers])  # its length, and the number of channels
     file.seek(max(0, here - header[1]))
@@ -351,7 +351,7 @@ def _goes_on(image: Image.Image, file: BinaryIO) -> bool:
 
 
 def _edges(image: Image.Image) -> list[tuple[int, int, int, int]]:
-    """The first and the last two lines that are decoded: what is interlaced ends in every second line."""
+    """Return the first and the last two lines that are decoded: what is interlaced ends in every second line."""
     extents = [tile[1] for tile in image.tile]  # type: ignore[attr-defined]
     left, top = min(each[0] for each in extents), min(each[1] for each in extents)
     right, bottom = max(each[2] for each in extents), max(each[3] for each in extents)

@@ -104,7 +104,7 @@ def levels_of(image: Image.Image, file: BinaryIO) -> int:
 
 
 def as_rgba(size: tuple[int, int]) -> int:
-    """Bytes of such an image in four channels."""
+    """Return bytes of such an image in four channels."""
     return _stored("RGBA", size)
 
 
@@ -220,7 +220,7 @@ def _gif_ends_early(file: BinaryIO) -> bool:
 
 
 def _table(flags: int) -> int:
-    """Bytes of a colour table of a GIF."""
+    """Return bytes of a colour table of a GIF."""
     return 3 << (flags & 7) + 1 if flags & 128 else 0
 
 
@@ -248,7 +248,7 @@ def _tiff_ends_early(file: BinaryIO, head: bytes, size: int) -> bool:
 
 
 def _place(head: bytes, entry: _Entry) -> int:
-    """Where the values of an entry are that do not fit into it."""
+    """Return where the values of an entry are that do not fit into it."""
     return int.from_bytes(entry.content, "little" if head[:1] == b"I" else "big")
 
 
@@ -329,7 +329,7 @@ def _jpeg_segments(file: BinaryIO) -> Iterator[tuple[int, int, int]]:
 
 
 def _tiff_entries(file: BinaryIO, head: bytes) -> dict[int, _Entry]:
-    """The first directory of a TIFF; nothing where it reaches beyond the end."""
+    """Return the first directory of a TIFF; nothing where it reaches beyond the end."""
     order, big = "<" if head[:1] == b"I" else ">", head[2:4] in (b"+\0", b"\0+")
     at = struct.unpack_from(order + ("Q" if big else "I"), head.ljust(16, b"\0"), 8 if big else 4)[0]
     entry, counter = (order + "HHQ8s", order + "Q") if big else (order + "HHI4s", order + "H")

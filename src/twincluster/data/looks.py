@@ -89,7 +89,7 @@ class Looks:
         return bool(len(self.flat) and np.median(self.flat) >= DRAWN)
 
     def detailed(self, screenshots: np.ndarray) -> np.ndarray:
-        """(n,) whether images show enough to tell a copy from an image of the same kind."""
+        """Return (n,) whether images show enough to tell a copy from an image of the same kind."""
         return np.asarray((self.side >= JUDGED) & ~screenshots & (not self.are_drawings))
 
     def flaws(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:

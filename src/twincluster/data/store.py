@@ -290,7 +290,7 @@ def explained(folder: Path, nbytes: int) -> Iterator[None]:
 
 
 def npy_header(shape: tuple[int, ...]) -> bytes:
-    """What an .npy file of uint8 begins with."""
+    """Return what an .npy file of uint8 begins with."""
     written = io.BytesIO()
     np.lib.format.write_array_header_1_0(written, {"descr": "|u1", "fortran_order": False, "shape": shape})
     return written.getvalue()
@@ -309,7 +309,7 @@ class Outcome(NamedTuple):
 
 
 def recorded(store: Store) -> Outcome | None:
-    """What is in a store whose rows have all been written; None where that cannot be known without comparing all."""
+    """Return the content of a complete store; None if only comparing all rows could tell."""
     with suppress(OSError, ValueError, TypeError, KeyError, IndexError):  # not there, or not as it was written
         written = json.loads(store.outcome.read_bytes())
         if written.pop("check") != short_hash(written) or written["state"] != _state(store):
@@ -340,7 +340,7 @@ def _is_sample_sound(store: Store) -> bool:
 
 
 def _some_lines(store: Store) -> Iterator[tuple[int, Row]]:
-    """Rows of the journal, other ones each time: of a long one at random places, so that it need not be read."""
+    """Return random rows of the journal, so that a long one need not be read whole."""
     if store.journal.stat().st_size <= _SHORT_JOURNAL:
         rows = read_journal(store.journal)
         yield from ((row, rows[row]) for row in sample_of(len(store.entries), store.row_bytes))

@@ -97,7 +97,7 @@ def _program(
 
 
 def _whole(model: Model, routing: Routing | None) -> tuple[nn.Module, Tensor]:
-    """What goes into the file, and an example of its input."""
+    """Return what goes into the file, and an example of its input."""
     config, shape, network = model.config, model.shape, model.network
     if model.encoder:
         return OfImages(network, _fronts(model, model.encoder), routing), _example(model.encoder.side)
@@ -233,7 +233,7 @@ def _opset(file: Any) -> int:
 
 
 def _with_file(graph: Any, file: Any, signature: Signature, name: str, place: int, opset: int) -> tuple[Any, str]:
-    """The graph with an encoder behind its output `name`, and the name of what that gives."""
+    """Return the graph with an encoder behind its output `name`, and the name of what that gives."""
     from onnx import version_converter
 
     if _opset(file) < opset:

@@ -446,15 +446,15 @@ class Queue(nn.Module):
         self.written += len(rows)
 
     def valid(self) -> Tensor:
-        """(size,) bool: which rows have been written."""
+        """Return (size,) bool: which rows have been written."""
         return torch.arange(len(self.rows), device=self.rows.device) < self.written
 
     def is_full(self) -> Tensor:
-        """() bool: whether all rows have been written."""
+        """Return () bool: whether all rows have been written."""
         return self.written >= len(self.rows)
 
     def filled(self) -> Tensor:
-        """The rows that have been written; between epochs, since it waits for the device."""
+        """Return the rows that have been written; between epochs, since it waits for the device."""
         return self.rows[self.valid()]
 
 
@@ -464,7 +464,7 @@ def queue_size(wanted: int, n_samples: int, pushed: int) -> int:
 
 
 def momentum_copy(network: Module) -> Module:
-    """The hatted network of the paper: equal at the start, never reached by a gradient."""
+    """Return the hatted network of the paper: equal at the start, never reached by a gradient."""
     return copy.deepcopy(network).requires_grad_(False)
 
 

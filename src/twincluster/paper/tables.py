@@ -225,7 +225,7 @@ def compare(table: int, asked: Asked, outcomes: Outcomes) -> str:
 
 
 def _hardware(outcomes: Outcomes) -> str:
-    """Return the hardware of the runs, as far as it is recorded."""
+    """Return the hardware that the runs recorded."""
     runs = [one.run for by_seed in outcomes.values() for one in by_seed.values() if isinstance(one, Finished)]
     told = dict.fromkeys(provenance.read(run.folder).facts().get("hardware") for run in runs)
     return "".join(f", on {hardware}" for hardware in told if hardware)

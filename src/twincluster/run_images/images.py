@@ -397,7 +397,7 @@ class RunImages:
         return self._opened(listing.part(same), np.array(there)[same]) if same else None
 
     def _from_arrays(self, rows: np.ndarray) -> Iterator[Part]:
-        """Rows that `update` took from arrays."""
+        """Return rows that `update` took from arrays."""
         known, stamps = {self.assignments.paths[row]: row for row in rows.tolist()}, read_stamps(self.run.folder)
         records = self.run.read_updates() if known else []
         for location in dict.fromkeys(record.location for record in records if not record.files and record.location):

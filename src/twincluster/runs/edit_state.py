@@ -138,7 +138,7 @@ class State:
         return found
 
     def members(self, cluster: int) -> np.ndarray:
-        """Rows that lie in a cluster, without junk."""
+        """Return rows that lie in a cluster, without junk."""
         return np.flatnonzero((self.home == cluster) & ~self.junk)
 
     def sizes(self) -> dict[int, int]:
@@ -220,7 +220,7 @@ def apply_edits(
 
 
 def nearest_part(step: Split, features: np.ndarray | None) -> np.ndarray | int:
-    """Ids (m,) of the parts whose centres have the highest cosine with the features (m,D)."""
+    """Return ids (m,) of the parts whose centres have the highest cosine with the features (m,D)."""
     if features is None or step.centres is None:
         return step.rest
     if features.shape[1] != step.centres.shape[1]:
@@ -230,7 +230,7 @@ def nearest_part(step: Split, features: np.ndarray | None) -> np.ndarray | int:
 
 
 def unit(features: np.ndarray) -> np.ndarray:
-    """(m,D) rows of length one; all zeros stay so."""
+    """Return (m,D) rows of length one; all zeros stay so."""
     rows = np.asarray(features, dtype=np.float32)
     length = np.linalg.norm(rows, axis=1, keepdims=True)
     return np.asarray(rows / np.maximum(length, np.finfo(np.float32).tiny))

@@ -301,7 +301,7 @@ class Edits(EditHistory):
         return self._append(lambda state, lines: {"kind": "unjunk", "rows": readable(state, chosen)}, expected)
 
     def undo(self, *, expected: int | None = None) -> State:
-        """Undo the newest edit in force, whoever made it."""
+        """Undo the last edit that is not undone yet, by any user."""
 
         def build(state: State, lines: list[Line]) -> Line:
             done, _ = in_force(lines)

@@ -35,7 +35,7 @@ STAMPS_FILE, CONTENTS_FILE = "stamps.csv", "contents.csv"
 
 
 def stamps_of(listing: Listing) -> list[str]:
-    """One word per input: size and time of change of a file, a digest of a row of an array."""
+    """Return one word per input: size and time of change of a file, a digest of a row of an array."""
     if listing.encoded is not None:
         return listing.encoded.column("stamp")
     if listing.files is None:
@@ -49,7 +49,7 @@ def write_stamps(folder: Path, stamps: Mapping[str, str]) -> None:
 
 
 def read_stamps(folder: Path) -> dict[str, str]:
-    """Stamps by the names of their rows; none for runs that were made before there was such a file."""
+    """Return stamps by the names of their rows; none for runs that were made before there was such a file."""
     return _read_words(folder / STAMPS_FILE, "stamp")
 
 
@@ -128,7 +128,7 @@ def row_names(listing: Listing, location: str | None, data: RunData, known: Iter
 
 
 def base_of(data: RunData) -> str:
-    """The folder that the names of a run's own files start in; `data` is what config.json says of its source."""
+    """Return the folder that the names of a run's own files start in; `data` is what config.json says of its source."""
     if data.base is not None:  # of an encoded folder: names start where its images were
         return data.base
     location = str(data.location or os.path.join(os.getcwd(), "paths"))  # paths from Python start where we are
@@ -136,7 +136,7 @@ def base_of(data: RunData) -> str:
 
 
 def within_source(name: str, records: Iterable[UpdateRecord]) -> str:
-    """The name of a row inside the source that brought it; `records` are the run's updates."""
+    """Return the name of a row inside the source that brought it; `records` are the run's updates."""
     inside = name
     for record in records:
         location = printable(record.location or "")
@@ -149,7 +149,7 @@ def within_source(name: str, records: Iterable[UpdateRecord]) -> str:
 
 
 def _is_own(listing: Listing, location: str | None, data: RunData) -> bool:
-    """Whether a source is the one the run was trained on: it lies where that was or, if nothing does, has its name."""
+    """Return whether the run was trained on a source: it has the same place or, if that is gone, the same name."""
     then = data.location
     if not location or not then or data.files != (listing.files is not None):
         return False

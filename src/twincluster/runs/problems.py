@@ -104,7 +104,7 @@ def find_problems(rows: Inspected, earlier: Iterable[Problem] = (), fresh: np.nd
 
 
 def _rank(rows: Inspected, flaws: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-    """(n,) the place of each row among all, best first: without flaws, large, early."""
+    """Return (n,) the place of each row among all, best first: without flaws, large, early."""
     spoilt = sum((mask.astype(int) for mask, _ in flaws.values()), np.zeros(len(rows.paths), int))
     area = rows.looks.width * rows.looks.height if rows.looks else np.zeros(len(rows.paths))
     rank = np.empty(len(rows.paths), np.int64)

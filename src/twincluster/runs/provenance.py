@@ -87,7 +87,7 @@ class Provenance:
         return said
 
     def command(self) -> str | None:
-        """The command of the first sitting, for pages that are shared: absolute paths are cut to their last part."""
+        """Return the first command of the run for shared pages: of absolute paths the last part."""
         command = self.sittings[0].command if self.sittings else None
         try:
             return command and shlex.join(_WHOLE_PATH.sub(_last_part, word) for word in shlex.split(command))

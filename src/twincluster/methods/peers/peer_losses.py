@@ -313,7 +313,7 @@ def triplet_loss(
 
 
 def squared_error(rebuilt: Tensor, images: Tensor) -> Tensor:
-    """The loss of an autoencoder, a scalar: the mean over images and their values, both (N,...)."""
+    """Return the loss of an autoencoder, a scalar: the mean over images and their values, both (N,...)."""
     return (rebuilt - images).square().mean()
 
 
@@ -323,7 +323,7 @@ def gaussian_divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
 
 
 def variational_bound(rebuilt: Tensor, images: Tensor, mean: Tensor, log_variance: Tensor, noise: float) -> Tensor:
-    """The negative of Eq. 10 of Kingma and Welling 2014, in nats per value and up to a constant, a scalar.
+    """Return the negative of Eq. 10 of Kingma and Welling 2014, in nats per value and up to a constant, a scalar.
 
     An image is the decoder's output (N,...) with Gaussian noise of a known standard deviation; codes are (N,D).
     """
@@ -341,7 +341,7 @@ def sparse_cost(rebuilt: Tensor, images: Tensor, maps: Tensor, sparsity: float) 
 
 
 def discrimination(real: Tensor, made: Tensor) -> Tensor:
-    """The loss of the discriminator of a GAN, a scalar, from the logits (N,) that images are real.
+    """Return the loss of the discriminator of a GAN, a scalar, from the logits (N,) that images are real.
 
     The negative of Eq. 1 of Goodfellow et al. 2014.
     """

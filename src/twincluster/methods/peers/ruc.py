@@ -121,7 +121,7 @@ class Ruc(Method):
         self.clean.copy_(agreed)
 
     def _refuse_none_clean(self, labels: Tensor, clean: Tensor) -> None:
-        """A cluster without clean labels would vanish."""
+        """Raise InputError if a cluster has no clean labels: it would vanish."""
         if lost := sorted(set(labels.tolist()) - set(labels[clean].tolist())):
             raise InputError(
                 f"cluster {lost[0]} of the earlier run has no clean label: lower the confidence that makes a label "

@@ -191,7 +191,7 @@ class Library:
         return {path: row for row, path in reversed(list(enumerate(self.assignments.paths)))}
 
     def copies(self) -> np.ndarray:
-        """(n,) whether a row is a copy of a better one, as far as that is known."""
+        """Return (n,) whether a row is a copy of a better one, as far as that is known."""
         mask = np.zeros(len(self.assignments.paths), bool)
         mask[[self.row_of[suspect.path] for suspect in self.suspects if suspect.copy_of]] = True
         return mask

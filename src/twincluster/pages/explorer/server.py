@@ -257,7 +257,7 @@ def _add_edits(app: FastAPI, library: Library, view: View) -> None:
 
 
 async def _json_of(request: Request) -> Any:
-    """What a request holds as JSON, or the answer that refuses it."""
+    """Return what a request holds as JSON, or the answer that refuses it."""
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         return _said(415, "an edit is sent as application/json")
     body = await _body(request, MOST_JSON)

@@ -69,7 +69,7 @@ class View:
         return {"neighbours": [one | {"cosine": cosines[one["row"]]} for one in self.details(list(cosines))]}
 
     def suspects(self) -> dict[str, Any]:
-        """Images that may not belong, by kind, most suspicious first, without junk and copies of what is junk."""
+        """Return images that may not belong, by kind, most suspicious first, without junk and its copies."""
         library, (state, clusters, _) = self.library, self._current()
         kinds: dict[str, list[Problem]] = {}
         for suspect in library.suspects:

@@ -168,7 +168,7 @@ class Groups:
         return len(self.ids)
 
     def short(self, place: int) -> str:
-        """A name, or a number."""
+        """Return a name, or a number."""
         return self.names[place] or str(self.ids[place])
 
     def ids_of(self, places: np.ndarray) -> np.ndarray:
@@ -338,14 +338,14 @@ ALIKE = 0.995  # cosine above which a second image shows nothing new
 
 
 def per_card(n_clusters: int) -> tuple[int, int]:
-    """How many typical and how many doubtful images a card has room for."""
+    """Return how many typical and how many doubtful images a card has room for."""
     together = max(FEWEST, min(MOST, SHOWN // max(1, n_clusters)))
     doubtful = together // DOUBTFUL_SHARE
     return together - doubtful, doubtful
 
 
 def centres(material: Material) -> np.ndarray:
-    """(K,D) mean features, of length 1; zeros where no image of a cluster has features."""
+    """Return (K,D) mean features, of length 1; zeros where no image of a cluster has features."""
     sums = np.zeros((len(material.groups), material.features.shape[1]), np.float32)
     np.add.at(sums, material.clusters[material.rows], material.features)
     length = np.linalg.norm(sums, axis=1, keepdims=True)
@@ -353,7 +353,7 @@ def centres(material: Material) -> np.ndarray:
 
 
 def representatives(material: Material, middle: np.ndarray) -> list[tuple[list[int], list[int]]]:
-    """For each cluster its typical inputs, best first, and its doubtful ones, most doubtful first.
+    """Return for each cluster its typical inputs, best first, and its doubtful ones, most doubtful first.
 
     `middle` are the centres (K,D). Without features the most certain inputs stand for the typical ones. A card shows
     no input without a picture beside those that have one.
